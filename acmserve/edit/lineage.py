@@ -1,0 +1,52 @@
+"""Lineage: the identity of KV that was moved rather than computed in its new context.
+
+A block hash normally says "these tokens after those tokens". Moved KV breaks that promise: it still carries what it
+attended to at its old place. So the first block that a move touches gets an extra hash key, a `Mark`; hashes are
+chained, so every later block inherits it. A request that asks for exact tokens never computes that key and therefore
+never meets the block.
+
+The key holds the session and the salt although the chain already separates salts: moved KV answers nobody but the
+session that made the edit, even when somebody else makes the very same edit of the very same text.
+
+This module knows bytes and positions, nothing of vLLM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Moved KV begins at token `position` of a sequence; `key` names where it came from."""
+
+    position: int
+    key: bytes
+
+
+def digest(*parts: object) -> bytes:
+    """SHA-256 over length-prefixed parts (bytes as they are, everything else through `repr`)."""
+    h = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.digest()
+
+
+def move_key(
+    owner: tuple[str, str | None], source_digest: bytes, dst_start: int, src_start: int, num_tokens: int
+) -> bytes:
+    """Key of one move: who moved it, which KV, and the geometry.
+
+    `owner` is (session id, cache salt); `source_digest` identifies the source sequence up to the end of the moved
+    range (`Source.digest_at`), lineage included, so an edit of an edit gets a key of its own.
+    """
+    return digest(b"acm-move", owner, source_digest, dst_start, src_start, num_tokens)
+
+
+def marks_in(marks: Iterable[Mark], start: int, end: int) -> tuple[bytes, ...]:
+    """Keys of the marks whose position lies in `[start, end)`, in order of position."""
+    return tuple(m.key for m in sorted(marks, key=lambda m: (m.position, m.key)) if start <= m.position < end)

@@ -1,0 +1,146 @@
+"""The edit plan: a new prompt cut into what is kept, what is moved, and what must be computed.
+
+    prompt  [0 ........ keep) [hole) [move ........) [hole) [move ...) [compute ... num_tokens)
+             exact prefix of    |     KV of a source   |                the last token is always here:
+             one source         |     turned by delta  |                its logits are asked for
+                                computed               computed
+
+Pure: tokens and sources in, a frozen plan out. It knows nothing of blocks being cached or free; the engine carries
+out what it can and computes the rest. Decision: the prefix comes from the one source with the longest common prefix
+(the one with the most exact tokens on a tie), because a kept prefix is free and bit-exact in its lineage; only the
+text behind it is searched for moves, so that an ordinary append costs a comparison and no search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from acmserve.edit.match import common_prefix, find_matches
+from acmserve.edit.source import Source, Tokens
+from acmserve.errors import IntegrityError
+
+DEFAULT_MIN_MOVE_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Prompt tokens `[0, num_tokens)` equal the same tokens of a source, in the same lineage; never empty.
+
+    `source` is None when the engine's own cache holds the prefix exactly and no source is needed to name it.
+    """
+
+    num_tokens: int
+    source: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Prompt tokens `[dst_start, +num_tokens)` take the KV of `sources[source][src_start, +num_tokens)`."""
+
+    dst_start: int
+    src_start: int
+    num_tokens: int
+    source: int
+
+    @property
+    def dst_end(self) -> int:
+        return self.dst_start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Prompt tokens `[start, +num_tokens)` go through the model."""
+
+    start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditPlan:
+    """What to do for a prompt of `num_tokens` tokens. `moves` are sorted, disjoint, and end before the last token."""
+
+    num_tokens: int
+    keep: Keep | None = None
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def num_kept(self) -> int:
+        return self.keep.num_tokens if self.keep else 0
+
+    @property
+    def num_moved(self) -> int:
+        return sum(move.num_tokens for move in self.moves)
+
+    @property
+    def num_holes(self) -> int:
+        """Computed pieces that stand before a move."""
+        pieces = self.pieces()
+        return sum(isinstance(piece, Compute) and isinstance(after, Move) for piece, after in pairwise(pieces))
+
+    def pieces(self) -> tuple[Keep | Move | Compute, ...]:
+        """The whole prompt, left to right, without gaps or overlap."""
+        pieces: list[Keep | Move | Compute] = [self.keep] if self.keep else []
+        position = self.num_kept
+        for move in self.moves:
+            if move.dst_start > position:
+                pieces.append(Compute(position, move.dst_start - position))
+            pieces.append(move)
+            position = move.dst_end
+        pieces.append(Compute(position, self.num_tokens - position))
+        return tuple(pieces)
+
+    def check(self, prompt: Tokens, sources: Sequence[Source]) -> None:
+        """Raise `IntegrityError` unless the plan is well formed and every reused token equals its source."""
+        position = 0
+        if self.keep and self.keep.source is not None:
+            kept = sources[self.keep.source].tokens[: self.num_kept]
+            if common_prefix(prompt, kept) != self.num_kept:
+                raise IntegrityError(f"keep of {self.num_kept} tokens differs from source {self.keep.source}")
+        position = self.num_kept
+        for move in self.moves:
+            src = sources[move.source].tokens[move.src_start : move.src_start + move.num_tokens]
+            same = common_prefix(prompt[move.dst_start : move.dst_end], src)
+            if move.dst_start < position or move.num_tokens <= 0 or same != move.num_tokens:
+                raise IntegrityError(f"{move} at position {position}: only {same} tokens equal the source")
+            position = move.dst_end
+        if position >= self.num_tokens:
+            raise IntegrityError(f"plan covers {position} of {self.num_tokens} tokens: the last must be computed")
+
+
+def plan_edit(
+    prompt: Tokens,
+    sources: Sequence[Source],
+    *,
+    allow_moves: bool,
+    num_cached: int = 0,
+    min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
+) -> EditPlan:
+    """Plan `prompt` (int32 [n], n >= 1) against what the session served before.
+
+    `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
+    `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
+    `min_move_tokens` are computed: carrying them out costs a step of its own.
+    """
+    limit = len(prompt) - 1
+    keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
+    start = keep.num_tokens if keep else 0
+    if not allow_moves or limit - start < min_move_tokens or not sources:
+        return EditPlan(len(prompt), keep)
+    matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
+    moves = tuple(Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches)
+    return EditPlan(len(prompt), keep, moves)
+
+
+def _choose_prefix(prompt: Tokens, sources: Sequence[Source], any_lineage: bool, num_cached: int) -> Keep | None:
+    best = Keep(num_cached, None)
+    best_exact = num_cached
+    for index, source in enumerate(sources):
+        num_tokens = common_prefix(prompt, source.tokens)
+        num_exact = min(num_tokens, source.num_exact_tokens)
+        if not any_lineage:
+            num_tokens = num_exact
+        if (num_tokens, num_exact) > (best.num_tokens, best_exact):
+            best, best_exact = Keep(num_tokens, index), num_exact
+    return best if best.num_tokens else None

@@ -1,0 +1,96 @@
+"""What a request says about its session: which session, and how faithful the reuse has to be.
+
+One set of rules for both doors. The server reads the values from HTTP (`acmserve.server.params`), an embedding program
+puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`; both end in the same frozen `SessionParams`.
+It does not know HTTP, headers or the engine, and it never repairs a value: an answer under a guessed session would be
+an answer out of somebody else's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from acmserve.errors import InvalidRequest
+
+FIDELITIES = ("exact", "reuse")
+MAX_SESSION_ID_CHARS = 256
+_MAX_ECHO_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParams:
+    """A validated session request; `fidelity` None means the default of the engine."""
+
+    session_id: str
+    fidelity: str | None = None
+
+    def as_acm(self) -> dict[str, str]:
+        """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
+        acm = {"session_id": self.session_id}
+        if self.fidelity is not None:
+            acm["fidelity"] = self.fidelity
+        return acm
+
+
+def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
+    """Validate an engine-level `acm` object `{"session_id": str, "fidelity": "exact" | "reuse" (optional)}`.
+
+    Raises InvalidRequest with the dotted path below `field`.
+    """
+    acm = check_object(value, field, known=("session_id", "fidelity"))
+    if acm.get("session_id") is None:
+        raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
+    return SessionParams(
+        check_session_id(acm["session_id"], f"{field}.session_id"),
+        check_fidelity(acm.get("fidelity"), f"{field}.fidelity"),
+    )
+
+
+def check_session_id(value: object, field: str) -> str:
+    """Return `value` when it is 1 to 256 characters of Unicode text, else raise InvalidRequest."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"must be a string, not {_echo(value)}")
+    if not value:
+        raise InvalidRequest(field, "is empty; name the session, or leave it out for a request without session")
+    if len(value) > MAX_SESSION_ID_CHARS:
+        raise InvalidRequest(field, f"has {len(value)} characters; at most {MAX_SESSION_ID_CHARS} are allowed")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, f"is not valid Unicode text: {_echo(value)}") from None
+    return value
+
+
+def check_fidelity(value: object, field: str) -> str | None:
+    """Return `value` when it is a known fidelity, None for None (the engine's default), else raise InvalidRequest."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in FIDELITIES:
+        raise InvalidRequest(field, f"unknown fidelity {_echo(value)}; choose {_listing(FIDELITIES)}")
+    return value
+
+
+def check_object(value: object, field: str, known: Collection[str]) -> Mapping[str, Any]:
+    """Return `value` when it is an object with no other keys than `known`, else raise InvalidRequest."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(field, f"must be an object, not {_echo(value)}")
+    for key in value:
+        if key not in known:
+            raise InvalidRequest(f"{field}.{_short(str(key))}", f"unknown key; {field} knows {_listing(known)}")
+    return value
+
+
+def _listing(names: Collection[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)
+
+
+def _echo(value: object) -> str:
+    """The offending value as ASCII text, cut short: it goes into error bodies and logs."""
+    return _short(ascii(value))
+
+
+def _short(text: str) -> str:
+    text = text.encode("ascii", "backslashreplace").decode("ascii")
+    return text if len(text) <= _MAX_ECHO_CHARS else text[: _MAX_ECHO_CHARS - 3] + "..."

