@@ -134,8 +134,13 @@ class JumpSchedulerMixin(_Base):
         return num_new
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if self._jumps is not None and self._jumps.active:
-            self._jumps.on_preempted(request)
+        if self._jumps is not None:
+            # vLLM 0.32 registers block hashes when it schedules; a request that is preempted later in the same step
+            # (priority policy) leaves hashes of KV that nobody will compute (vLLM issue 57580).
+            num_computed = self._jumps.on_preempted(request)
+            block_ids, *other_groups = self.kv_cache_manager.get_block_ids(request.request_id)
+            if not other_groups:
+                self.kv_cache_manager.evict_blocks(set(block_ids[num_computed // self._jumps.block_size :]))
         super()._preempt_request(request, *args, **kwargs)
 
     def _build_kv_connector_meta(self, connector: AcmConnector, scheduler_output: SchedulerOutput) -> Any:

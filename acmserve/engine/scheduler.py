@@ -54,7 +54,7 @@ class Jumps:
     def __init__(self, kv_cache_manager: KVCacheManager, block_size: int) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
-        self._block_size = block_size
+        self.block_size = block_size
         self._sessions: dict[str, tuple[SessionRequest, Request]] = {}
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
@@ -111,7 +111,7 @@ class Jumps:
         num_blocks = 0
         for request in running:
             num_held = len(self._manager.get_blocks(request.request_id).blocks[0])
-            num_blocks += max(-(-(request.num_tokens + 1) // self._block_size) - num_held, 0)
+            num_blocks += max(-(-(request.num_tokens + 1) // self.block_size) - num_held, 0)
         return num_blocks
 
     def _next_waiting(self, waiting: Iterable[Request]) -> list[tuple[SessionRequest, Request]]:
@@ -150,7 +150,7 @@ class Jumps:
         if jump is None:
             return
         num_idle_hits = sum(block.ref_cnt == 0 for block in hit.blocks[0])
-        num_needed = -(-request.num_tokens // self._block_size) - len(hit.blocks[0]) + num_idle_hits
+        num_needed = -(-request.num_tokens // self.block_size) - len(hit.blocks[0]) + num_idle_hits
         if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
             self._jumps[session.request_id] = jump
         else:
@@ -169,7 +169,7 @@ class Jumps:
         end = jumping.next_available(segment, position, self.lookup)
         changed = session.refuse(segment, position, end, SOURCE_GONE)
         if changed is not None:
-            compat.rehash(request, changed // self._block_size)
+            compat.rehash(request, changed // self.block_size)
 
     def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
         """Reference the source blocks if `num_needed` free blocks remain besides what is reserved; all or nothing."""
@@ -195,7 +195,7 @@ class Jumps:
         if session.segment_at(num_hit) is None:
             return 0
         if jump is not None and jump.start <= num_hit:
-            jump = jumping.plan_trimmed(jump, num_hit, self._block_size)
+            jump = jumping.plan_trimmed(jump, num_hit, self.block_size)
             if jump is not None:
                 self._jumps[request_id] = jump
                 return jump.end - num_hit
@@ -224,15 +224,18 @@ class Jumps:
             self._admitted.add(request_id)
             session.account.admit(session.num_hit)
 
-    def on_preempted(self, request: Request) -> None:
-        """The request is about to lose its blocks; call before vLLM resets its counts."""
-        session = self.get(request.request_id)
-        if session is None:
-            return
+    def on_preempted(self, request: Request) -> int:
+        """The request is about to lose its blocks; call before vLLM resets its counts.
+
+        Returns how many of its tokens have KV: not those that this very step would have copied or computed.
+        """
         jump = self._jumps.pop(request.request_id, None)
         num_computed = jump.start if jump else request.num_computed_tokens
-        session.account.advance(num_computed)
-        session.arm()
+        session = self.get(request.request_id)
+        if session is not None:
+            session.account.advance(num_computed)
+            session.arm()
+        return num_computed
 
     def finish_step(self, scheduled: Iterable[str]) -> tuple[list[Copy], list[str], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
@@ -248,7 +251,7 @@ class Jumps:
             was_waiting = request_id in self._admitted
             if request_id in scheduled_ids:
                 block_ids = self._manager.get_block_ids(request_id)[0]
-                copies += jumping.plan_copies(jump, request_id, block_ids, self._block_size)
+                copies += jumping.plan_copies(jump, request_id, block_ids, self.block_size)
                 session.account.jump(jump.entries())
                 session.carry_out(jump.start, jump.end)
                 if not was_waiting:

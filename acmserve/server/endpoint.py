@@ -1,0 +1,129 @@
+"""vLLM's endpoint plugin: the answering routes of vLLM's own server, sessions added.
+
+Why routes and not an ASGI middleware: vLLM lets a plugin replace a route (plugins/endpoint_plugins/interface.py:75), so
+each route below is vLLM's own function in a thin coat. The coat runs inside authentication and CORS, reads the body
+that the framework has parsed already (Starlette keeps `request.json()`), rewrites no request, buffers no stream, and
+calls vLLM's function with the same arguments when there is no session. A middleware named with `--middleware` would run
+outside of authentication and would have to parse each body a second time.
+
+Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages. On vLLM's other routes (batches,
+token-in-token-out) a session counts as well, validated in `exchange.py`; its receipt is in `kv_transfer_params` there.
+"""
+
+from __future__ import annotations
+
+import functools
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.datastructures import State
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from vllm.engine.protocol import EngineClient
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.logger import init_logger
+
+from acmserve.engine.config import CONNECTOR_NAME
+from acmserve.errors import EngineMismatch, InvalidRequest
+from acmserve.server.answer import join_body, stream_with_receipt
+from acmserve.server.exchange import CURRENT, Exchange, tap_generate
+from acmserve.server.params import parse_session_params
+
+MESSAGES_PATH = "/v1/messages"
+REQUIRED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH}
+
+logger = init_logger(f"vllm.{__name__}")
+
+Endpoint = Callable[..., Awaitable[Response | None]]
+
+
+class SessionEndpoint:
+    """Loaded by vLLM once per API server process; does nothing when the engine runs without our connector."""
+
+    name = "acmserve"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Replace vLLM's answering routes. Raises EngineMismatch when vLLM has none of that name."""
+        if not _has_connector(app.state.args):
+            logger.warning(
+                "acmserve: sessions are off, because the engine runs without kv_connector %s; "
+                "start the server with `acmserve serve`.",
+                CONNECTOR_NAME,
+            )
+            return
+        routes = [r for r in app.routes if isinstance(r, APIRoute) and r.path in PATHS and "POST" in r.methods]
+        missing = REQUIRED_PATHS - {route.path for route in routes}
+        if missing:
+            raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
+        for route in routes:
+            app.add_api_route(
+                route.path,
+                with_session(route.endpoint),
+                methods=["POST"],
+                dependencies=route.dependencies,
+                responses=route.responses,
+                name=route.name,
+                summary=route.summary,
+                description=route.description,
+                tags=route.tags,
+            )
+
+    async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
+        """Tap the engine client, which vLLM's handlers share."""
+        if engine_client is not None and _has_connector(args):
+            vars(engine_client)["generate"] = tap_generate(engine_client.generate)
+
+
+def create() -> SessionEndpoint:
+    """Entry point `vllm.endpoint_plugins: acmserve`."""
+    return SessionEndpoint()
+
+
+def with_session(core: Endpoint) -> Endpoint:
+    """Wrap one of vLLM's route functions `(request, raw_request)`; its signature stays, FastAPI reads it."""
+
+    @functools.wraps(core)
+    async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
+        raw_request: Request = kwargs["raw_request"]
+        try:
+            params = parse_session_params(await raw_request.json(), raw_request.headers)
+        except InvalidRequest as error:
+            return refuse(error, raw_request.url.path)
+        exchange = None if params is None else Exchange(params)
+        CURRENT.set(exchange)
+        response = await core(*args, **kwargs)
+        return response if exchange is None else deliver(response, exchange)
+
+    return endpoint
+
+
+def refuse(error: InvalidRequest, path: str) -> JSONResponse:
+    """HTTP 400 in the shape of vLLM's own errors, the field in `error.param`.
+
+    Anthropic's clients look for `type` beside `error`; the rest of the shape is common to both.
+    """
+    body = create_error_response(f"{error.field}: {error.message}", param=error.field).model_dump()
+    if path.endswith(MESSAGES_PATH):
+        body["type"] = "error"
+    return JSONResponse(body, status_code=400)
+
+
+def deliver(response: Response | None, exchange: Exchange) -> Response | None:
+    """Add the receipt to a finished answer, or to a stream as it passes. Errors, and None (client gone), stay."""
+    if isinstance(response, StreamingResponse):
+        response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
+        return response
+    if not isinstance(response, JSONResponse) or response.status_code != 200 or exchange.acm is None:
+        return response
+    kept = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
+    return JSONResponse(join_body(bytes(response.body), exchange.acm), headers=kept, background=response.background)
+
+
+def _has_connector(args: Namespace) -> bool:
+    config = args.kv_transfer_config
+    return config is not None and config.kv_connector == CONNECTOR_NAME

@@ -1,0 +1,120 @@
+"""One session request between its HTTP route and the engine, and the receipt on its way back.
+
+The route knows the session but not the engine's answer object; the engine client sees both ends of `generate` but not
+the HTTP answer. They meet in an `Exchange`, which the route puts into a context variable before it calls vLLM's own
+handler: vLLM calls `generate` from that context (or from a task that copied it), so two requests never see each
+other's. The variable is set for every request and never reset, because /v1/responses calls `generate` only when its
+stream is read, after the route has returned; it ends with the request's task.
+
+`tap_generate` wraps the engine client, and is also the last door: whatever route of vLLM a request came through, an
+invalid session never reaches the engine core.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vllm.exceptions import VLLMValidationError
+
+from acmserve.edit.session_params import SessionParams, check_session_id, parse_acm_params
+from acmserve.errors import InvalidRequest
+
+
+class EngineOutput(Protocol):
+    """The part of vLLM's RequestOutput that is read here (vllm/outputs.py:156)."""
+
+    kv_transfer_params: dict[str, Any] | None
+    finished: bool
+
+
+class SamplingArgs(Protocol):
+    """The part of vLLM's SamplingParams that is read and written here."""
+
+    extra_args: dict[str, Any] | None
+
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+Generate = Callable[..., AsyncGenerator[Any, None]]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """`acm` is what the answer carries: `{"session_id", "receipt"}`, None until the engine has said it.
+
+    `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
+    """
+
+    params: SessionParams
+    acm: dict[str, Any] | None = None
+    finished: bool = False
+
+    def send(self, sampling_params: SamplingArgs) -> None:
+        """Put the session into the arguments that travel to the engine core."""
+        extra_args = dict(sampling_params.extra_args or {})
+        transfer = dict(extra_args.get("kv_transfer_params") or {})
+        transfer["acm"] = self.params.as_acm()
+        extra_args["kv_transfer_params"] = transfer
+        sampling_params.extra_args = extra_args
+
+    def receive(self, output: EngineOutput) -> None:
+        """Take the receipt out of an engine output, so that it appears once in the answer.
+
+        A request may pass the engine several times (tool loops of /v1/responses): the last receipt counts.
+        """
+        self.finished = output.finished
+        transfer = output.kv_transfer_params
+        if transfer is not None and "acm" in transfer:
+            self.acm = transfer["acm"]
+            output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
+        if self.finished and self.acm is None:
+            logger.warning("acmserve: an answer of session %r ends without a receipt", self.params.session_id)
+
+
+CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
+
+
+def tap_generate(generate: Generate) -> Generate:
+    """Wrap the engine client's `generate` (vllm/v1/engine/async_llm.py:698).
+
+    With an exchange in the context: send its session, receive its receipt. Without: check, raising
+    VLLMValidationError (vLLM answers 400), and hand over the very generator that vLLM returned.
+    """
+
+    def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        exchange = CURRENT.get()
+        if exchange is None:
+            _check_untold(sampling_params, kwargs.get("session_id"))
+            return generate(prompt, sampling_params, request_id, **kwargs)
+        exchange.send(sampling_params)
+        return _received(generate(prompt, sampling_params, request_id, **kwargs), exchange)
+
+    return tapped
+
+
+async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> AsyncGenerator[Any, None]:
+    async with aclosing(outputs):
+        async for output in outputs:
+            exchange.receive(output)
+            yield output
+
+
+def _check_untold(sampling_params: SamplingArgs, session_id: str | None) -> None:
+    """Check the session of a request that came through a route without receipts (batch, token-in-token-out)."""
+    try:
+        if session_id is not None:
+            check_session_id(session_id, "session_id")
+        transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
+        if transfer is None:
+            return
+        if not isinstance(transfer, dict):
+            raise InvalidRequest("kv_transfer_params", "must be an object")
+        if "acm" in transfer:
+            parse_acm_params(transfer["acm"])
+    except InvalidRequest as error:
+        raise VLLMValidationError(error.message, parameter=error.field) from error

@@ -1,0 +1,68 @@
+"""One real server for all HTTP tests: `acmserve serve` in its own process, with the bundled model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from acmserve.models.smollm2 import prepare
+
+START_SECONDS = 300
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"server ended with code {process.returncode}:\n{log.read_text()[-4000:]}")
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.5)
+    pytest.fail(f"server not healthy after {START_SECONDS} s:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL, without `/v1`."""
+    port = free_port()
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    flags = ["--served-model-name", "smollm2", "--max-model-len", "4096", "--min-move-tokens", "16"]
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "acmserve", "serve", str(prepare()), "--port", str(port), *flags],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            start_new_session=True,
+        )
+    try:
+        wait_until_healthy(url, process, log)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def client(server: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server}/v1", api_key="unused", max_retries=0) as openai_client:
+        yield openai_client
