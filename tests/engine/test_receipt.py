@@ -1,0 +1,67 @@
+"""Receipts sum to the prompt whatever the scheduler does to the request."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acmserve.engine.receipt import Account, Entry, Origin
+
+NUM_PROMPT_TOKENS = 100
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.sampled_from(["kept", "moved", "computed", "preempted"])), max_size=12)
+)
+def test_counts_sum_to_the_prompt(script: list[tuple[int, str]]) -> None:
+    account = Account(NUM_PROMPT_TOKENS)
+    position = 0
+    account.admit(0)
+    for size, what in script:
+        end = min(position + size, NUM_PROMPT_TOKENS - 1)
+        if what == "preempted":
+            account.advance(position)
+            position = min(size, position)
+            account.admit(position)
+            continue
+        if what != "computed" and end > position:
+            account.jump([Entry(position, end, Origin(what), src_start=position + 7)])
+        position = end
+    receipt = account.close("reuse", None)
+    assert receipt.kept_tokens + receipt.moved_tokens + receipt.computed_tokens == NUM_PROMPT_TOKENS
+    assert min(receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) >= 0
+    assert sum(num_tokens for _, _, num_tokens in receipt.moves) == receipt.moved_tokens
+
+
+def test_neighbouring_moves_of_one_distance_are_one() -> None:
+    account = Account(NUM_PROMPT_TOKENS)
+    account.admit(10)
+    account.jump([Entry(10, 20, Origin.MOVED, 50), Entry(20, 30, Origin.MOVED, 60), Entry(30, 40, Origin.MOVED, 80)])
+    receipt = account.close("reuse", None)
+    assert receipt.moves == ((10, 50, 20), (30, 80, 10))
+    assert (receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) == (10, 30, 60)
+
+
+def test_what_was_computed_before_a_preemption_stays_computed() -> None:
+    account = Account(NUM_PROMPT_TOKENS)
+    account.admit(16)
+    account.jump([Entry(16, 30, Origin.MOVED, 50)])
+    account.advance(90)
+    account.admit(64)
+    receipt = account.close("reuse", None)
+    assert (receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) == (16, 14, 70)
+
+
+def test_the_answer_has_the_documented_fields() -> None:
+    account = Account(NUM_PROMPT_TOKENS)
+    account.admit(10)
+    account.jump([Entry(10, 20, Origin.MOVED, 50)])
+    assert account.close("reuse", "source_evicted").as_dict() == {
+        "fidelity": "reuse",
+        "prompt_tokens": 100,
+        "kept_tokens": 10,
+        "moved_tokens": 10,
+        "computed_tokens": 80,
+        "moves": [{"dst_start": 10, "src_start": 50, "num_tokens": 10}],
+        "fallback_reason": "source_evicted",
+    }

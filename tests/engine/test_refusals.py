@@ -1,0 +1,63 @@
+"""What may not be moved is computed exactly, the receipt says why, and the log says it once at start."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.engine.edits import cut, text
+from tests.engine.engine import TINY_SETTINGS, start_engine
+from tests.engine.tiny_model import TINY_MODELS, TinyModel
+
+HISTORY = text(700, "history")
+CONTEXT = [*cut(HISTORY, 200, 420, text(11, "marker")), *text(23, "new")]
+DYNAMIC_NTK = TinyModel(
+    "dynamic-ntk",
+    gptj=False,
+    partial=1.0,
+    rope={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 512},
+)
+
+
+def test_a_model_that_does_not_allow_moves_answers_exactly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, logger="acmserve"),
+        start_engine(DYNAMIC_NTK.write(tmp_path), plugin={}, own_process=False, **TINY_SETTINGS) as engine,
+    ):
+        engine.ask(HISTORY, "s", "reuse")
+        answer = engine.ask(CONTEXT, "s", "reuse")
+        assert answer.receipt is not None
+        assert answer.receipt["moved_tokens"] == 0
+        assert answer.receipt["kept_tokens"] == 200, "a partial block at its old place may still be copied"
+        assert "NTK" in answer.receipt["fallback_reason"]
+        assert answer.distance(engine.ask(CONTEXT, salt="fresh")) < 1e-3
+        exact = engine.ask(CONTEXT, "t", "exact")
+        assert exact.receipt is not None
+        assert exact.receipt["fallback_reason"] is None, "nothing was asked for that could not be done"
+    warnings = [record for record in caplog.records if "moves are off" in record.getMessage()]
+    assert len(warnings) == 1
+
+
+def test_without_prefix_caching_every_token_is_computed(tmp_path: Path) -> None:
+    settings = {**TINY_SETTINGS, "enable_prefix_caching": False}
+    with start_engine(TINY_MODELS[0].write(tmp_path), plugin={}, own_process=False, **settings) as engine:
+        engine.ask(HISTORY, "s", "reuse")
+        answer = engine.ask(CONTEXT, "s", "reuse")
+        assert answer.receipt is not None
+        assert answer.receipt["computed_tokens"] == len(CONTEXT)
+        assert "prefix caching" in answer.receipt["fallback_reason"]
+
+
+def test_a_source_that_is_gone_is_computed(tmp_path: Path) -> None:
+    """The pool holds little more than one sequence: other text drives the source out before the edit comes."""
+    settings = {**TINY_SETTINGS, "num_gpu_blocks_override": 40, "block_size": 32, "max_model_len": 1024}
+    with start_engine(TINY_MODELS[0].write(tmp_path), plugin={}, own_process=False, **settings) as engine:
+        engine.ask(HISTORY, "s", "reuse")
+        engine.ask(text(1000, "somebody else"))
+        answer = engine.ask(CONTEXT, "s", "reuse")
+        assert answer.receipt is not None
+        assert answer.receipt["moved_tokens"] < 269
+        assert answer.receipt["fallback_reason"] == "source_evicted"
+        assert answer.distance(engine.ask(CONTEXT, salt="fresh")) < 1e-3
