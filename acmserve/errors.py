@@ -11,8 +11,8 @@ class AcmError(Exception):
     """Root of the tree."""
 
 
-class InvalidRequest(AcmError):
-    """A request carries a value that acmserve cannot accept.
+class InvalidRequest(AcmError, ValueError):
+    """A request carries a value that acmserve cannot accept; a `ValueError`, which vLLM's server answers with 400.
 
     `field` is the dotted path of the offending field (`acm.fidelity`), for the error body of the server.
     """

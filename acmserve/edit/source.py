@@ -49,7 +49,7 @@ class Source:
     @property
     def num_bytes(self) -> int:
         """Host memory that this record holds."""
-        return self.tokens.nbytes + 48 * (len(self.block_hashes) + len(self.marks) + 1)
+        return self.tokens.nbytes + 72 * (len(self.block_hashes) + len(self.marks) + 1)
 
     def block_key(self, index: int) -> bytes | None:
         """The cache key of block `index`: its chain hash, the tail key for the partial block, else None."""

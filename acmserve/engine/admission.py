@@ -6,16 +6,20 @@ malformed object here means that a front end without the plugin sent it; such a 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acmserve.edit.session_params import SessionParams, check_session_id, parse_acm_params
 from acmserve.engine.sources import Owner
+from acmserve.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
 
 def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     """The terms of a session request; None for a request without session."""
-    params = read_params(request.sampling_params, request.session_id)
+    try:
+        params = read_params(request.sampling_params, request.session_id)
+    except InvalidRequest as invalid:
+        logger.warning("acmserve: request %s is served without session: %s", request.request_id, invalid)
+        return None
     if params is None or request.sampling_params is None:
         return None
     owner = (params.session_id, request.cache_salt)

@@ -22,7 +22,7 @@ Owner = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Bounds of the store. `max_bytes` counts host memory (token ids and hashes): about 5 bytes a token."""
+    """Bounds of the store. `max_bytes` counts host memory (token ids and hashes): 4 bytes a token, 72 a block."""
 
     max_sessions: int = 1024
     max_sources_per_session: int = 8

@@ -1,0 +1,92 @@
+"""`move` on vLLM's CPU layouts through the C++ kernel (csrc/mover.hpp).
+
+The table of layers is built once: KV caches do not move while an engine lives. A call costs the kernel plus about
+20 microseconds. Does not check slots (`slots.py` does) beyond what keeps addresses inside of the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from acmserve import _native
+from acmserve.kernels.layout import Isa, KVLayer
+from acmserve.kernels.rope import Rope, angles
+from acmserve.kernels.slots import Segment
+
+ISAS = frozenset({Isa.VEC, Isa.VEC16, Isa.AMX})
+
+
+def refusal(layer: KVLayer) -> str | None:
+    """Why the kernel cannot serve this layer; None if it can."""
+    if layer.kv.device.type != "cpu" or layer.layout.isa not in ISAS:
+        return f"layout {layer.layout.isa} on {layer.kv.device.type}"
+    if layer.layout.isa is Isa.AMX and layer.rope is not None and layer.rope.is_neox and layer.rope.rot_dim % 4:
+        return f"amx with NeoX rotation and rot_dim {layer.rope.rot_dim}, not divisible by 4"
+    return None
+
+
+class CpuMover:
+    """Moves KV in a fixed set of layers, all of one block size."""
+
+    def __init__(self, layers: Sequence[KVLayer], num_threads: int, cpus: Sequence[int] | None = None) -> None:
+        """Keep the layers' memory alive and build the table.
+
+        Args:
+            layers: each one with `refusal(layer)` None.
+            num_threads: upper bound of threads, the caller's included.
+            cpus: cores for the helper threads. None: every core that some thread of this process may use at the time
+                of construction. Inheriting would not do: an OpenMP runtime pins the main thread to one core.
+
+        """
+        self._layers = tuple(layers)
+        self._ropes: tuple[Rope, ...] = tuple(dict.fromkeys(layer.rope for layer in layers if layer.rope is not None))
+        self._num_threads = num_threads
+        self._cpus = list(process_cpus() if cpus is None else cpus)
+        self._native = _native.Mover(
+            [self._describe(layer) for layer in self._layers], [(rope.rot_dim, rope.is_neox) for rope in self._ropes]
+        )
+
+    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
+        """Move all layers; arguments as `dispatch.move`."""
+        deltas = [segment.delta for segment in segments]
+        tables = [angles(rope, deltas) for rope in self._ropes]
+        self._native.move(
+            src_slots.numpy(),
+            dst_slots.numpy(),
+            np.array([segment.end for segment in segments], dtype=np.int64),
+            np.array(deltas, dtype=np.int64),
+            [cos.astype(np.float32) for cos, _ in tables],
+            [sin.astype(np.float32) for _, sin in tables],
+            self._num_threads,
+            self._cpus,
+        )
+
+    def _describe(self, layer: KVLayer) -> _native.Layer:
+        return _native.Layer(
+            base=layer.kv.data_ptr(),
+            dtype=str(layer.kv.dtype).removeprefix("torch."),
+            isa=layer.layout.isa.value,
+            num_blocks=layer.kv.shape[0],
+            num_kv_heads=layer.layout.num_kv_heads,
+            block_size=layer.layout.block_size,
+            head_size=layer.layout.head_size,
+            block_stride=layer.kv.stride(0),
+            head_stride=layer.kv.stride(1),
+            rope=-1 if layer.rope is None else self._ropes.index(layer.rope),
+        )
+
+
+def process_cpus() -> list[int]:
+    """Cores that at least one thread of this process may run on, in order."""
+    cpus = set(os.sched_getaffinity(0))
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            cpus |= os.sched_getaffinity(int(task.name))
+        except ProcessLookupError:  # the thread ended meanwhile
+            continue
+    return sorted(cpus)

@@ -1,0 +1,152 @@
+"""Chooses the kernel for each layer and runs `move`; the one entry that the engine uses.
+
+    layer                                     implementation
+    vec, vec16, amx on the CPU                cpu.CpuMover          C++, threaded
+    strided on a GPU                          strided.StridedMover  Triton
+    anything else                             reference.move        torch; right, not fast
+
+Checks the slots once for all of them. Does not know requests or blocks' owners.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from acmserve.kernels import reference
+from acmserve.kernels.layout import Isa, KVLayer
+from acmserve.kernels.slots import Segment, check_segments, check_slots
+
+MoveFunction = Callable[[Tensor, Tensor, Sequence[Segment]], None]
+
+
+class Mover:
+    """Moves KV in the layers of one KV cache group; build once, call every step.
+
+    `implementations` counts the layers by implementation, for logs and `acmserve doctor`.
+    """
+
+    def __init__(self, layers: Sequence[KVLayer], num_threads: int = 1, cpus: Sequence[int] | None = None) -> None:
+        """Choose implementations and build their tables.
+
+        Args:
+            layers: KV caches that share slots: same number of blocks and block size.
+            num_threads: bound for the CPU kernel, the calling thread included.
+            cpus: cores for its helper threads; None: those that this process' threads may use.
+
+        """
+        if not layers:
+            raise ValueError("a mover needs at least one layer")
+        if num_threads < 1:
+            raise ValueError(f"num_threads {num_threads} must be at least 1")
+        sizes = {(layer.kv.shape[0], layer.layout.block_size) for layer in layers}
+        if len(sizes) != 1:
+            raise ValueError(f"layers of one mover share slots, but have (num_blocks, block_size) {sorted(sizes)}")
+        self._num_blocks, self._block_size = next(iter(sizes))
+        chosen: dict[str, list[KVLayer]] = {}
+        for layer in layers:
+            chosen.setdefault(choose(layer), []).append(layer)
+        self.implementations = {name: len(members) for name, members in chosen.items()}
+        self._functions = [_build(name, members, num_threads, cpus) for name, members in chosen.items()]
+
+    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
+        """Copy K and V of all layers between slots, K turned by each segment's delta.
+
+            src_slots   s0 s1 s2 | s3 s4 ...        segment 0: delta -1980 | segment 1: delta 0 ...
+                         v  v  v |  v  v
+            dst_slots   d0 d1 d2 | d3 d4 ...
+
+        Args:
+            src_slots: int64 `[num_slots]` on the CPU, `block_id * block_size + offset`.
+            dst_slots: likewise; no block may be among the sources' blocks, no slot may occur twice.
+            segments: tile `[0, num_slots)` in order.
+
+        Raises:
+            IntegrityError: the arguments break one of these rules; nothing was written.
+
+        """
+        check_segments(segments, src_slots.numel())
+        check_slots(src_slots, dst_slots, self._num_blocks, self._block_size)
+        if src_slots.numel() == 0:
+            return
+        for function in self._functions:
+            function(src_slots, dst_slots, segments)
+
+
+def move(
+    layers: Sequence[KVLayer],
+    src_slots: Tensor,
+    dst_slots: Tensor,
+    segments: Sequence[Segment],
+    num_threads: int = 1,
+) -> None:
+    """One move without a kept `Mover`; arguments and errors as there."""
+    Mover(layers, num_threads).move(src_slots, dst_slots, segments)
+
+
+def choose(layer: KVLayer) -> str:
+    """Name of the implementation that serves this layer: `cpu`, `strided` or `reference`."""
+    if layer.layout.isa is Isa.STRIDED:
+        return "strided" if layer.kv.device.type == "cuda" and _why_not_strided() is None else "reference"
+    if _why_not_cpu() is not None:
+        return "reference"
+    from acmserve.kernels import cpu
+
+    return "cpu" if cpu.refusal(layer) is None else "reference"
+
+
+class Availability(NamedTuple):
+    """Whether a kernel can run here; `detail` says with what, or why not."""
+
+    usable: bool
+    detail: str
+
+
+def available() -> dict[str, Availability]:
+    """Every implementation and whether it can run on this machine, for `acmserve doctor`."""
+    cpu, strided = _why_not_cpu(), _why_not_strided()
+    return {
+        "cpu": Availability(cpu is None, _build_detail() if cpu is None else cpu),
+        "strided": Availability(strided is None, torch.version.cuda or "cuda" if strided is None else strided),
+        "reference": Availability(True, f"torch {torch.__version__}"),
+    }
+
+
+def _build(name: str, layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+    if name == "cpu":
+        from acmserve.kernels.cpu import CpuMover
+
+        return CpuMover(layers, num_threads, cpus).move
+    if name == "strided":
+        from acmserve.kernels.strided import StridedMover
+
+        return StridedMover(layers).move
+    return lambda src, dst, segments: reference.move(layers, src, dst, segments)
+
+
+def _why_not_cpu() -> str | None:
+    try:
+        importlib.import_module("acmserve._native")
+    except ImportError as error:
+        return f"acmserve._native is not built ({error}); reinstall acmserve with a C++17 compiler"
+    return None
+
+
+def _why_not_strided() -> str | None:
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return None
+
+
+def _build_detail() -> str:
+    from acmserve import _native
+
+    info = _native.build_info()
+    return f"{info['compiler']} {info['compiler_version']}, {info['instructions']}"

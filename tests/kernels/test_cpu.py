@@ -1,0 +1,105 @@
+"""The C++ kernel against its reference: layouts, types, offsets, segments, ropes; what it must leave and refuse."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from acmserve import _native
+from acmserve.kernels import reference
+from acmserve.kernels.cpu import CpuMover, process_cpus
+from acmserve.kernels.layout import Isa, KVLayout
+from acmserve.kernels.rope import Rope
+from acmserve.kernels.slots import Segment, slot_range
+from tests.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cpu_cases(), st.integers(1, 3))
+def test_move(case: Case, num_threads: int) -> None:
+    after = case.clone()
+    CpuMover(after.layers, num_threads).move(after.src_slots, after.dst_slots, after.segments)
+    check_result(case, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_layers", [4, 20])
+def test_large_moves(dtype: torch.dtype, num_layers: int) -> None:
+    """4 layers: enough bytes for helpers to be woken (512 KiB); 20: for stores around the caches (8 MiB)."""
+    layout = KVLayout(Isa.VEC, 3, 32, 64)
+    ropes = [make_rope(64, True), make_rope(24, False), None]
+    layers = tuple(make_layer(layout, dtype, 40, ropes[i % 3]) for i in range(num_layers))
+    src, dst = slot_range(range(20), 7, 600, 32), slot_range(range(20, 40), 19, 600, 32)
+    case = Case(layers, src, dst, (Segment(0, 250, -1980), Segment(250, 400, 17), Segment(400, 600, 0)))
+    fill_sources(case, seed=1)
+    after = case.clone()
+    mover = CpuMover(after.layers, num_threads=4)
+    for _ in range(2):
+        mover.move(after.src_slots, after.dst_slots, after.segments)
+        check_result(case, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("block_size", [4, 1 << 12], ids=["scalar", "vector"])
+def test_every_16_bit_number_is_rounded_as_torch_rounds(dtype: torch.dtype, block_size: int) -> None:
+    """(x, 0) turned until the cosine is 3/4 is x * (3/4, sine): a quarter of the products are ties.
+
+    Rows of 4 tokens go through the scalar conversions, rows of 4,096 through the vector ones.
+    """
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
+    rope = Rope((math.acos(0.75),), 2, True)
+    layer = make_layer(KVLayout(Isa.VEC, 1, block_size, 2), dtype, 2 * len(every) // block_size, rope)
+    slots = torch.arange(len(every))
+    key = torch.stack((every, torch.zeros_like(every)), dim=-1)[:, None, :]
+    reference.scatter(layer.kv, layer.layout, slots, key, key)
+    CpuMover([layer], 1).move(slots, slots + len(every), [Segment(0, len(every), 1)])
+    moved = reference.gather(layer.kv, layer.layout, slots + len(every))[0][:, 0]
+    sine = float(np.float32(math.sin(math.acos(0.75))))
+    expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(dtype)
+    assert torch.equal(moved[every.isfinite()], expected[every.isfinite()])
+    assert moved[every.isnan()].isnan().all()
+
+
+def test_rotations_add_up() -> None:
+    """Turning by a, then by b, agrees with turning by a + b to float32 rounding, at large angles too."""
+    layout = KVLayout(Isa.VEC, 2, 16, 64)
+    rope = make_rope(64, True)
+    a, b = 131_072, -130_001
+    slots = torch.arange(16)
+    twice, once = (make_layer(layout, torch.float32, 3, rope) for _ in range(2))
+    fill_sources(Case((twice,), slots, slots + 16, ()), seed=3)
+    once.kv.copy_(twice.kv)
+    mover = CpuMover([twice], 1)
+    mover.move(slots, slots + 16, [Segment(0, 16, a)])
+    mover.move(slots + 16, slots + 32, [Segment(0, 16, b)])
+    CpuMover([once], 1).move(slots, slots + 32, [Segment(0, 16, a + b)])
+    norm = once.kv[2].norm(dim=-1).max()
+    assert (twice.kv[2] - once.kv[2]).abs().max() <= 2e-6 * norm
+
+
+def test_a_slot_outside_of_the_cache_is_refused_before_anything_is_written() -> None:
+    layer = make_layer(KVLayout(Isa.VEC, 1, 16, 8), torch.float32, 2, None)
+    before = layer.kv.clone()
+    mover = CpuMover([layer], 1)
+    with pytest.raises(ValueError, match="block 2 outside of a cache of 2 blocks"):
+        mover.move(torch.arange(16), torch.arange(17, 33), [Segment(0, 16, 0)])
+    with pytest.raises(ValueError, match="negative slot at index 0"):
+        mover.move(torch.tensor([-1]), torch.tensor([17]), [Segment(0, 1, 0)])
+    assert torch.equal(layer.kv, before)
+
+
+def test_helpers_may_use_every_core_of_the_process() -> None:
+    cpus = process_cpus()
+    assert cpus == sorted(set(cpus))
+    assert cpus
+
+
+def test_build_info_names_the_compiler() -> None:
+    info = _native.build_info()
+    assert info["compiler"] in {"gcc", "clang"}
+    assert info["instructions"] in {"avx2", "baseline"}

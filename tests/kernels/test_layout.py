@@ -1,0 +1,102 @@
+"""The layouts as vLLM's own CPU op writes them, and a move proven on it: no index function of ours in between."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from vllm import _custom_ops as vllm_ops
+
+from acmserve.kernels import dispatch, reference
+from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.rope import Rope
+from acmserve.kernels.slots import Segment, slot_range
+from tests.kernels.cases import POISON, bits, make_rope
+
+GEOMETRIES = [
+    (Isa.VEC, torch.float32, 32, 64),
+    (Isa.VEC, torch.float32, 128, 64),
+    (Isa.VEC, torch.bfloat16, 128, 96),
+    (Isa.VEC, torch.float16, 32, 128),
+    (Isa.VEC16, torch.float32, 16, 80),
+    (Isa.VEC16, torch.bfloat16, 48, 80),
+    (Isa.AMX, torch.bfloat16, 32, 64),
+    (Isa.AMX, torch.bfloat16, 128, 96),
+]
+NUM_HEADS = 2
+
+
+def cache_with_vllm(isa: Isa, block_size: int, slots: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A poisoned KV cache into which vLLM's op `cpu_attn_reshape_and_cache` wrote K and V `[n, heads, head_size]`."""
+    head_size = key.shape[-1]
+    kv = torch.full((8, NUM_HEADS, block_size, 2 * head_size), POISON).to(key.dtype)
+    # As vllm/v1/attention/backends/cpu_attn.py:do_kv_cache_update passes it.
+    key_cache, value_cache = kv.view(8, NUM_HEADS, 2 * block_size, head_size).chunk(2, dim=2)
+    vllm_ops.cpu_attn_reshape_and_cache(key, value, key_cache, value_cache, slots, isa.value)
+    return kv
+
+
+def roped(key: Tensor, rope: Rope, first_position: int) -> Tensor:
+    """Keys `[n, heads, head_size]` at consecutive positions, rotated in float64 and rounded once."""
+    turned = [reference.rotate(row, rope, first_position + i) for i, row in enumerate(key)]
+    return torch.stack(turned).to(key.dtype)
+
+
+@pytest.mark.parametrize(("isa", "dtype", "block_size", "head_size"), GEOMETRIES)
+def test_index_functions_are_vllms(isa: Isa, dtype: torch.dtype, block_size: int, head_size: int) -> None:
+    key, value = torch.randn(2, 3 * block_size, NUM_HEADS, head_size).to(dtype)
+    slots = torch.randperm(8 * block_size)[: 3 * block_size]
+    theirs = cache_with_vllm(isa, block_size, slots, key, value)
+    ours = torch.full_like(theirs, POISON)
+    reference.scatter(ours, KVLayout(isa, NUM_HEADS, block_size, head_size), slots, key, value)
+    assert torch.equal(bits(ours), bits(theirs))
+
+
+@pytest.mark.parametrize("is_neox", [True, False])
+@pytest.mark.parametrize(("isa", "dtype", "block_size", "head_size"), GEOMETRIES)
+def test_a_moved_key_is_the_key_cached_at_its_new_position(
+    isa: Isa, dtype: torch.dtype, block_size: int, head_size: int, is_neox: bool
+) -> None:
+    """Cache a key roped at p by vLLM's op and move it by delta: as if vLLM had cached it roped at p + delta."""
+    num_tokens, position, delta = 2 * block_size - 3, 4096, -1980
+    rope = make_rope(head_size // 2, is_neox)
+    layout = KVLayout(isa, NUM_HEADS, block_size, head_size)
+    key, value = torch.randn(2, num_tokens, NUM_HEADS, head_size, generator=torch.Generator().manual_seed(2)).to(dtype)
+    src = slot_range([7, 1, 4], block_size - 5, num_tokens, block_size)
+    dst = slot_range([2, 6, 0], 9, num_tokens, block_size)
+
+    kv = cache_with_vllm(isa, block_size, src, roped(key, rope, position), value)
+    mover = dispatch.Mover([KVLayer(kv, layout, rope)])
+    assert mover.implementations == {"cpu": 1}
+    mover.move(src, dst, [Segment(0, num_tokens, delta)])
+
+    fresh = cache_with_vllm(isa, block_size, dst, roped(key, rope, position + delta), value)
+    moved_key, moved_value = reference.gather(kv, layout, dst)
+    fresh_key, fresh_value = reference.gather(fresh, layout, dst)
+    assert torch.equal(bits(moved_value), bits(fresh_value))
+    # Both sides are rounded to the storage type, the moved one twice.
+    unit = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[dtype]
+    norm = key.double().norm(dim=-1, keepdim=True)
+    assert ((moved_key.double() - fresh_key.double()).abs() <= 3 * unit * norm).all()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"dtype": torch.float8_e4m3fn}, "only float32, bfloat16 and float16"),
+        ({"shape": (4, 2, 32, 64)}, "is not"),
+        ({"isa": Isa.AMX}, "amx holds bfloat16 only"),
+        ({"rot_dim": 66}, "rot_dim 66 exceeds head_size 64"),
+        ({"transposed": True}, "vec needs contiguous heads"),
+    ],
+)
+def test_a_cache_that_does_not_fit_its_layout_is_refused(kwargs: dict[str, object], message: str) -> None:
+    isa = kwargs.get("isa", Isa.VEC)
+    assert isinstance(isa, Isa)
+    kv = torch.zeros(kwargs.get("shape", (4, 2, 32, 128)), dtype=kwargs.get("dtype", torch.float32))  # type: ignore[call-overload]
+    if kwargs.get("transposed"):
+        kv = torch.zeros(4, 2, 128, 32).transpose(2, 3)
+    rot_dim = kwargs.get("rot_dim", 64)
+    assert isinstance(rot_dim, int)
+    with pytest.raises(ValueError, match=message):
+        KVLayer(kv, KVLayout(isa, 2, 32, 64), make_rope(rot_dim, True))
