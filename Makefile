@@ -1,0 +1,47 @@
+# Everything starts here: `make demo` needs Python 3.11 or newer, g++ and a package registry, nothing else.
+# PYTHON=python3.12 chooses the interpreter of a new virtual environment, MODEL=DIR the model of `serve` and `demo`.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := $(VENV)/packages.stamp
+BUILT := $(VENV)/build.stamp
+NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
+MODEL ?= smollm2
+ARGS ?=
+
+.PHONY: help setup demo test serve lint bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(PACKAGES): requirements/cpu.lock requirements/install.sh
+	@PYTHON="$(PYTHON)" requirements/install.sh packages $(VENV)
+	@touch $@
+
+$(BUILT): $(PACKAGES) pyproject.toml setup.py $(NATIVE)
+	@requirements/install.sh build $(VENV)
+	@touch $@
+
+setup: $(BUILT) ## make .venv with the pinned packages and the C++ extension
+
+demo: setup ## fold, go on, restore on a real model, with a table of what it cost
+	@$(BIN)/acmserve demo $(if $(filter-out smollm2,$(MODEL)),--model $(MODEL)) $(ARGS)
+
+test: setup ## run the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
+	@$(BIN)/acmserve serve $(MODEL) $(ARGS)
+
+lint: setup ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@rm -rf build/types && $(BIN)/python setup.py --quiet build_py --build-lib build/types
+	@cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p acmserve
+
+bench: setup ## time to first token after an edit, beside a stock engine
+	@$(BIN)/acmserve bench edit $(ARGS)
+
+clean: ## remove the virtual environment and everything built (prepared models stay in the cache)
+	rm -rf $(VENV) build dist *.egg-info acmserve/*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,131 @@
+"""`acmserve doctor`: what is installed, whether it fits together, and whether a model's KV may be moved.
+
+Each finding is ok, a note, or broken. A model that refuses moves is a note: it is served exactly, and that is no
+defect. Broken is what keeps acmserve from working at all: no vLLM, a hook that does not fit, no fast kernel.
+
+It only asks the layers that know (compat, dispatch, rope_facts) and loads no weights, so the last word on a model has
+the engine, which sees the loaded modules.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.errors import AcmError, EngineMismatch, MoveRefused
+
+OK, NOTE, BROKEN = "ok", "note", "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `status` is ok, note or broken."""
+
+    topic: str
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings in the order in which they were made."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything keeps acmserve from working."""
+        return any(finding.status == BROKEN for finding in self.findings)
+
+    def as_text(self) -> str:
+        """One line for each finding and one for the sum."""
+        lines = [f"{finding.status:<7} {finding.topic:<8} {finding.detail}" for finding in self.findings]
+        verdict = "something is broken, see above" if self.is_broken else "acmserve can work here"
+        return "\n".join([*lines, verdict])
+
+    def as_json(self) -> str:
+        """`{"ok": bool, "findings": [{"topic", "status", "detail"}]}`."""
+        return json.dumps({"ok": not self.is_broken, "findings": [asdict(f) for f in self.findings]}, indent=2)
+
+
+def examine(model: str | None = None) -> Report:
+    """Look at the installation and, when `model` is given, at that model. Raises AcmError when it cannot be read."""
+    findings = [_vllm(), _torch(), *_kernels()]
+    if model is not None:
+        findings.append(_model(model))
+    return Report(tuple(findings))
+
+
+def _vllm() -> Finding:
+    from acmserve.engine.compat import check_engine, engine_version
+
+    try:
+        name, version = engine_version()
+        check_engine()
+    except EngineMismatch as mismatch:
+        return Finding("vllm", BROKEN, str(mismatch))
+    except ImportError as error:
+        return Finding("vllm", BROKEN, f"{name} {version} is installed but cannot be imported: {error}")
+    return Finding("vllm", OK, f"{name} {version}; every hook fits")
+
+
+def _torch() -> Finding:
+    try:
+        import torch
+    except ImportError as error:
+        return Finding("torch", BROKEN, f"cannot be imported ({error}); `make setup` installs the pinned build")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU only"
+    return Finding("torch", OK, f"{importlib.metadata.version('torch')}, {device}, {torch.get_num_threads()} threads")
+
+
+def _kernels() -> list[Finding]:
+    try:
+        from acmserve.kernels.dispatch import available
+    except ImportError as error:
+        return [Finding("kernels", BROKEN, f"cannot be imported: {error}")]
+    found = available()
+    fast = any(kernel.usable for name, kernel in found.items() if name != "reference")
+    findings = [
+        Finding("kernel", OK if kernel.usable else NOTE, f"{name}: {'' if kernel.usable else 'no, '}{kernel.detail}")
+        for name, kernel in found.items()
+    ]
+    if not fast:
+        findings.append(Finding("kernel", BROKEN, "only the slow reference can run here; reinstall acmserve with g++"))
+    return findings
+
+
+def _model(model: str) -> Finding:
+    from acmserve.engine.rope_facts import describe_config
+
+    config = _read_config(model)
+    kind = f"{getattr(config, 'model_type', 'unknown')}, {getattr(config, 'max_position_embeddings', '?')} positions"
+    try:
+        positions = describe_config(config)
+    except MoveRefused as refused:
+        return Finding("model", NOTE, f"{kind}: no moves ({refused.reason}); it is served exactly")
+    return Finding("model", OK, f"{kind}: moves allowed ({positions})")
+
+
+def _read_config(model: str) -> Any:
+    from transformers import AutoConfig
+
+    load: Callable[[str], Any] = AutoConfig.from_pretrained
+    try:
+        return load(_folder(model))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise AcmError(f"cannot read the configuration of {model!r}: {reason}") from error
+
+
+def _folder(model: str) -> str:
+    if model != "smollm2" or Path(model).exists():
+        return model
+    from acmserve.models.smollm2 import default_folder, is_prepared
+
+    if not is_prepared(default_folder()):
+        raise AcmError("the bundled model is not prepared yet; `acmserve model smollm2` prepares it")
+    return str(default_folder())

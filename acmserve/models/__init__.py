@@ -1,0 +1,1 @@
+"""Models that acmserve can prepare by itself, without a model hub."""

