@@ -1,0 +1,1 @@
+"""The demo: one agent conversation, one fold, one restore, and what each turn cost."""

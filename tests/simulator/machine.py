@@ -1,0 +1,160 @@
+"""Builds vLLM's real scheduler for a machine that does not exist: a tiny model, a tiny pool, no device.
+
+`VllmConfig` decides on this machine's hardware (no async scheduling on a CPU, no runner V2 without Triton); both are
+overruled after it was built, for they are exactly what a simulation wants to choose. Nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    KVTransferConfig,
+    ModelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+MAX_MODEL_LEN = 2048
+
+SchedulerClass = type[Scheduler]
+BlockHasher = Callable[[Request], list[BlockHash]]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine."""
+
+    async_scheduling: bool
+    runner_v2: bool
+    block_size: int = 4
+    num_blocks: int = 100
+    max_num_batched_tokens: int = 32
+    max_num_seqs: int = 4
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    reserve_full_input: bool = True
+    long_prefill_threshold: int = 0
+    watermark: float = 0.0
+    connector: dict[str, Any] | None = field(default=None, hash=False)
+
+
+class _RunnerV2Config(VllmConfig):  # type: ignore[misc]
+    """A `VllmConfig` whose worker is model runner V2, also where vLLM itself would refuse it."""
+
+    @property
+    def use_v2_model_runner(self) -> bool:
+        return True
+
+
+class _RunnerV1Config(VllmConfig):  # type: ignore[misc]
+    """A `VllmConfig` whose worker is model runner V1, whatever the environment says."""
+
+    @property
+    def use_v2_model_runner(self) -> bool:
+        return False
+
+
+def write_model(folder: Path) -> Path:
+    """A one-layer Llama `config.json`; nothing ever loads weights for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "vocab_size": 1000,
+        "max_position_embeddings": MAX_MODEL_LEN,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+class Factory:
+    """Schedulers for machines; keeps the one expensive part, vLLM's model config.
+
+    `adapt` is applied to the scheduler class that vLLM chooses: the place where a negative control breaks something.
+    """
+
+    def __init__(self, model: Path, adapt: Callable[[SchedulerClass], SchedulerClass] = lambda cls: cls) -> None:
+        self._adapt = adapt
+        self._model_config = ModelConfig(
+            model=str(model), skip_tokenizer_init=True, dtype="float32", max_model_len=MAX_MODEL_LEN
+        )
+        init_none_hash(sha256)
+
+    def adapted(self, adapt: Callable[[SchedulerClass], SchedulerClass]) -> Factory:
+        """The same factory with another `adapt`."""
+        other = copy.copy(self)
+        other._adapt = adapt
+        return other
+
+    def scheduler(self, machine: Machine) -> Scheduler:
+        """A fresh scheduler, with its block pool and, unless stock, its connector."""
+        config = self._config(machine)
+        spec = FullAttentionSpec(block_size=machine.block_size, num_kv_heads=1, head_size=16, dtype=torch.float32)
+        kv_cache = KVCacheConfig(
+            num_blocks=machine.num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["model.layers.0.self_attn.attn"], spec)],
+        )
+        chosen: Any = AsyncScheduler if machine.async_scheduling else Scheduler
+        if machine.connector is not None:
+            chosen = config.scheduler_config.get_scheduler_cls()
+        return self._adapt(chosen)(
+            vllm_config=config,
+            kv_cache_config=kv_cache,
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=machine.block_size,
+            log_stats=True,
+        )
+
+    def _config(self, machine: Machine) -> VllmConfig:
+        transfer = machine.connector is not None and KVTransferConfig(
+            kv_connector="AcmConnector", kv_role="kv_both", kv_connector_extra_config=machine.connector
+        )
+        config = VllmConfig(
+            model_config=self._model_config,
+            cache_config=CacheConfig(block_size=machine.block_size, enable_prefix_caching=True),
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=machine.max_num_seqs,
+                max_num_batched_tokens=machine.max_num_batched_tokens,
+                max_model_len=MAX_MODEL_LEN,
+                is_encoder_decoder=False,
+                enable_chunked_prefill=True,
+                policy=machine.policy,
+                scheduler_reserve_full_isl=machine.reserve_full_input,
+                long_prefill_token_threshold=machine.long_prefill_threshold,
+                watermark=machine.watermark,
+            ),
+            device_config=DeviceConfig("cpu"),
+            kv_transfer_config=transfer or None,
+        )
+        config.__class__ = _RunnerV2Config if machine.runner_v2 else _RunnerV1Config
+        config.scheduler_config.async_scheduling = machine.async_scheduling
+        config.cache_config.num_gpu_blocks = machine.num_blocks
+        return config
+
+
+def block_hasher(block_size: int) -> BlockHasher:
+    """The hasher that vLLM's engine core gives to every request."""
+    hasher: BlockHasher = get_request_block_hasher(block_size, sha256)
+    return hasher

@@ -1,0 +1,101 @@
+"""acmserve's scheduler half under random scripts: every slot that any request reads is one it may read.
+
+A failure prints seed, step and machine; `random_script(seed, ...)` makes the same script again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from acmserve.engine.compat import JumpSchedulerMixin
+from acmserve.engine.connector import AcmConnector
+from acmserve.engine.scheduler import Jumps
+
+from .failure import Kind, SimulationFailure
+from .machine import Factory
+from .scripts import Script, random_script
+from .simulation import Simulation
+from .suite import MODES, Mode, run_scripts, seeds
+from .worker import Worker
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
+    """100 scripts a mode; and they reach what they are for."""
+    report = run_scripts(factory, mode, seeds(100), acmserve=True)
+    assert report.num_preemptions > 100
+    assert report.num_aborted > 50
+    assert report.num_moved_requests > 100
+    assert report.num_requests_with_holes > 50
+    assert report.num_turned_tokens > 3000
+    assert {"None", "kv_cache_full", "source_evicted"} <= set(report.fallback_reasons)
+
+
+def _first_failure(factory: Factory, mode: Mode) -> Kind | None:
+    for seed in seeds(30):
+        script = random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=True)
+        try:
+            Simulation(script, factory).run()
+        except SimulationFailure as failure:
+            return failure.kind
+    return None
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize(
+    ("part", "switch", "kinds"),
+    [
+        (Jumps, "pin_sources", {"poison", "overlap"}),
+        (AcmConnector, "lineage_keys", {"leak"}),
+        (JumpSchedulerMixin, "flag_sync_loads", {"poison"}),
+    ],
+    ids=["no-pins", "no-lineage-keys", "no-sync-flag"],
+)
+def test_negative_control(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode, part: type, switch: str, kinds: set[Kind]
+) -> None:
+    """With one of the engine's safeguards off, the simulator trips."""
+    monkeypatch.setattr(part, switch, False)
+    assert _first_failure(factory, mode) in kinds
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_negative_control_no_resend(factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Runner V2 works on with the count from before the leap; runner V1 does not care."""
+    monkeypatch.setattr(JumpSchedulerMixin, "resend_leapt", False)
+    assert _first_failure(factory, mode) == ("count" if mode.runner_v2 else None)
+
+
+class _Recorder(Worker):
+    """Keeps what the scheduler said, step by step."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.steps: list[object] = []
+
+    def execute(self, output: Any, handed_out: Iterable[int]) -> Any:
+        blocks = tuple(handed_out)
+        self.steps.append((dict(output.num_scheduled_tokens), blocks, set(output.preempted_req_ids or ())))
+        return super().execute(output, blocks)
+
+
+def _recorded(script: Script, factory: Factory) -> list[object]:
+    simulation = Simulation(script, factory, worker_class=_Recorder)
+    simulation.run()
+    assert isinstance(simulation.worker, _Recorder)
+    return simulation.worker.steps
+
+
+@pytest.mark.parametrize("runner_v2", [False, True], ids=["V1", "V2"])
+def test_without_sessions_every_step_is_the_stock_engine_s(factory: Factory, runner_v2: bool) -> None:
+    """Same tokens, same blocks, same preemptions. (Async: vLLM itself defers frees as soon as a connector exists.)"""
+    for seed in seeds(15):
+        script = random_script(seed, async_scheduling=False, runner_v2=runner_v2, acmserve=True)
+        turns = tuple(replace(turn, session=None, fidelity=None) for turn in script.turns)
+        anonymous = replace(script, turns=turns)
+        stock = replace(anonymous, machine=replace(script.machine, connector=None))
+        assert _recorded(anonymous, factory) == _recorded(stock, factory), f"seed {seed}"

@@ -1,0 +1,109 @@
+"""What every slot ought to hold: the one exact record for each (salt, prefix, token), and the tokens a request yields.
+
+Exactness is decided without trusting a block hash or the scheduler. Each prefix of tokens is a node of a trie; its
+node number is the `origin` of the KV that a stock engine computes for its last token. A salt has a root of its own,
+so KV of another salt is as foreign as KV of other text.
+
+    root(salt) --t0--> origin 17 --t1--> origin 18 --t2--> origin 19       a record is exact for a reader at position p
+                                   \\--t9--> origin 40                      iff its origin is the reader's own node at p
+
+Numbers are interned, not hashed, so two prefixes never collide. Token 0 of the numbering is `MIXED`: KV that was
+rotated, or computed while anything not exact was in sight. It equals no node and stays `MIXED` for good, also when a
+second rotation undoes the first, because rounding does not.
+
+The model is deterministic: the next token is a function of the last few tokens. So the whole output of a request is
+known before it runs, and a script can edit answers that nobody has generated yet. This module knows nothing of vLLM.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+MIXED = 0
+NUM_OUTPUT_TOKENS = 13
+FIRST_OUTPUT_TOKEN = 900
+CONTEXT_OF_NEXT_TOKEN = 4
+
+Owner = tuple[str, str | None]
+"""Session id and cache salt: who may read what was moved."""
+
+
+class Record(NamedTuple):
+    """The KV of one token in one slot. `taint` names the owners whose moves it descends from."""
+
+    token: int
+    position: int
+    origin: int
+    taint: frozenset[Owner] = frozenset()
+
+
+class Truth:
+    """The trie of all prefixes that any request of a run has, and the exact record at each node."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, int], Record] = {}
+        self._roots: dict[str | None, int] = {}
+        self._num_nodes = MIXED
+
+    def root(self, salt: str | None) -> int:
+        """Node of the empty prefix under `salt`."""
+        if salt not in self._roots:
+            self._num_nodes += 1
+            self._roots[salt] = self._num_nodes
+        return self._roots[salt]
+
+    def child(self, parent: int, token: int, position: int) -> Record:
+        """The exact record of `token` at `position` behind the prefix `parent`; one object per prefix."""
+        record = self._nodes.get((parent, token))
+        if record is None:
+            self._num_nodes += 1
+            record = self._nodes[parent, token] = Record(token, position, self._num_nodes)
+        return record
+
+
+class Sequence:
+    """All tokens of one request, prompt and every token it will ever yield, with their exact records."""
+
+    def __init__(self, truth: Truth, salt: str | None, prompt: tuple[int, ...]) -> None:
+        self.num_prompt_tokens = len(prompt)
+        self._truth = truth
+        self._exact: list[Record] = []
+        self._parent = truth.root(salt)
+        for token in prompt:
+            self._append(token)
+
+    def exact(self, position: int) -> Record:
+        """The record that a stock engine holds at `position`."""
+        while position >= len(self._exact):
+            self._append(next_token(tuple(record.token for record in self._exact[-CONTEXT_OF_NEXT_TOKEN:])))
+        return self._exact[position]
+
+    def prefix(self, end: int) -> list[Record]:
+        """The exact records of positions `[0, end)`."""
+        if end:
+            self.exact(end - 1)
+        return self._exact[:end]
+
+    def token(self, position: int) -> int:
+        """Token at `position`; from the prompt's end on it is the one the model samples."""
+        return self.exact(position).token
+
+    def _append(self, token: int) -> None:
+        record = self._truth.child(self._parent, token, len(self._exact))
+        self._exact.append(record)
+        self._parent = record.origin
+
+
+def next_token(tokens: tuple[int, ...]) -> int:
+    """The token that the model samples after `tokens`; few values, so that stop tokens come up."""
+    tail = ",".join(map(str, tokens[-CONTEXT_OF_NEXT_TOKEN:])).encode()
+    return FIRST_OUTPUT_TOKEN + zlib.crc32(tail) % NUM_OUTPUT_TOKENS
+
+
+def answer(prompt: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
+    """The first `num_tokens` tokens that a request with this prompt yields."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(next_token(tuple(tokens[-CONTEXT_OF_NEXT_TOKEN:])))
+    return tuple(tokens[len(prompt) :])
