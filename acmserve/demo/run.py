@@ -33,9 +33,10 @@ def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
     """Play the bundled conversation and print what each turn cost; raises AcmError when the engine cannot start."""
     conversation = load()
     print(
-        f'An agent conversation ("{conversation.title}") on a real engine: a tool result in its middle is folded,\n'
-        "the talk goes on, the result is restored. For each turn: prompt tokens kept, moved and computed,\n"
-        "and the time to first token, beside a plain append of as many new tokens and beside a stock engine.\n"
+        f'An agent conversation ("{conversation.title}") on a real engine:\n'
+        "a tool result in its middle is folded, the talk goes on, the result is restored. For each turn you see how many\n"
+        "prompt tokens were kept, moved and computed, and the time to first token, beside a plain append of as many new\n"
+        f"tokens and beside a stock engine. Answers are the model's own, at temperature 0, of at most {ANSWER_TOKENS} tokens.\n"
     )
     folder = _prepared(model)
     machine = describe_machine()
@@ -48,7 +49,7 @@ def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
     finally:
         engine.close()
     sentence = result_sentence(costs)
-    print(f"An answer is the model's own, at temperature 0, cut after {ANSWER_TOKENS} tokens. {sentence}")
+    print(sentence)
     if json_file is not None:
         _write_json(json_file, machine, folder.name, conversation, replay, costs, sentence)
 

@@ -59,7 +59,7 @@ def as_rows(turn: TurnCosts) -> list[str]:
 
 
 def result_sentence(turns: list[TurnCosts]) -> str:
-    """The main result: the turn of the fold under `reuse` beside the stock engine and the plain append."""
+    """The main result: the turn of the fold under `reuse` beside the stock engine and the plain append, and `exact`."""
     fold = next(turn for turn in turns if turn.name == "fold")
     reuse, stock, append = (fold.costs[name] for name in ("reuse", "stock engine", "plain append"))
     if reuse.num_moved == 0:
@@ -69,5 +69,12 @@ def result_sentence(turns: list[TurnCosts]) -> str:
         f"After the fold, reuse moved {reuse.num_moved:,} tokens and gave its first token in "
         f"{reuse.first_token_s:.2f} s: {stock.first_token_s / reuse.first_token_s:.1f} times sooner than the stock "
         f"engine ({stock.first_token_s:.2f} s), {reuse.first_token_s / append.first_token_s:.2f} times a plain append "
-        f"({append.first_token_s:.2f} s)."
+        f"({append.first_token_s:.2f} s); {_exact_clause(turns)}."
     )
+
+
+def _exact_clause(turns: list[TurnCosts]) -> str:
+    differing = [turn.number for turn in turns if turn.costs["exact"].answer != turn.costs["stock engine"].answer]
+    if differing:
+        return f"exact answered otherwise than the stock engine in turn {', '.join(map(str, differing))}, which is a defect"
+    return "exact answered word for word like the stock engine in every turn"

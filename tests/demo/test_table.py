@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from acmserve.demo.table import Cost, TurnCosts, as_rows, result_sentence
 
 EXACT = Cost(470, 0, 3_385, 2.4, "the same answer")
@@ -19,6 +21,13 @@ def test_the_result_is_the_fold_beside_the_stock_engine_and_the_append() -> None
     assert "moved 3,277 tokens and gave its first token in 0.25 s" in sentence
     assert "10.0 times sooner than the stock engine (2.50 s)" in sentence
     assert "1.25 times a plain append (0.20 s)" in sentence
+    assert sentence.endswith("exact answered word for word like the stock engine in every turn.")
+
+
+def test_an_exact_answer_that_is_not_the_stock_engines_is_called_a_defect() -> None:
+    turn = fold(Cost(470, 3_277, 108, 0.25, "an answer"))
+    turn.costs["exact"] = replace(EXACT, answer="another answer")
+    assert "exact answered otherwise than the stock engine in turn 2, which is a defect" in result_sentence([turn])
 
 
 def test_no_gain_is_claimed_when_nothing_was_moved() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 
@@ -108,10 +108,15 @@ def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: boo
     Without `own_process` the engine core lives in this process, where a test can look at it and replace its parts;
     only one such engine may be alive at a time (vLLM keeps its KV connector in a global).
     """
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_process else "0"
     defaults = {"dtype": "float32", "enforce_eager": True, "max_logprobs": 20, "seed": 0}
     extra = engine_config(**plugin) if plugin is not None else {}
-    llm = LLM(str(model), **{**defaults, **settings}, **extra)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1" if own_process else "0")
+        if plugin is None:
+            # A fresh interpreter that loads no plugin: a forked one would inherit the seams of this process.
+            patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+            patch.setenv("VLLM_PLUGINS", "")
+        llm = LLM(str(model), **{**defaults, **settings}, **extra)
     try:
         yield Engine(llm)
     finally:

@@ -12,7 +12,7 @@ from acmserve.edit.source import Source
 from acmserve.engine.sources import SourceStore, StoreLimits
 from acmserve.errors import IntegrityError
 
-LIMITS = StoreLimits(max_sessions=3, max_sources_per_session=2, max_bytes=1500)
+LIMITS = StoreLimits(max_sessions=3, max_sources_per_session=2, max_bytes=2500)
 owners = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "salt"]))
 
 

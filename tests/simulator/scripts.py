@@ -24,6 +24,7 @@ Fidelity = Literal["exact", "reuse"]
 Tokens = tuple[int, ...]
 
 NUM_WORDS = 800
+MAX_ANSWER = 20
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
     rng = random.Random(seed)
     block_size = rng.choice((4, 4, 16))
     max_prompt_blocks = rng.choice((14, 20, 30))
-    num_blocks = max(20, min(300, int(max_prompt_blocks * rng.choice((1.2, 1.2, 1.5, 1.5, 2, 3, 10)))))
+    smallest = max_prompt_blocks + MAX_ANSWER // block_size + 3
+    num_blocks = min(300, int(smallest * rng.choice((1, 1, 1.2, 1.2, 1.5, 3, 10))))
     crowded = rng.random() < 0.4
     machine = Machine(
         async_scheduling=async_scheduling,
@@ -179,7 +181,7 @@ class _Session:
         return Turn(
             request_id=f"{self._name}-{self._num_requests}",
             prompt=_flat(self._history),
-            max_tokens=rng.choice((1, 1, 2, 5, 10, 20)),
+            max_tokens=rng.choice((1, 1, 2, 5, 10, MAX_ANSWER)),
             session=self._name,
             salt=self._salt,
             fidelity=rng.choice(("reuse", "reuse", "reuse", "exact", None)),
