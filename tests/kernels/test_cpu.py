@@ -19,7 +19,7 @@ from acmserve.kernels.slots import Segment, slot_range
 from tests.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cpu_cases(), st.integers(1, 3))
 def test_move(case: Case, num_threads: int) -> None:
     after = case.clone()
