@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.edit_plan import Sizes, Tokens, plan_repetition
-from acmserve.bench.edit_run import APPEND, CASES, FOLD, STOCK, TWO_HOLES, Measured, run_repetition
+from acmserve.bench.edit_run import APPEND, APPEND_TWO, CASES, FOLD, STOCK, TWO_HOLES, Measured, run_repetition
 from acmserve.bench.engine_process import EngineProcess
 from acmserve.bench.machine import describe_machine, one_line
 from acmserve.errors import AcmError
 
-TARGETS = ((FOLD, APPEND, 1.25), (TWO_HOLES, APPEND, 1.5), (FOLD, STOCK, 1 / 8))
+TARGETS = ((FOLD, APPEND, 1.25), (TWO_HOLES, APPEND_TWO, 1.5), (FOLD, STOCK, 1 / 8))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,7 +6,8 @@
     stock     the same two prompts, without a session, in an engine without acmserve
     history2  [ P ][  F1 ][     S1     ][  F2 ][     S2     ]
     two holes [ P ][M][     S1     ][M][     S2     ][N]                               M, M and N are new
-    append    [ P ][M][            S            ]  then  + [M+N new tokens]            same length as `fold`: the floor
+    append    [ P ][M][            S            ]  then  + [M+N new tokens]            the floor of `fold`
+    append 2  the same, then other [M+M+N new tokens]                                  the floor of `two holes`
 
 Every repetition reads other text (the bundled conversation, begun elsewhere) under other salts, so nothing is found
 in a cache that an earlier repetition filled.
@@ -34,7 +35,7 @@ class Sizes:
     @property
     def needed(self) -> int:
         """Tokens of text that one repetition takes without using any twice."""
-        return self.prefix + self.folded + self.suffix + 2 * self.marker + self.new
+        return self.prefix + self.folded + self.suffix + 3 * self.marker + self.new
 
     def as_dict(self) -> dict[str, int]:
         """For reports."""
@@ -59,6 +60,7 @@ class Repetition:
     fold: EditCase
     two_holes: EditCase
     append: EditCase
+    append_two: EditCase
 
 
 def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetition:
@@ -74,7 +76,8 @@ def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetitio
     folded, rest = rest[: sizes.folded], rest[sizes.folded :]
     suffix, rest = rest[: sizes.suffix], rest[sizes.suffix :]
     markers = rest[: sizes.marker], rest[sizes.marker : 2 * sizes.marker]
-    new = rest[2 * sizes.marker : 2 * sizes.marker + sizes.new]
+    spare = rest[2 * sizes.marker : 3 * sizes.marker]
+    new = rest[3 * sizes.marker : 3 * sizes.marker + sizes.new]
     half_f, half_s = sizes.folded // 2, sizes.suffix // 2
     edited = prefix + markers[0] + suffix
     return Repetition(
@@ -87,4 +90,5 @@ def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetitio
             2 * sizes.marker + sizes.new,
         ),
         append=EditCase(edited, edited + new + markers[1], sizes.marker + sizes.new),
+        append_two=EditCase(edited, edited + markers[1] + new + spare, 2 * sizes.marker + sizes.new),
     )

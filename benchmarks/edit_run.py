@@ -1,6 +1,7 @@
 """One repetition of `acmserve bench edit`: two engines take turns, times are kept, and every answer is checked.
 
-    append         a plain append of as many new tokens on the same engine: the floor
+    append         a plain append of as many new tokens on the same engine: the floor of the fold
+    append 2       likewise, as many new tokens as the two holes need: their floor
     fold           under `reuse`
     fold, exact    the same prompt under `exact`, in the same session: KV that was moved must not answer it
     two holes      under `reuse`
@@ -22,7 +23,8 @@ from acmserve.bench.engine_process import EngineProcess
 
 APPEND, FOLD, TWO_HOLES = "append", "fold, reuse", "two holes, reuse"
 EXACT, STOCK = "fold, exact", "fold, stock engine"
-CASES = (APPEND, FOLD, TWO_HOLES, EXACT, STOCK)
+APPEND_TWO = "append, 2 markers"
+CASES = (APPEND, FOLD, APPEND_TWO, TWO_HOLES, EXACT, STOCK)
 MIN_MOVED_SHARE = 0.9
 
 
@@ -43,6 +45,7 @@ class Measured:
 def run_repetition(ours: EngineProcess, stock: EngineProcess, plan: Repetition, measured: Measured) -> None:
     """Ask for every case of `plan` and add the outcome to `measured`."""
     _history_then_edit(ours, plan, plan.append, APPEND, "exact", measured)
+    _timed(ours, _session_ask(plan, plan.append_two.prompt, APPEND, "exact"), APPEND_TWO, measured)
     stock.ask(Ask(plan.fold.history, salt=plan.key))
     expected = _timed(stock, Ask(plan.fold.prompt, salt=plan.key), STOCK, measured)
     fold = _history_then_edit(ours, plan, plan.fold, FOLD, "reuse", measured)

@@ -34,9 +34,10 @@ def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
     conversation = load()
     print(
         f'An agent conversation ("{conversation.title}") on a real engine:\n'
-        "a tool result in its middle is folded, the talk goes on, the result is restored. For each turn you see how many\n"
-        "prompt tokens were kept, moved and computed, and the time to first token, beside a plain append of as many new\n"
-        f"tokens and beside a stock engine. Answers are the model's own, at temperature 0, of at most {ANSWER_TOKENS} tokens.\n"
+        "a tool result in its middle is folded, the talk goes on, the result is restored. For each turn you see\n"
+        "how many prompt tokens were kept, moved and computed, and the time to first token, beside a plain append\n"
+        "of as many new tokens and beside a stock engine. Answers are the model's own, at temperature 0, cut\n"
+        f"after {ANSWER_TOKENS} tokens.\n"
     )
     folder = _prepared(model)
     machine = describe_machine()

@@ -76,5 +76,6 @@ def result_sentence(turns: list[TurnCosts]) -> str:
 def _exact_clause(turns: list[TurnCosts]) -> str:
     differing = [turn.number for turn in turns if turn.costs["exact"].answer != turn.costs["stock engine"].answer]
     if differing:
-        return f"exact answered otherwise than the stock engine in turn {', '.join(map(str, differing))}, which is a defect"
+        numbers = ", ".join(map(str, differing))
+        return f"exact answered otherwise than the stock engine in turn {numbers}, which is a defect"
     return "exact answered word for word like the stock engine in every turn"

@@ -14,7 +14,7 @@ sizes = st.builds(Sizes, *[st.integers(2, 40) for _ in range(5)])
 @given(sizes, st.integers(0, 50), st.integers(0, 100))
 def test_every_prompt_is_made_of_its_history_and_the_new_tokens(size: Sizes, number: int, spare: int) -> None:
     plan = plan_repetition(range(size.needed + spare), number, size)
-    for case in (plan.fold, plan.two_holes, plan.append):
+    for case in (plan.fold, plan.two_holes, plan.append, plan.append_two):
         assert len(set(case.prompt)) == len(case.prompt)
         assert len(set(case.prompt) - set(case.history)) == case.num_new
 
@@ -38,5 +38,5 @@ def test_repetitions_begin_with_other_text() -> None:
 
 
 def test_a_text_too_short_is_refused_with_both_numbers() -> None:
-    with pytest.raises(ValueError, match="the text has 5569 tokens, a repetition needs 5570"):
-        plan_repetition(range(5_569), 0, Sizes())
+    with pytest.raises(ValueError, match="the text has 5589 tokens, a repetition needs 5590"):
+        plan_repetition(range(5_589), 0, Sizes())

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .machine import Machine
-from .truth import answer
+from .truth import OUTPUT_TOKENS, answer
 
 Fidelity = Literal["exact", "reuse"]
 Tokens = tuple[int, ...]
@@ -70,7 +70,7 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
     block_size = rng.choice((4, 4, 16))
     max_prompt_blocks = rng.choice((14, 20, 30))
     smallest = max_prompt_blocks + MAX_ANSWER // block_size + 3
-    num_blocks = min(300, int(smallest * rng.choice((1, 1, 1.2, 1.2, 1.5, 3, 10))))
+    num_blocks = max(20, min(300, int(smallest * rng.choice((1, 1, 1.2, 1.2, 1.5, 3, 10)))))
     crowded = rng.random() < 0.4
     machine = Machine(
         async_scheduling=async_scheduling,
@@ -185,7 +185,7 @@ class _Session:
             session=self._name,
             salt=self._salt,
             fidelity=rng.choice(("reuse", "reuse", "reuse", "exact", None)),
-            stop_tokens=tuple(rng.sample(range(900, 913), 1)),
+            stop_tokens=tuple(rng.sample(OUTPUT_TOKENS, 1)),
             priority=rng.randrange(3),
             at_step=at_step,
             after=previous.request_id if previous else None,

@@ -75,6 +75,7 @@ class Simulation:
         runner: Runner = RunnerV2() if self.machine.runner_v2 else RunnerV1(self.machine.async_scheduling)
         self.worker = worker_class(runner, SlotMemory(self.machine.num_blocks, self.machine.block_size))
         self.report = Report()
+        self.receipts: dict[str, dict[str, Any]] = {}
         self._truth = Truth()
         self._default_fidelity = (self.machine.connector or {}).get("default_fidelity", "exact")
         self._hasher = make_hasher(self.machine.block_size)
@@ -209,6 +210,7 @@ class Simulation:
         if turn.request_id not in self._preempted:
             ensure(computed == len(ledger.computed), "receipt", f"worker computed {len(ledger.computed)}; {where}")
             ensure(moved >= ledger.num_turned, "receipt", f"worker turned {ledger.num_turned} tokens; {where}")
+        self.receipts[turn.request_id] = receipt
         self.report.tokens += Counter(kept=kept, moved=moved, computed=computed)
         self.report.num_turned_tokens += ledger.num_turned
         self.report.num_moved_requests += moved > 0

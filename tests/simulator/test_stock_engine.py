@@ -15,7 +15,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from .failure import Kind, SimulationFailure
-from .machine import BlockHasher, Factory, SchedulerClass
+from .machine import BlockHasher, Factory, Machine, SchedulerClass
+from .repair import repaired
 from .scripts import Script, Turn, random_script
 from .simulation import Simulation
 from .suite import MODES, Mode, run_scripts, seeds
@@ -23,25 +24,9 @@ from .truth import Sequence, Truth, answer
 from .worker import Worker
 
 
-def _repaired(base: SchedulerClass) -> SchedulerClass:
-    """vLLM 0.32 leaves the hashes of a request that it preempts in the very step that scheduled it (policy priority).
-
-    Those blocks were never computed. Known upstream: vllm-project/vllm issue 57580, pull request 43569.
-    """
-
-    class Repaired(base):  # type: ignore[misc]
-        def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-            block_ids = self.kv_cache_manager.get_block_ids(request.request_id)[0]
-            num_computed_blocks = request.num_computed_tokens // self.block_size
-            self.kv_cache_manager.block_pool.evict_blocks(set(block_ids[num_computed_blocks:]))
-            super()._preempt_request(request, *args, **kwargs)
-
-    return Repaired
-
-
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_stock_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    report = run_scripts(factory.adapted(_repaired), mode, seeds(30), acmserve=False)
+    report = run_scripts(factory.adapted(repaired), mode, seeds(30), acmserve=False)
     assert report.num_preemptions > 30
     assert report.num_aborted > 10
     assert report.num_finished > 300
@@ -64,13 +49,29 @@ def _failure_kind(simulation: Simulation) -> Kind:
     return failure.value.kind
 
 
-def test_defect_of_stock_priority_preemption(factory: Factory) -> None:
-    """The scripts find it in vLLM 0.32 itself; when this fails, vLLM was mended and `_repaired` may go."""
-    script = random_script(10, async_scheduling=False, runner_v2=False, acmserve=False)
-    machine = replace(script.machine, policy="priority", reserve_full_input=False)
-    script = replace(script, machine=machine)
+@pytest.mark.parametrize("runner_v2", [False, True], ids=["V1", "V2"])
+def test_defect_of_stock_priority_preemption(factory: Factory, runner_v2: bool) -> None:
+    """See repair.py. When this fails, vLLM was mended and the repair may go.
+
+    step 1   low computes [0, 10)                                 3 of 7 blocks in use
+    step 2   low computes [10, 15), high computes [0, 5)          6 of 7
+    step 3   low takes the last block for [15, 20), whose hashes are registered; high needs a block for [5, 10), and
+             preempts low; low resumes with a hit of 20 tokens, five of which nobody computed
+    """
+    machine = Machine(
+        async_scheduling=False,
+        runner_v2=runner_v2,
+        num_blocks=8,
+        max_num_batched_tokens=10,
+        policy="priority",
+        reserve_full_input=False,
+        long_prefill_threshold=5,
+    )
+    low = Turn("low", tuple(range(24)), max_tokens=1, priority=1, at_step=1)
+    high = Turn("high", tuple(range(100, 112)), max_tokens=1, priority=0, at_step=2)
+    script = Script(0, machine, (low, high))
     assert _failure_kind(Simulation(script, factory)) == "poison"
-    Simulation(script, factory.adapted(_repaired)).run()
+    assert Simulation(script, factory.adapted(repaired)).run().num_preemptions == 1
 
 
 PROMPT = tuple(range(30))

@@ -7,7 +7,7 @@ so KV of another salt is as foreign as KV of other text.
     root(salt) --t0--> origin 17 --t1--> origin 18 --t2--> origin 19       a record is exact for a reader at position p
                                    \\--t9--> origin 40                      iff its origin is the reader's own node at p
 
-Numbers are interned, not hashed, so two prefixes never collide. Token 0 of the numbering is `MIXED`: KV that was
+Numbers are interned, not hashed, so two prefixes never collide. Number 0 is `MIXED`: KV that was
 rotated, or computed while anything not exact was in sight. It equals no node and stays `MIXED` for good, also when a
 second rotation undoes the first, because rounding does not.
 
@@ -21,8 +21,7 @@ import zlib
 from typing import NamedTuple
 
 MIXED = 0
-NUM_OUTPUT_TOKENS = 13
-FIRST_OUTPUT_TOKEN = 900
+OUTPUT_TOKENS = range(900, 913)
 CONTEXT_OF_NEXT_TOKEN = 4
 
 Owner = tuple[str, str | None]
@@ -98,7 +97,7 @@ class Sequence:
 def next_token(tokens: tuple[int, ...]) -> int:
     """The token that the model samples after `tokens`; few values, so that stop tokens come up."""
     tail = ",".join(map(str, tokens[-CONTEXT_OF_NEXT_TOKEN:])).encode()
-    return FIRST_OUTPUT_TOKEN + zlib.crc32(tail) % NUM_OUTPUT_TOKENS
+    return OUTPUT_TOKENS[zlib.crc32(tail) % len(OUTPUT_TOKENS)]
 
 
 def answer(prompt: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:

@@ -1,0 +1,150 @@
+"""Short conversations on a roomy machine, one for each thing a user sees in a receipt, and for narrow passages.
+
+The simulator's checks run in every step of them; the assertions here are about the receipts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .machine import Factory, Machine
+from .scripts import Fidelity, Script, Tokens, Turn
+from .simulation import Simulation
+from .suite import MODES, Mode
+from .truth import answer
+
+NUM_ANSWERED = 3
+
+HEAD, TOOL, TAIL, MARKER = tuple(range(10, 49)), tuple(range(100, 161)), tuple(range(200, 245)), (7, 8, 9)
+MESSAGE, NEXT_MESSAGE = (300, 301, 302, 303, 304), (310, 311, 312)
+"""39, 61 and 45 tokens: no edit falls on a block boundary."""
+
+
+def _turn(prompt: Tokens, fidelity: Fidelity = "reuse", session: str | None = "s", salt: str | None = None) -> Turn:
+    return Turn("?", prompt, NUM_ANSWERED, session, salt, fidelity if session else None)
+
+
+def _converse(factory: Factory, mode: Mode, *turns: Turn, **machine: Any) -> list[dict[str, Any]]:
+    """Send the turns one after the other; the receipts of those that have a session."""
+    settings: dict[str, Any] = {"block_size": 16, "num_blocks": 100, "connector": {"min_move_tokens": 4}} | machine
+    numbered = [
+        Turn(
+            request_id=f"r{index}",
+            prompt=turn.prompt,
+            max_tokens=turn.max_tokens,
+            session=turn.session,
+            salt=turn.salt,
+            fidelity=turn.fidelity,
+            after=f"r{index - 1}" if index else None,
+        )
+        for index, turn in enumerate(turns)
+    ]
+    script = Script(0, Machine(mode.async_scheduling, mode.runner_v2, **settings), tuple(numbered))
+    simulation = Simulation(script, factory)
+    simulation.run()
+    return [simulation.receipts[turn.request_id] for turn in numbered if turn.session]
+
+
+def _counts(receipt: dict[str, Any]) -> tuple[int, int, int]:
+    return receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"]
+
+
+def _answered(prompt: Tokens) -> Tokens:
+    return prompt + answer(prompt, NUM_ANSWERED)
+
+
+FULL = _answered(HEAD + TOOL + TAIL)
+FOLDED = HEAD + MARKER + FULL[len(HEAD + TOOL) :] + MESSAGE
+
+modes = pytest.mark.parametrize("mode", MODES, ids=str)
+
+
+@modes
+@pytest.mark.parametrize("fidelity", ["exact", "reuse"])
+def test_append_computes_no_old_token(factory: Factory, mode: Mode, fidelity: Fidelity) -> None:
+    """Every old token but the last of the answer, whose KV no step has computed."""
+    _, receipt = _converse(factory, mode, _turn(FULL[:-NUM_ANSWERED], fidelity), _turn(FULL + MESSAGE, fidelity))
+    assert _counts(receipt) == (len(FULL) - 1, 0, len(MESSAGE) + 1)
+    assert receipt["fallback_reason"] is None
+
+
+@modes
+def test_fold_moves_what_follows(factory: Factory, mode: Mode) -> None:
+    _, receipt = _converse(factory, mode, _turn(FULL[:-NUM_ANSWERED]), _turn(FOLDED))
+    num_moved = len(FULL) - len(HEAD + TOOL) - 1
+    assert _counts(receipt) == (len(HEAD), num_moved, len(MARKER) + 1 + len(MESSAGE))
+    dst_start, src_start = len(HEAD + MARKER), len(HEAD + TOOL)
+    assert receipt["moves"] == [{"dst_start": dst_start, "src_start": src_start, "num_tokens": num_moved}]
+
+
+@modes
+def test_next_turn_keeps_what_was_moved(factory: Factory, mode: Mode) -> None:
+    following = _answered(FOLDED) + NEXT_MESSAGE
+    *_, receipt = _converse(factory, mode, _turn(FULL[:-NUM_ANSWERED]), _turn(FOLDED), _turn(following))
+    assert _counts(receipt) == (len(following) - len(NEXT_MESSAGE) - 1, 0, len(NEXT_MESSAGE) + 1)
+
+
+@modes
+def test_exact_session_moves_nothing(factory: Factory, mode: Mode) -> None:
+    _, receipt = _converse(factory, mode, _turn(FULL[:-NUM_ANSWERED], "exact"), _turn(FOLDED, "exact"))
+    assert _counts(receipt) == (len(HEAD), 0, len(FOLDED) - len(HEAD))
+
+
+@modes
+def test_restore_is_exact_and_computes_no_old_token(factory: Factory, mode: Mode) -> None:
+    restored = _turn(FULL + NEXT_MESSAGE, "exact")
+    *_, receipt = _converse(factory, mode, _turn(FULL[:-NUM_ANSWERED]), _turn(FOLDED), restored)
+    assert _counts(receipt) == (len(FULL) - 1, 0, len(NEXT_MESSAGE) + 1)
+
+
+@modes
+def test_two_holes(factory: Factory, mode: Mode) -> None:
+    served = _answered(HEAD + TOOL + TAIL + TOOL[::-1] + HEAD[::-1])
+    edited = HEAD + MARKER + TAIL + MARKER + HEAD[::-1] + MESSAGE
+    _, receipt = _converse(factory, mode, _turn(served[:-NUM_ANSWERED]), _turn(edited))
+    assert _counts(receipt) == (len(HEAD), len(TAIL) + len(HEAD), 2 * len(MARKER) + len(MESSAGE))
+    assert len(receipt["moves"]) == 2
+
+
+@modes
+def test_paragraphs_in_another_order(factory: Factory, mode: Mode) -> None:
+    _, receipt = _converse(factory, mode, _turn(HEAD + TOOL + TAIL), _turn(HEAD + TAIL + TOOL + MESSAGE))
+    assert _counts(receipt) == (len(HEAD), len(TAIL) + len(TOOL), len(MESSAGE))
+
+
+@modes
+def test_source_that_is_gone_is_computed(factory: Factory, mode: Mode) -> None:
+    """A stranger's prompt takes the whole pool before the edit comes."""
+    stranger = _turn(tuple(range(400, 400 + 16 * 15 + 8)), session=None)
+    first, edit = _turn(FULL[:-NUM_ANSWERED]), _turn(FOLDED)
+    _, receipt = _converse(factory, mode, first, stranger, edit, num_blocks=17)
+    assert _counts(receipt) == (0, 0, len(FOLDED))
+    assert receipt["fallback_reason"] == "source_evicted"
+
+
+@modes
+@pytest.mark.parametrize(("session", "salt"), [("other", None), ("s", "other")], ids=["session", "salt"])
+def test_the_same_edit_by_somebody_else(factory: Factory, mode: Mode, session: str, salt: str | None) -> None:
+    """Their own history was served to them too, so they move it themselves; nothing moved is shared."""
+    mine = _turn(FULL[:-NUM_ANSWERED]), _turn(FOLDED)
+    theirs = tuple(_turn(turn.prompt, session=session, salt=salt) for turn in mine)
+    receipts = _converse(factory, mode, *mine, *theirs)
+    assert receipts[3] == receipts[1]
+
+
+@modes
+def test_tail_that_was_moved_does_not_answer_exact(factory: Factory, mode: Mode) -> None:
+    """The move begins inside the last, partial block: the key of that tail must tell it from the exact one.
+
+    block 0 and 1: FRESH (32 tokens)     block 2, partial: 6 moved tokens of TAIL, then computed ones
+    """
+    fresh = tuple(range(500, 532))
+    prompt = fresh + TAIL[:6] + MESSAGE
+    moving, exact = _turn(prompt), _turn(prompt, "exact")
+    following = _turn(_answered(prompt) + NEXT_MESSAGE, "exact")
+    _, moved, first_exact, receipt = _converse(factory, mode, _turn(HEAD + TAIL), moving, exact, following)
+    assert _counts(moved) == (0, 6, len(fresh + MESSAGE))
+    assert _counts(first_exact) == (len(fresh), 0, 6 + len(MESSAGE))
+    assert _counts(receipt)[1] == 0
