@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench edit",
         description="Time to first token after a fold and after two folds, beside a plain append on the same engine "
-        "and a stock engine on the same machine. Takes about five minutes on two cores; leave the machine alone.",
+        "and a stock engine on the same machine. Takes five to ten minutes on two cores; leave the machine alone.",
     )
     parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face folder instead of SmolLM2")
     parser.add_argument("--repetitions", type=_positive, default=5, metavar="N", help="median of N (default 5)")

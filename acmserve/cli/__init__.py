@@ -86,7 +86,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "demo",
         help="replay an agent conversation, fold a tool result, go on, restore it; print what each turn cost",
         description="Replays a bundled agent conversation on the real engine, folds a tool result in its middle, "
-        "goes on and restores it, under both fidelities and beside a stock engine. Takes about two minutes.",
+        "goes on and restores it, under both fidelities and beside a stock engine. Takes a few minutes on two cores.",
     )
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers, machine and versions to FILE")
     demo.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face folder instead of the bundled SmolLM2")
