@@ -57,6 +57,7 @@ class SessionRequest:
     planned: tuple[Segment, ...] = ()
     taken_back: list[int] = field(default_factory=list)
     receipt: Receipt | None = None
+    acm: dict[str, Any] | None = None
 
     @property
     def session_id(self) -> str:
@@ -68,7 +69,7 @@ class SessionRequest:
         Except where a mark was taken back: from there on the block hashes promise exact KV, and moved KV under such a
         hash would leak.
         """
-        self.receipt = None
+        self.receipt = self.acm = None
         self.segments = []
         for segment in self.planned:
             gone = [p for p in self.taken_back if segment.dst_start <= p < segment.dst_end]
@@ -77,8 +78,11 @@ class SessionRequest:
                 self.segments.append(replace(segment, dst_end=end))
 
     def answer(self) -> dict[str, Any]:
-        """The session id and the receipt as they leave with an output."""
-        return {"acm": {"session_id": self.session_id, "receipt": self.settle().as_dict()}}
+        """The session id and the receipt as they leave with every output; one object for all of them."""
+        receipt = self.settle()
+        if self.acm is None:
+            self.acm = {"session_id": self.session_id, "receipt": receipt.as_dict()}
+        return {"acm": self.acm}
 
     def settle(self) -> Receipt:
         """The receipt, made once, when the prompt is prefilled (a preemption opens the account again)."""
@@ -145,11 +149,14 @@ def plan_segments(plan: EditPlan, sources: tuple[Source, ...], owner: Owner) -> 
     if plan.keep and plan.keep.source is not None:
         source = sources[plan.keep.source]
         segments.append(Segment(0, plan.keep.num_tokens, 0, source, Origin.KEPT))
-        marks += [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
+        kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
+        marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
     for move in plan.moves:
         source = sources[move.source]
         identity = source.digest_at(move.src_start + move.num_tokens)
         key = move_key(owner, identity, move.dst_start, move.src_start, move.num_tokens)
         segments.append(Segment(move.dst_start, move.dst_end, move.src_start, source, Origin.MOVED))
-        marks.append(Mark(move.dst_start, key))
+        num_hops = source.num_hops(move.src_start, move.src_start + move.num_tokens)
+        turned = int(move.dst_start != move.src_start)
+        marks.append(Mark(move.dst_start, key, move.num_tokens, num_hops + turned))
     return segments, marks

@@ -5,5 +5,6 @@
     simulation.py  client, engine core loop, checks      worker.py   one step;  runner.py   runner V1 and V2
 
 `test_stock_engine.py` proves the simulator on vLLM alone, `test_engine.py` runs acmserve and its negative controls,
-`test_conversations.py` and `test_slots.py` show single behaviours. For a long run: ACMSERVE_SIMULATOR_FACTOR=10.
+`test_conversations.py`, `test_preemption.py` and `test_slots.py` show single behaviours.
+For a long run: ACMSERVE_SIMULATOR_FACTOR=10.
 """
