@@ -14,6 +14,7 @@
 
 namespace acm {
 
+constexpr int64_t kRowsAhead = 4;  // pairs of rows asked for before they are turned
 constexpr int64_t kMaxRow = 4096;  // tokens of a row that is put together on the stack
 
 // A run, the K half that it reads, and the angles of its segment; `cos` is null for a plain copy.
@@ -66,8 +67,18 @@ void stream_keys_vec(const Layer& layer, const Rope* rope, const std::vector<Pie
         std::memcpy(row + piece.run->dst_offset, src, static_cast<size_t>(piece.run->num_tokens) * sizeof(Storage));
     };
     const Pairing pairing{rope == nullptr ? 0 : rope->rot_dim / 2, rope != nullptr && rope->is_neox};
+    const auto fetch = [&](int64_t d) {
+        for (const Piece& piece : pieces) {
+            const Storage* src = reinterpret_cast<const Storage*>(piece.src) + d * bs + piece.run->src_offset;
+            prefetch(src, piece.run->num_tokens * static_cast<int64_t>(sizeof(Storage)));
+        }
+    };
     for (int64_t i = 0; i < pairing.half; ++i) {
         const int64_t first = pairing.first(i), second = pairing.second(i);
+        if (i + kRowsAhead < pairing.half) {
+            fetch(pairing.first(i + kRowsAhead));
+            fetch(pairing.second(i + kRowsAhead));
+        }
         for (const Piece& piece : pieces) {
             if (piece.cos == nullptr) {
                 copy(piece, first, a);
@@ -87,11 +98,10 @@ void stream_keys_vec(const Layer& layer, const Rope* rope, const std::vector<Pie
     }
 }
 
-// Both arguments are V halves.
-inline void move_values_vec(const Layer& layer, const Run& run, const char* src, char* dst) {
+// `src` and `dst` are V halves.
+inline void move_values_vec(const Layer& layer, const Run& run, const char* src, char* dst, bool streamed) {
     const int64_t token = layer.head_size * itemsize(layer.dtype);
-    std::memcpy(dst + run.dst_offset * token, src + run.src_offset * token,
-                static_cast<size_t>(run.num_tokens * token));
+    copy_bytes(dst + run.dst_offset * token, src + run.src_offset * token, run.num_tokens * token, streamed);
 }
 
 }  // namespace acm

@@ -108,8 +108,14 @@ py::dict build_info() {
 #endif
     info["compiler_version"] = __VERSION__;
     info["cxx_standard"] = static_cast<long>(__cplusplus);
-    info["instructions"] = acm::use_avx2() ? "avx2" : "baseline";
+    info["instructions"] = acm::use_avx512() ? "avx512" : acm::use_avx2() ? "avx2" : "baseline";
     return info;
+}
+
+// Returns the width that was allowed before.
+int limit_vectors(int bits) {
+    if (bits < 0) throw std::invalid_argument("bits must not be negative");
+    return std::exchange(acm::widest(), bits);
 }
 
 }  // namespace
@@ -117,6 +123,7 @@ py::dict build_info() {
 PYBIND11_MODULE(_native, m) {
     m.doc() = "C++ inner loops of acmserve; use acmserve.kernels and acmserve.edit instead.";
     m.def("build_info", &build_info);
+    m.def("limit_vectors", &limit_vectors, py::arg("bits"));
     m.def("common_prefix", &common_prefix, py::arg("prompt"), py::arg("source"));
     m.def("find_matches", &find_matches, py::arg("prompt"), py::arg("sources"), py::arg("start"), py::arg("stop"),
           py::arg("min_tokens"));

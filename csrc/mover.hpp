@@ -121,13 +121,13 @@ class Mover {
         if (streamed) with_type(layer, [&](auto type) { stream_keys_vec<decltype(type)>(layer, rope, pieces, dst); });
         for (const Piece& piece : pieces) {
             if (layer.layout == Layout::amx) {
-                move_keys_amx(layer, rope, *piece.run, piece.src, dst, piece.cos, piece.sin);
-                move_values_amx(layer, *piece.run, piece.src + half, dst + half);
+                move_keys_amx(layer, rope, *piece.run, piece.src, dst, piece.cos, piece.sin, stream_large);
+                move_values_amx(layer, *piece.run, piece.src + half, dst + half, stream_large);
                 continue;
             }
             if (!streamed)
                 with_type(layer, [&](auto type) { move_keys_vec<decltype(type)>(layer, rope, piece, dst); });
-            move_values_vec(layer, *piece.run, piece.src + half, dst + half);
+            move_values_vec(layer, *piece.run, piece.src + half, dst + half, stream_large);
         }
     }
 

@@ -13,6 +13,7 @@
 #include "isa.hpp"
 #include "lanes.hpp"
 #include "numeric.hpp"
+#include "wide.hpp"
 
 namespace acm {
 
@@ -89,6 +90,7 @@ template <class Type>
 void turn_pair(const typename Type::Storage* xa, const typename Type::Storage* xb, typename Type::Storage* ya,
                typename Type::Storage* yb, int64_t num_tokens, float cos, float sin) {
 #if ACM_HAS_AVX2_CLONE
+    if (use_avx512()) return turn_pair_avx512<Type>(xa, xb, ya, yb, num_tokens, cos, sin);
     if (use_avx2()) return turn_pair_avx2<Type>(xa, xb, ya, yb, num_tokens, cos, sin);
 #endif
     turn_pair_body<Type>(xa, xb, ya, yb, num_tokens, cos, sin);

@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Moved KV begins at token `position` of a sequence; `key` names where it came from."""
+    """Moved KV begins at token `position` of a sequence; `key` names where it came from.
+
+    At most `num_tokens` tokens from there on were moved, and their keys were rounded again by at most `num_hops` moves.
+    """
 
     position: int
     key: bytes
+    num_tokens: int = field(default=0, compare=False)
+    num_hops: int = field(default=0, compare=False)
 
 
 def digest(*parts: object) -> bytes:

@@ -13,7 +13,7 @@ text behind it is searched for moves, so that an ordinary append costs a compari
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +22,9 @@ from acmserve.edit.source import Source, Tokens
 from acmserve.errors import IntegrityError
 
 DEFAULT_MIN_MOVE_TOKENS = 32
+# Each move rounds its keys again: after 8, a bf16 key is 3 times as far from the exact one as any cached key is
+# (kernels/README.md has the measurement and the alternative).
+MAX_HOPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ def plan_edit(
 
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
-    `min_move_tokens` are computed: carrying them out costs a step of its own.
+    `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_HOPS` times
+    are computed anew.
     """
     limit = len(prompt) - 1
     keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
@@ -129,8 +133,24 @@ def plan_edit(
     if not allow_moves or limit - start < min_move_tokens or not sources:
         return EditPlan(len(prompt), keep)
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
-    moves = tuple(Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches)
-    return EditPlan(len(prompt), keep, moves)
+    found = (Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches)
+    moves = (piece for move in found for piece in _unworn(move, sources[move.source], min_move_tokens))
+    return EditPlan(len(prompt), keep, tuple(moves))
+
+
+def _unworn(move: Move, source: Source, min_tokens: int) -> Iterator[Move]:
+    """What remains of a move without the tokens that were turned `MAX_HOPS` times.
+
+    source   |......|8 8 8 8 8 8|......|2 2 2|.....|       hops
+    moved    |-----)            [------------------)       the piece between is computed
+    """
+    start, end = move.src_start, move.src_start + move.num_tokens
+    worn = [m for m in source.marks if m.num_hops >= MAX_HOPS and move.src_start != move.dst_start]
+    cuts = sorted((max(m.position, start), min(m.position + m.num_tokens, end)) for m in worn)
+    for first, behind in [*((a, b) for a, b in cuts if a < b), (end, end)]:
+        if first - start >= min_tokens:
+            yield Move(move.dst_start + start - move.src_start, start, first - start, move.source)
+        start = max(start, behind)
 
 
 def _choose_prefix(prompt: Tokens, sources: Sequence[Source], any_lineage: bool, num_cached: int) -> Keep | None:

@@ -46,6 +46,12 @@ class Source:
         first = min(mark.position for mark in self.marks)
         return first // self.block_size * self.block_size
 
+    def num_hops(self, start: int, end: int) -> int:
+        """Most moves that the keys of any token in `[start, end)` went through."""
+        return max(
+            (m.num_hops for m in self.marks if m.position < end and start < m.position + m.num_tokens), default=0
+        )
+
     @property
     def num_bytes(self) -> int:
         """Host memory that this record holds."""

@@ -59,6 +59,14 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     return SessionTerms(owner, params.fidelity or default_fidelity, _find_refusal(request))
 
 
+def may_be_source(request: Request) -> bool:
+    """Whether other requests may take this one's KV for the KV of its tokens at their positions.
+
+    Adapters and embeddings change the KV, and images count positions differently (M-RoPE).
+    """
+    return request.lora_request is None and not request.mm_features and request.prompt_embeds is None
+
+
 def _find_refusal(request: Request) -> str | None:
     refusals = {
         "request: LoRA adapters are not supported": request.lora_request is not None,

@@ -28,7 +28,7 @@ from acmserve.edit.lineage import marks_in
 from acmserve.edit.plan import EditPlan, plan_edit
 from acmserve.edit.source import Source, tail_digest
 from acmserve.engine import compat
-from acmserve.engine.admission import SessionTerms, read_terms
+from acmserve.engine.admission import SessionTerms, may_be_source, read_terms
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.hasher import LineageHasher
 from acmserve.engine.metrics import AcmPromMetrics, AcmStats
@@ -183,7 +183,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         session = self.jumps.remove(request.request_id)
         if session is None:
             return False, None
-        if self.attached and self.abilities.copy_refusal is None:
+        if self.attached and self.abilities.copy_refusal is None and may_be_source(request):
             self._record_source(session, request, block_ids[0])
         self._stats.add(session.settle())
         return False, session.answer()

@@ -25,27 +25,23 @@ from acmserve.engine.rope_use import rope_use
 from acmserve.errors import MoveRefused
 from acmserve.kernels.rope import Rope
 
+NO_LATENT = "rope: multi-head latent attention is not supported"
 REFUSED_CLASSES = {
     "DynamicNTKScalingRotaryEmbedding": "rope: dynamic NTK is not additive",
     "DynamicNTKAlphaRotaryEmbedding": "rope: dynamic NTK is not additive",
     "DualChunkRotaryEmbedding": "rope: dual chunk attention counts positions per chunk",
-    "Phi3LongRoPEScaledRotaryEmbedding": "rope: longrope switches its frequencies",
     "FourierRotaryEmbedding": "rope: Fourier position embedding is not a rotation by one frequency",
-    "MRotaryEmbedding": "rope: mrope has three positions per token",
-    "MRotaryEmbeddingInterleaved": "rope: mrope has three positions per token",
-    "BailingMRotaryEmbedding": "rope: mrope has three positions per token",
-    "Ernie4_5_VLRotaryEmbedding": "rope: mrope has three positions per token",
-    "DeepseekScalingRotaryEmbedding": "rope: multi-head latent attention is not supported",
-    "DeepseekV4ScalingRotaryEmbedding": "rope: multi-head latent attention is not supported",
+    "MRotaryEmbeddingInterleaved": "rope: this form of mrope is not supported",
+    "BailingMRotaryEmbedding": "rope: this form of mrope is not supported",
+    "Ernie4_5_VLRotaryEmbedding": "rope: this form of mrope is not supported",
+    "DeepseekV4ScalingRotaryEmbedding": NO_LATENT,
 }
 REFUSED_TYPES = {
     "dynamic": "rope: dynamic NTK is not additive",
-    "longrope": "rope: longrope switches its frequencies",
-    "su": "rope: longrope switches its frequencies",
-    "mrope": "rope: mrope has three positions per token",
-    "deepseek_yarn": "rope: multi-head latent attention is not supported",
+    "bailing_mrope": "rope: this form of mrope is not supported",
+    "deepseek_yarn": NO_LATENT,
 }
-SUPPORTED_TYPES = frozenset({"default", "linear", "ntk", "llama3", "yarn", "proportional"})
+SUPPORTED_TYPES = frozenset({"default", "linear", "ntk", "llama3", "yarn", "proportional", "longrope", "su", "mrope"})
 LEARNED_POSITIONS = frozenset({"wpe", "embed_positions", "position_embedding", "position_embeddings"})
 
 
@@ -86,6 +82,8 @@ def rope_of_module(module: nn.Module) -> Rope:
     if name not in _FREQUENCIES:
         raise MoveRefused(f"rope: unknown class {name}")
     facts: Any = module
+    if name == "Phi3LongRoPEScaledRotaryEmbedding":
+        facts = _LongRope(facts)
     frequencies, position_scale = _FREQUENCIES[name](facts)
     _check_table(facts, frequencies, position_scale, magnitude=float(getattr(facts, "mscale", 1.0)))
     inv_freq = (frequencies.double() / position_scale).tolist()
@@ -104,7 +102,7 @@ def describe_config(config: Any) -> str:
     if getattr(text, "alibi", False) or getattr(text, "model_type", "") in {"bloom", "mpt", "baichuan_alibi"}:
         raise MoveRefused("positions: alibi")
     if getattr(text, "kv_lora_rank", None):
-        raise MoveRefused("rope: multi-head latent attention is not supported")
+        raise MoveRefused(NO_LATENT)
     layer_types = set(getattr(text, "layer_types", None) or ["full_attention"])
     if layer_types != {"full_attention"}:
         raise MoveRefused(f"model: layers of kind {', '.join(sorted(layer_types - {'full_attention'}))}")
@@ -129,6 +127,8 @@ def _rope_of_layer(holder: nn.Module, attribute: str, known: dict[int, Rope]) ->
     attention: Any = getattr(holder, attribute)
     if getattr(getattr(attention, "impl", None), "alibi_slopes", None) is not None:
         raise MoveRefused("positions: alibi")
+    if getattr(attention, "kv_lora_rank", None):
+        raise MoveRefused(NO_LATENT)
     use = rope_use(type(holder), attribute)
     if use.condition is not None and not _holds(holder, use.condition):
         return None
@@ -211,13 +211,41 @@ def _yarn(m: Any) -> tuple[Tensor, float]:
         return float(m.rotary_dim * math.log(turns) / (2 * math.log(m.base)))
 
     low, high = pair_that_turns(m.beta_fast), pair_that_turns(m.beta_slow)
-    if m.truncate:
+    if getattr(m, "truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, m.rotary_dim - 1)
     width = high - low if high != low else 0.001
     ramp = ((torch.arange(m.rotary_dim // 2, dtype=torch.float) - low) / width).clamp(0, 1)
     kept = 1 - ramp
     return 1.0 / (m.scaling_factor * pos_freqs) * (1 - kept) + 1.0 / pos_freqs * kept, 1.0
+
+
+def _mrope(m: Any) -> tuple[Tensor, float]:
+    """Three positions per token, equal ones for text: then the sections and their order do not matter.
+
+    Sessions hold text only (`engine/admission.py` refuses multimodal requests and keeps them from being sources).
+    """
+    return _plain(m) if m.scaling_factor is None else _yarn(m)
+
+
+def _longrope(m: Any) -> tuple[Tensor, float]:
+    """vLLM chooses the short or the long factors once, from the engine's `max_model_len`."""
+    powers = m.base ** (torch.arange(0, m.rotary_dim, 2, dtype=torch.float) / m.rotary_dim)
+    return 1.0 / (torch.tensor(m.factors, dtype=torch.float) * powers), 1.0
+
+
+class _LongRope:
+    """The half of a long-rope module that the engine uses, in the words of the other classes."""
+
+    def __init__(self, m: Any) -> None:
+        if not isinstance(m.use_long_rope, bool):
+            raise MoveRefused("rope: longrope switches its frequencies")
+        self.base, self.rotary_dim, self.is_neox_style = m.base, m.rotary_dim, True
+        num_short = m.original_max_position_embeddings
+        table = m.long_short_cos_sin_cache
+        self.cos_sin_cache = table[num_short:] if m.use_long_rope else table[:num_short]
+        self.factors = m.long_factor if m.use_long_rope else m.short_factor
+        self.mscale = m.long_mscale if m.use_long_rope else m.short_mscale
 
 
 def _proportional(m: Any) -> tuple[Tensor, float]:
@@ -233,6 +261,9 @@ _FREQUENCIES: Mapping[str, Callable[[Any], tuple[Tensor, float]]] = {
     "Llama3RotaryEmbedding": _llama3,
     "YaRNScalingRotaryEmbedding": _yarn,
     "Gemma4RotaryEmbedding": _proportional,
+    "Phi3LongRoPEScaledRotaryEmbedding": _longrope,
+    "MRotaryEmbedding": _mrope,
+    "DeepseekScalingRotaryEmbedding": _yarn,
 }
 
 
@@ -252,8 +283,6 @@ def _rope_parameters(text: Any) -> list[dict[str, Any]]:
 
 def _describe_parameters(text: Any, entry: dict[str, Any]) -> str:
     kind = str(entry.get("rope_type") or entry.get("type") or "default")
-    if "mrope_section" in entry:
-        raise MoveRefused(REFUSED_TYPES["mrope"])
     if entry.get("use_fope"):
         raise MoveRefused(REFUSED_CLASSES["FourierRotaryEmbedding"])
     if kind in REFUSED_TYPES:
@@ -264,5 +293,7 @@ def _describe_parameters(text: Any, entry: dict[str, Any]) -> str:
     head_size = getattr(text, "head_dim", None) or (getattr(text, "hidden_size", 0) // heads if heads else 0)
     factor = entry.get("partial_rotary_factor") or getattr(text, "partial_rotary_factor", None) or 1.0
     rot_dim = getattr(text, "rotary_dim", None) or int(head_size * float(factor))
-    scaling = "no scaling" if kind == "default" else f"{kind} scaling"
+    scaling = "no scaling" if kind in ("default", "mrope") else f"{kind} scaling"
+    if "mrope_section" in entry:
+        scaling += ", three positions per token (text only)"
     return f"rotary embedding, {rot_dim} of {head_size} dimensions turn, {scaling}"

@@ -113,4 +113,6 @@ class Mover:
         if isa not in tuple(Isa):
             raise MoveRefused(f"kv cache: CPU layout {isa!r} is not supported")
         _, num_kv_heads, block_size, width = kv.shape
+        if width != 2 * attention.head_size:
+            raise MoveRefused(f"kv cache: rows of {width} for head size {attention.head_size} are not supported")
         return KVLayer(kv, KVLayout(Isa(isa), num_kv_heads, block_size, width // 2), rope)

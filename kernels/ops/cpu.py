@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from acmserve import _native
-from acmserve.kernels.layout import Isa, KVLayer
+from acmserve.kernels.layout import FP8_TYPES, Isa, KVLayer
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import Segment
 
@@ -25,6 +25,8 @@ def refusal(layer: KVLayer) -> str | None:
     """Why the kernel cannot serve this layer; None if it can."""
     if layer.kv.device.type != "cpu" or layer.layout.isa not in ISAS:
         return f"layout {layer.layout.isa} on {layer.kv.device.type}"
+    if layer.kv.dtype in FP8_TYPES:
+        return f"dtype {layer.kv.dtype}"
     if layer.layout.isa is Isa.AMX and layer.rope is not None and layer.rope.is_neox and layer.rope.rot_dim % 4:
         return f"amx with NeoX rotation and rot_dim {layer.rope.rot_dim}, not divisible by 4"
     return None

@@ -2,7 +2,7 @@
 
     layer                                     implementation
     vec, vec16, amx on the CPU                cpu.CpuMover          C++, threaded
-    strided on a GPU                          strided.StridedMover  Triton
+    strided, latent on a GPU                  strided.StridedMover  Triton
     anything else                             reference.move        torch; right, not fast
 
 Checks the slots once for all of them. Does not know requests or blocks' owners.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from acmserve.kernels import reference
-from acmserve.kernels.layout import Isa, KVLayer
+from acmserve.kernels.layout import ROW_ISAS, KVLayer
 from acmserve.kernels.slots import Segment, check_segments, check_slots
 
 MoveFunction = Callable[[Tensor, Tensor, Sequence[Segment]], None]
@@ -91,7 +91,7 @@ def move(
 
 def choose(layer: KVLayer) -> str:
     """Name of the implementation that serves this layer: `cpu`, `strided` or `reference`."""
-    if layer.layout.isa is Isa.STRIDED:
+    if layer.layout.isa in ROW_ISAS:
         return "strided" if layer.kv.device.type == "cuda" and _why_not_strided() is None else "reference"
     if _why_not_cpu() is not None:
         return "reference"

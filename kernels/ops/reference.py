@@ -10,21 +10,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from acmserve.kernels.layout import KVLayer, KVLayout
+from acmserve.kernels.layout import FP8_TYPES, KVLayer, KVLayout
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import Segment
 
+# Elements are copied as integers: bit for bit whatever they hold, and torch cannot index 8-bit floats everywhere.
+STORED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
 
 def gather(kv: Tensor, layout: KVLayout, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """K and V of these slots, each `[num_slots, num_kv_heads, head_size]`, in the cache's type."""
-    (block, head, *key_at), value_at = _addresses(layout, slots, "key"), _addresses(layout, slots, "value")[2:]
-    return kv[block, head, *key_at], kv[block, head, *value_at]
+    """K `[num_slots, num_kv_heads, head_size]` and V `[num_slots, num_kv_heads, value_size]`, in the cache's type."""
+    bits = kv.view(STORED_AS[kv.element_size()])
+    key = bits[tuple(_addresses(layout, slots, "key"))]
+    value = bits[tuple(_addresses(layout, slots, "value"))]
+    return key.view(kv.dtype), value.view(kv.dtype)
 
 
 def scatter(kv: Tensor, layout: KVLayout, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    """Store K and V, each `[num_slots, num_kv_heads, head_size]`, in these slots."""
-    kv[tuple(_addresses(layout, slots, "key"))] = key
-    kv[tuple(_addresses(layout, slots, "value"))] = value
+    """Store K and V, shaped and typed as `gather` returns them, in these slots."""
+    bits = kv.view(STORED_AS[kv.element_size()])
+    bits[tuple(_addresses(layout, slots, "key"))] = key.view(bits.dtype)
+    bits[tuple(_addresses(layout, slots, "value"))] = value.view(bits.dtype)
 
 
 def rotate(key: Tensor, rope: Rope, delta: int) -> Tensor:
@@ -40,6 +46,14 @@ def rotate(key: Tensor, rope: Rope, delta: int) -> Tensor:
     return turned
 
 
+def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 values in a storage type: round to nearest; 8-bit types saturate, as vLLM's own quantisation does."""
+    if dtype not in FP8_TYPES:
+        return values.to(dtype)
+    largest = torch.finfo(dtype).max
+    return values.clamp(-largest, largest).to(dtype)
+
+
 def move(layers: Sequence[KVLayer], src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
     """Copy K and V between slots, K turned by each segment's delta (arguments as `dispatch.move`, unchecked)."""
     for layer in layers:
@@ -48,16 +62,16 @@ def move(layers: Sequence[KVLayer], src_slots: Tensor, dst_slots: Tensor, segmen
             dst = dst_slots[segment.start : segment.end].to(layer.kv.device)
             key, value = gather(layer.kv, layer.layout, src)
             if layer.rope is not None and segment.delta != 0:
-                key = rotate(key, layer.rope, segment.delta).to(key.dtype)
+                key = narrow(rotate(key, layer.rope, segment.delta), key.dtype)
             scatter(layer.kv, layer.layout, dst, key, value)
 
 
 def _addresses(layout: KVLayout, slots: Tensor, which: str) -> list[Tensor]:
-    """Indices into `[num_blocks, num_kv_heads, block_size, 2 * head_size]`, broadcast to `[n, heads, head_size]`."""
+    """Indices into `[num_blocks, num_kv_heads, block_size, row_size]`, broadcast to `[n, heads, width of K or V]`."""
     block = (slots // layout.block_size)[:, None, None]
     head = torch.arange(layout.num_kv_heads, device=slots.device)[None, :, None]
     t = (slots % layout.block_size)[:, None, None]
-    d = torch.arange(layout.head_size, device=slots.device)[None, None, :]
+    size = layout.head_size if which == "key" else layout.value_size
+    d = torch.arange(size, device=slots.device)[None, None, :]
     flat = layout.key_index(t, d) if which == "key" else layout.value_index(t, d)
-    width = 2 * layout.head_size
-    return [block, head, flat // width, flat % width]
+    return [block, head, flat // layout.row_size, flat % layout.row_size]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.edit.lineage import Mark
-from acmserve.edit.plan import Compute, EditPlan, Keep, Move, plan_edit
+from acmserve.edit.plan import MAX_HOPS, Compute, EditPlan, Keep, Move, plan_edit
 from acmserve.edit.source import Source, Tokens
+from acmserve.engine.session_request import plan_segments
 from acmserve.errors import IntegrityError
 
 BLOCK_SIZE = 8
@@ -86,6 +87,35 @@ def test_exact_keeps_only_blocks_in_front_of_the_first_mark() -> None:
     assert moved.num_exact_tokens == 16
     assert plan_edit(old, [moved], allow_moves=False).num_kept == 16
     assert plan_edit(old, [moved], allow_moves=True).num_kept == 99
+
+
+def test_tokens_moved_too_often_are_computed_anew() -> None:
+    """Only these: what stands beside them moves, and so does what stays at its place, which rounds nothing."""
+    old = np.arange(300, dtype=np.int32)
+    worn = source(old, (Mark(100, b"a", 80, MAX_HOPS), Mark(200, b"b", 50, MAX_HOPS - 1)))
+    prompt = np.concatenate([tokens(900), old, tokens(901)])
+    assert plan_edit(prompt, [worn], allow_moves=True).moves == (Move(1, 0, 100, 0), Move(181, 180, 120, 0))
+    in_place = np.concatenate([tokens(900), old[1:], tokens(901)])
+    assert plan_edit(in_place, [worn], allow_moves=True).moves == (Move(1, 1, 299, 0),)
+    assert plan_edit(np.append(old, tokens(901)), [worn], allow_moves=True).keep == Keep(300, 0)
+    short_rest = plan_edit(prompt, [worn], allow_moves=True, min_move_tokens=101)
+    assert short_rest.moves == (Move(181, 180, 120, 0),)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_no_key_is_turned_more_often_than_the_bound(cuts: list[int]) -> None:
+    """A session that evicts from its head again and again, with the sources that the engine would record."""
+    context = np.arange(1000, 1400, dtype=np.int32)
+    history, turns = source(context), dict.fromkeys(context.tolist(), 0)
+    for turn, cut in enumerate(cuts):
+        prompt = np.concatenate([history.tokens[cut:], np.arange(cut + 1, dtype=np.int32) + 2000 + 50 * turn])
+        plan = plan_edit(prompt, [history], allow_moves=True)
+        moved = {t: turns[t] + 1 for m in plan.moves for t in prompt[m.dst_start : m.dst_end].tolist()}
+        turns = {token: moved.get(token, 0) for token in prompt.tolist()}
+        assert max(turns.values()) <= MAX_HOPS
+        _, marks = plan_segments(plan, (history,), ("s", None))
+        history = source(prompt, tuple(marks))
+        assert all(history.num_hops(i, i + 1) >= turns[t] for i, t in enumerate(prompt.tolist()))
 
 
 def test_equal_prefixes_prefer_exact_kv() -> None:

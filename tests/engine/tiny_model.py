@@ -15,6 +15,18 @@ from transformers import AutoModelForCausalLM, Glm4Config, LlamaConfig, Pretrain
 VOCAB_SIZE = 384
 
 
+def save_random(config: PretrainedConfig, path: Path) -> Path:
+    """Save a model of this configuration; attention far from uniform, logits of a few nats."""
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(0, {"lm_head.weight": 0.2, "model.embed_tokens.weight": 1.0}.get(name, 0.3))
+    model.save_pretrained(path)
+    return path
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """A rotary family; `partial` is the rotated share of the head. With two layers moved KV differs from exact KV."""
@@ -26,16 +38,8 @@ class TinyModel:
     num_layers: int = 1
 
     def write(self, folder: Path) -> Path:
-        """Save the model; attention far from uniform, logits of a few nats so that float32 resolves 1e-3 of them."""
-        torch.manual_seed(7)
-        model = AutoModelForCausalLM.from_config(self._config())
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                if weight.dim() > 1:
-                    weight.normal_(0, {"lm_head.weight": 0.2, "model.embed_tokens.weight": 1.0}.get(name, 0.3))
-        path = folder / self.name
-        model.save_pretrained(path)
-        return path
+        """Save the model; its logits are such that float32 resolves 1e-3 of them."""
+        return save_random(self._config(), folder / self.name)
 
     def _config(self) -> PretrainedConfig:
         cls = Glm4Config if self.gptj else LlamaConfig

@@ -20,8 +20,18 @@ from acmserve.kernels.slots import Segment, slot_range
 POISON = 12345.0
 MAX_DELTA = 131_072
 DTYPES = {Isa.VEC: (torch.float32, torch.bfloat16, torch.float16), Isa.AMX: (torch.bfloat16,)}
-# Relative to the key's norm for float32; one rounding of the storage type (half an ulp, 2^-8 or 2^-11) for the others.
-HALF_ULP = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+# Relative to the key's norm for float32; one rounding of the storage type (half an ulp) for the others.
+HALF_ULP = {
+    torch.float32: 0.0,
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+# Half of the smallest number: what rounding costs below the normal numbers. bf16's and float32's are out of reach.
+HALF_STEP = {torch.float16: 2.0**-25, torch.float8_e4m3fn: 2.0**-10, torch.float8_e5m2: 2.0**-17}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ def make_layer(
     layout: KVLayout, dtype: torch.dtype, num_blocks: int, rope: Rope | None, order: tuple[int, ...] = (0, 1, 2, 3)
 ) -> KVLayer:
     """A poisoned cache whose axes lie in memory in this order (outermost first)."""
-    shape = (num_blocks, layout.num_kv_heads, layout.block_size, 2 * layout.head_size)
+    shape = (num_blocks, layout.num_kv_heads, layout.block_size, layout.row_size)
     memory = torch.full([shape[axis] for axis in order], POISON).to(dtype)
     return KVLayer(memory.permute([order.index(axis) for axis in range(4)]), layout, rope)
 
@@ -57,8 +67,11 @@ def fill_sources(case: Case, seed: int) -> None:
     """Random keys and values in the source slots, written by the reference's index functions."""
     generator = torch.Generator().manual_seed(seed)
     for layer in case.layers:
-        shape = (case.src_slots.numel(), layer.layout.num_kv_heads, layer.layout.head_size)
-        key, value = torch.randn(2, *shape, generator=generator).to(layer.kv.dtype)
+        tokens = (case.src_slots.numel(), layer.layout.num_kv_heads)
+        key, value = (
+            torch.randn(*tokens, size, generator=generator).to(layer.kv.dtype)
+            for size in (layer.layout.head_size, layer.layout.value_size)
+        )
         reference.scatter(layer.kv, layer.layout, case.src_slots, key, value)
 
 
@@ -76,7 +89,7 @@ def check_result(before: Case, after: Case, half_ulp: dict[torch.dtype, float] =
                 continue
             exact = reference.rotate(key[part], old.rope, segment.delta)
             norm = key[part].double().norm(dim=-1, keepdim=True)
-            allowed = 2e-6 * norm + half_ulp[key.dtype] * exact.abs() + (2.0**-25 if key.dtype == torch.float16 else 0)
+            allowed = 2e-6 * norm + half_ulp[key.dtype] * exact.abs() + HALF_STEP.get(key.dtype, 0.0)
             assert ((moved_key[part].double() - exact).abs() <= allowed).all()
             assert torch.equal(bits(moved_key[part][..., old.rope.rot_dim :]), bits(key[part][..., old.rope.rot_dim :]))
         restored = _like(new.kv, new.kv)
@@ -86,7 +99,7 @@ def check_result(before: Case, after: Case, half_ulp: dict[torch.dtype, float] =
 
 def bits(tensor: Tensor) -> Tensor:
     """Integers, so that NaN equals itself and 0.0 differs from -0.0."""
-    return tensor.contiguous().view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+    return tensor.contiguous().view(BITS[tensor.element_size()])
 
 
 @st.composite
@@ -95,7 +108,7 @@ def cpu_cases(draw: st.DrawFn) -> Case:
     isa = draw(st.sampled_from([Isa.VEC, Isa.VEC16, Isa.AMX]))
     amx = isa is Isa.AMX
     block_size = draw(st.sampled_from([16, 32, 48])) if amx else draw(st.sampled_from([1, 5, 16, 32, 80]))
-    head_size = draw(st.sampled_from([16, 32, 96])) if amx else draw(st.sampled_from([2, 8, 24, 64, 80]))
+    head_size = draw(st.sampled_from([16, 32, 96, 256])) if amx else draw(st.sampled_from([2, 8, 24, 64, 80, 96, 256]))
     layout = KVLayout(isa, draw(st.integers(1, 3)), block_size, head_size)
     dtype = draw(st.sampled_from(DTYPES.get(isa, DTYPES[Isa.VEC])))
     return draw(_cases(layout, dtype, rot_step=4 if amx else 2, orders=[(0, 1, 2, 3), (1, 0, 2, 3)]))
@@ -103,12 +116,15 @@ def cpu_cases(draw: st.DrawFn) -> Case:
 
 @st.composite
 def strided_cases(draw: st.DrawFn) -> Case:
-    """The same for strided caches, with the axes in memory in any order."""
-    block_size, head_size = draw(st.sampled_from([3, 16])), draw(st.sampled_from([4, 10, 32]))
-    layout = KVLayout(Isa.STRIDED, draw(st.integers(1, 2)), block_size, head_size)
-    dtype = draw(st.sampled_from(DTYPES[Isa.VEC]))
+    """The same for strided and latent caches, 8-bit types too, with the axes in memory in any order."""
+    block_size, head_size = draw(st.sampled_from([3, 16])), draw(st.sampled_from([4, 10, 32, 80, 96]))
+    if draw(st.booleans()):
+        layout = KVLayout(Isa.STRIDED, draw(st.integers(1, 2)), block_size, head_size)
+    else:
+        layout = KVLayout(Isa.LATENT, 1, block_size, head_size, latent_size=draw(st.sampled_from([7, 64])))
+    dtype = draw(st.sampled_from([*DTYPES[Isa.VEC], *FP8_DTYPES]))
     orders = [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (2, 0, 1, 3), (0, 1, 3, 2)]
-    return draw(_cases(layout, dtype, rot_step=2, orders=orders))
+    return draw(_cases(layout, dtype, rot_step=head_size if layout.latent_size else 2, orders=orders))
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,25 +14,43 @@ from hypothesis import strategies as st
 from acmserve import _native
 from acmserve.kernels import reference
 from acmserve.kernels.cpu import CpuMover, process_cpus
-from acmserve.kernels.layout import Isa, KVLayout
+from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import Segment, slot_range
 from tests.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(cpu_cases(), st.integers(1, 3))
+@pytest.fixture(params=[0, 256, 512], ids=["scalar", "AVX2", "AVX-512"])
+def vector_bits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each instruction set in turn, as far as this machine has it (else the next narrower one runs again)."""
+    before = _native.limit_vectors(request.param)
+    yield
+    _native.limit_vectors(before)
+
+
+@pytest.mark.usefixtures("vector_bits")
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=cpu_cases(), num_threads=st.integers(1, 3))
 def test_move(case: Case, num_threads: int) -> None:
     after = case.clone()
     CpuMover(after.layers, num_threads).move(after.src_slots, after.dst_slots, after.segments)
     check_result(case, after)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.usefixtures("vector_bits")
+@pytest.mark.parametrize(
+    ("isa", "dtype"),
+    [
+        (Isa.VEC, torch.float32),
+        (Isa.VEC, torch.bfloat16),
+        (Isa.VEC, torch.float16),
+        (Isa.AMX, torch.bfloat16),
+    ],
+)
 @pytest.mark.parametrize("num_layers", [4, 20])
-def test_large_moves(dtype: torch.dtype, num_layers: int) -> None:
+def test_large_moves(isa: Isa, dtype: torch.dtype, num_layers: int) -> None:
     """4 layers: enough bytes for helpers to be woken (512 KiB); 20: for stores around the caches (8 MiB)."""
-    layout = KVLayout(Isa.VEC, 3, 32, 64)
+    layout = KVLayout(isa, 3, 32, 64)
     ropes = [make_rope(64, True), make_rope(24, False), None]
     layers = tuple(make_layer(layout, dtype, 40, ropes[i % 3]) for i in range(num_layers))
     src, dst = slot_range(range(20), 7, 600, 32), slot_range(range(20, 40), 19, 600, 32)
@@ -44,6 +63,7 @@ def test_large_moves(dtype: torch.dtype, num_layers: int) -> None:
         check_result(case, after)
 
 
+@pytest.mark.usefixtures("vector_bits")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("block_size", [4, 1 << 12], ids=["scalar", "vector"])
 def test_every_16_bit_number_is_rounded_as_torch_rounds(dtype: torch.dtype, block_size: int) -> None:
@@ -63,6 +83,37 @@ def test_every_16_bit_number_is_rounded_as_torch_rounds(dtype: torch.dtype, bloc
     expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(dtype)
     assert torch.equal(moved[every.isfinite()], expected[every.isfinite()])
     assert moved[every.isnan()].isnan().all()
+
+
+@pytest.mark.usefixtures("vector_bits")
+def test_amx_keys_are_rounded_as_torch_rounds() -> None:
+    """As above, through the conversions of packed words."""
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    rope = Rope((math.acos(0.75), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 16, False)
+    layer = make_layer(KVLayout(Isa.AMX, 1, 4096, 16), torch.bfloat16, 32, rope)
+    slots = torch.arange(len(every))
+    key = torch.zeros(len(every), 1, 16, dtype=torch.bfloat16)
+    key[:, 0, 0] = every
+    reference.scatter(layer.kv, layer.layout, slots, key, key)
+    CpuMover([layer], 1).move(slots, slots + len(every), [Segment(0, len(every), 1)])
+    moved = reference.gather(layer.kv, layer.layout, slots + len(every))[0][:, 0]
+    sine = float(np.float32(math.sin(math.acos(0.75))))
+    expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(torch.bfloat16)
+    assert torch.equal(moved[every.isfinite(), :2], expected[every.isfinite()])
+    assert moved[every.isnan(), :2].isnan().all()
+    assert not moved[:, 2:].any()
+
+
+def test_addresses_beyond_32_bits() -> None:
+    """Blocks 2^31 + 64 elements apart, in memory that is reserved and hardly touched."""
+    kv = torch.empty_strided((3, 1, 16, 32), (2**31 + 64, 512, 32, 1), dtype=torch.bfloat16)
+    kv.fill_(1.0)
+    layer = KVLayer(kv, KVLayout(Isa.VEC, 1, 16, 16), make_rope(16, True))
+    case = Case((layer,), slot_range([0, 1], 3, 16, 16), slot_range([2], 0, 16, 16), (Segment(0, 16, 5),))
+    fill_sources(case, seed=4)
+    after = case.clone()
+    CpuMover(after.layers, 1).move(case.src_slots, case.dst_slots, case.segments)
+    check_result(case, after)
 
 
 def test_rotations_add_up() -> None:
@@ -102,4 +153,4 @@ def test_helpers_may_use_every_core_of_the_process() -> None:
 def test_build_info_names_the_compiler() -> None:
     info = _native.build_info()
     assert info["compiler"] in {"gcc", "clang"}
-    assert info["instructions"] in {"avx2", "baseline"}
+    assert info["instructions"] in {"avx512", "avx2", "baseline"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -81,9 +83,28 @@ def test_a_moved_key_is_the_key_cached_at_its_new_position(
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_kv_heads": 2, "latent_size": 512}, "a latent cache has one head"),
+        ({"latent_size": 0}, "latent_size belongs to latent caches, and they need one"),
+        ({"isa": Isa.STRIDED, "latent_size": 512}, "latent_size belongs to latent caches"),
+    ],
+)
+def test_a_latent_cache_has_one_head_and_a_latent(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KVLayout(**{"isa": Isa.LATENT, "num_kv_heads": 1, "block_size": 16, "head_size": 64, **fields})
+
+
+def test_the_whole_rotary_key_of_a_latent_cache_turns() -> None:
+    layout = KVLayout(Isa.LATENT, 1, 16, 64, latent_size=512)
+    with pytest.raises(ValueError, match="rot_dim 32 is not the 64 dimensions of k_pe"):
+        KVLayer(torch.zeros(2, 16, 576).unsqueeze(1), layout, make_rope(32, False))
+
+
+@pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"dtype": torch.float8_e4m3fn}, "only float32, bfloat16 and float16"),
+        ({"dtype": torch.float64}, "only bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 can be moved"),
         ({"shape": (4, 2, 32, 64)}, "is not"),
         ({"isa": Isa.AMX}, "amx holds bfloat16 only"),
         ({"rot_dim": 66}, "rot_dim 66 exceeds head_size 64"),

@@ -13,7 +13,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-from acmserve.engine.rope_facts import describe_config, rope_of_module, ropes_of_model
+from acmserve.engine.rope_facts import rope_of_module, ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels import reference
 
@@ -47,6 +47,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 1024,
     },
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+    "mrope": {"rope_type": "default", "mrope_section": [8, 12, 12]},
+    "mrope, interleaved": {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": True},
+    "mrope, yarn": {
+        "rope_type": "yarn",
+        "mrope_section": [8, 12, 12],
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    },
+    "deepseek yarn": {
+        "rope_type": "deepseek_yarn",
+        "factor": 4.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+        "original_max_position_embeddings": 1024,
+    },
+}
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.01 * i for i in range(HEAD_SIZE // 2)],
+    "long_factor": [1.0 + 0.5 * i for i in range(HEAD_SIZE // 2)],
 }
 
 
@@ -70,14 +90,45 @@ def test_turning_vllms_key_gives_vllms_key_at_the_new_position(family: str, is_n
     delta = -1980
     positions = torch.arange(2000, 4096, 131)
     key = torch.randn(len(positions), HEAD_SIZE, generator=torch.Generator().manual_seed(3))
-    at_source, at_destination = (
-        module.forward_native(where, torch.zeros_like(key), key.clone())[1] for where in (positions, positions + delta)
-    )
+    at_source, at_destination = (turn_by_vllm(module, where, key) for where in (positions, positions + delta))
     error = (reference.rotate(at_source, rope, delta) - at_destination).norm(dim=-1) / key.norm(dim=-1)
     # vLLM rounds position * inv_freq to float32: 2e-4 radians at 4,096 positions.
     assert error.max() <= 4e-4
     unturned = (at_source - at_destination).norm(dim=-1) / key.norm(dim=-1)
     assert unturned.min() > 0.1
+
+
+def turn_by_vllm(module: Any, positions: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The key as vLLM caches it at these positions; M-RoPE gets the three equal positions of text."""
+    if getattr(module, "mrope_section", None):
+        positions = positions.expand(3, -1)
+    forward = getattr(module, "forward_native", module.forward)
+    turned: torch.Tensor = forward(positions, torch.zeros_like(key), key.clone())[1]
+    return turned
+
+
+@pytest.mark.parametrize(("original", "mscale"), [(1024, None), (4096, None), (1024, 1.3)])
+def test_long_rope_keeps_the_factors_it_started_with(
+    original: int, mscale: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may reach 4,096 tokens: beyond 1,024 original positions the long factors hold for every length."""
+    config = VllmConfig()
+    monkeypatch.setattr(config, "model_config", SimpleNamespace(max_model_len=4096))
+    parameters = {**LONGROPE, "original_max_position_embeddings": original, "long_mscale": mscale}
+    with set_current_vllm_config(config):
+        module = make_module({k: v for k, v in parameters.items() if v is not None})
+    assert module.use_long_rope is (original == 1024)
+    rope = rope_of_module(module)
+    assert rope.inv_freq[0] == pytest.approx(1.0)
+    assert (rope.inv_freq[1] < 0.6) is module.use_long_rope
+    positions = torch.arange(2000, 4096, 131)
+    key = torch.randn(len(positions), HEAD_SIZE, generator=torch.Generator().manual_seed(3))
+    source, destination = (turn_by_vllm(module, where, key) for where in (positions, positions - 1980))
+    error = (reference.rotate(source, rope, -1980) - destination).norm(dim=-1) / destination.norm(dim=-1)
+    assert error.max() <= 4e-4
+    module.use_long_rope = torch.tensor(True)
+    with pytest.raises(MoveRefused, match="longrope switches its frequencies"):
+        rope_of_module(module)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -91,11 +142,7 @@ def test_a_rounded_table_is_recognised(dtype: torch.dtype) -> None:
     [
         ({"rope_type": "dynamic", "factor": 2.0}, "rope: dynamic NTK is not additive"),
         ({"rope_type": "dynamic", "alpha": 2.0}, "rope: dynamic NTK is not additive"),
-        ({"rope_type": "default", "mrope_section": [8, 12, 12]}, "rope: mrope has three positions per token"),
-        (
-            {"rope_type": "deepseek_yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
-            "rope: multi-head latent attention is not supported",
-        ),
+        ({"rope_type": "bailing_mrope", "mrope_section": [8, 12, 12]}, "rope: this form of mrope is not supported"),
     ],
 )
 def test_refused_families(parameters: dict[str, Any], reason: str) -> None:
@@ -225,54 +272,13 @@ def test_other_positions_are_refused() -> None:
     alibi = make_model(SelfAttention(Attention("a", alibi_slopes=torch.ones(4)), make_module({})))
     with pytest.raises(MoveRefused, match="positions: alibi"):
         ropes_of_model(alibi, ["a"])
+    latent = make_model(SelfAttention(Attention("a"), make_module({})))
+    latent.layers[0].attn.kv_lora_rank = 512
+    with pytest.raises(MoveRefused, match="multi-head latent attention"):
+        ropes_of_model(latent, ["a"])
     learned = make_model(SelfAttention(Attention("a"), make_module({})))
     learned.wpe = nn.Embedding(8, 8)
     with pytest.raises(MoveRefused, match=r"positions: learned position embeddings \(wpe\)"):
         ropes_of_model(learned, ["a"])
     with pytest.raises(MoveRefused, match="attention layer b is not among its modules"):
         ropes_of_model(make_model(SelfAttention(Attention("a"), make_module({}))), ["b"])
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        (
-            {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000}},
-            "rotary embedding, 64 of 64 dimensions turn, no scaling",
-        ),
-        (
-            {"rope_scaling": {"type": "linear", "factor": 2.0}},
-            "rotary embedding, 64 of 64 dimensions turn, linear scaling",
-        ),
-        (
-            {"rope_theta": 10_000, "partial_rotary_factor": 0.25},
-            "rotary embedding, 16 of 64 dimensions turn, no scaling",
-        ),
-    ],
-)
-def test_describe_config(fields: dict[str, Any], expected: str) -> None:
-    config = SimpleNamespace(hidden_size=512, num_attention_heads=8, **fields)
-    assert describe_config(config) == expected
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope: dynamic NTK is not additive"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope: longrope switches its frequencies"),
-        ({"rope_parameters": {"mrope_section": [1, 2, 3]}}, "rope: mrope has three positions per token"),
-        ({"rope_parameters": {"rope_type": "spiral"}}, "rope: unknown type spiral"),
-        ({"alibi": True}, "positions: alibi"),
-        ({"kv_lora_rank": 512}, "rope: multi-head latent attention is not supported"),
-        ({}, "positions: the configuration names no rotary embedding"),
-        (
-            {"layer_types": ["full_attention", "sliding_attention"], "rope_theta": 1e4},
-            "model: layers of kind sliding_attention",
-        ),
-    ],
-)
-def test_describe_config_refuses_by_name(fields: dict[str, Any], reason: str) -> None:
-    config = SimpleNamespace(hidden_size=512, num_attention_heads=8, **fields)
-    with pytest.raises(MoveRefused) as refused:
-        describe_config(config)
-    assert refused.value.reason == reason

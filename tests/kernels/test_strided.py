@@ -9,10 +9,24 @@ from types import ModuleType
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from acmserve.kernels.layout import Isa, KVLayout
+from acmserve.kernels import reference
+from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import Segment, slot_range
-from tests.kernels.cases import HALF_ULP, Case, check_result, fill_sources, make_layer, make_rope, strided_cases
+from tests.kernels.cases import (
+    FP8_DTYPES,
+    HALF_ULP,
+    POISON,
+    Case,
+    bits,
+    check_result,
+    fill_sources,
+    make_layer,
+    make_rope,
+    strided_cases,
+)
 
 # Triton 3.9's interpreter cuts float32 to bfloat16 (`cast_impl` passes no rounding mode), GPUs round to nearest.
 INTERPRETER_ERROR = {**HALF_ULP, torch.bfloat16: 2 * HALF_ULP[torch.bfloat16]}
@@ -29,7 +43,7 @@ def strided() -> Iterator[ModuleType]:
     importlib.reload(module)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=strided_cases())
 def test_move(strided: ModuleType, case: Case) -> None:
     after = case.clone()
@@ -37,15 +51,107 @@ def test_move(strided: ModuleType, case: Case) -> None:
     check_result(case, after, INTERPRETER_ERROR)
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3)])
-def test_move_in_stride_orders_of_vllm(strided: ModuleType, order: tuple[int, ...]) -> None:
-    """Three groups in one call: two ropes and a layer without positions."""
-    layout = KVLayout(Isa.STRIDED, 2, 16, 80)
-    ropes = [make_rope(80, True), make_rope(80, True), make_rope(20, False), None]
-    layers = tuple(make_layer(layout, torch.bfloat16, 7, rope, order) for rope in ropes)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("layout", list(KVCacheLayout), ids=lambda layout: layout.name)
+@pytest.mark.parametrize("head_size", [80, 128])
+def test_move_in_every_layout_of_vllm(
+    strided: ModuleType, layout: KVCacheLayout, head_size: int, dtype: torch.dtype
+) -> None:
+    """One launch for a model with two thetas and a layer without positions; segments with their own deltas."""
+    geometry = KVLayout(Isa.STRIDED, 2, 16, head_size)
+    ropes = [make_rope(head_size, True), make_rope(head_size, True, base=1e6), None]
+    shape = (len(ropes), 7, 2, 16, geometry.row_size)
+    memory = torch.full([shape[axis] for axis in layout.stride_order], POISON).to(dtype)
+    caches = memory.permute([layout.stride_order.index(axis) for axis in range(5)])
+    layers = tuple(KVLayer(kv, geometry, rope) for kv, rope in zip(caches, ropes, strict=True))
     src, dst = slot_range([5, 0, 3], 3, 41, 16), slot_range([6, 2, 4], 7, 41, 16)
-    case = Case(layers, src, dst, (Segment(0, 20, 131_072), Segment(20, 30, 0), Segment(30, 41, -7)))
-    fill_sources(case, seed=5)
+    before = Case(layers, src, dst, (Segment(0, 20, 131_072), Segment(20, 30, 0), Segment(30, 41, -7)))
+    fill_sources(before, seed=5)
+    # The layers share their memory, as in vLLM: a write astray into a neighbour is found too.
+    moved = caches.clone()
+    after = Case(tuple(map(KVLayer, moved, [geometry] * 3, ropes)), src, dst, before.segments)
+    mover = strided.StridedMover(after.layers)
+    mover.move(src, dst, before.segments)
+    assert mover.num_launches == 1
+    check_result(before, after, INTERPRETER_ERROR)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype) -> None:
+    """`[num_blocks, block_size, kv_lora_rank + rope_dim]`: kv_c bit for bit, k_pe turned in interleaved pairs."""
+    layout, rope = KVLayout(Isa.LATENT, 1, 64, 64, latent_size=512), make_rope(64, False)
+    caches = [torch.full((4, 64, 576), POISON).to(dtype) for _ in range(2)]
+    before = Case(
+        tuple(KVLayer(kv.unsqueeze(1), layout, rope) for kv in caches),
+        slot_range([3, 1], 50, 70, 64),
+        slot_range([0, 2], 9, 70, 64),
+        (Segment(0, 30, -1980), Segment(30, 70, 0)),
+    )
+    fill_sources(before, seed=6)
+    after = before.clone()
+    strided.StridedMover(after.layers).move(after.src_slots, after.dst_slots, after.segments)
+    check_result(before, after, INTERPRETER_ERROR)
+    latent, turned = after.layers[0].kv[0, 0, 9].split([512, 64])
+    assert torch.equal(bits(latent), bits(caches[0][3, 50, :512]))
+    assert not torch.equal(bits(turned), bits(caches[0][3, 50, 512:]))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["block", "head", "token"])
+def test_addresses_beyond_32_bits(strided: ModuleType, axis: int) -> None:
+    """Neighbours 2^31 + 64 elements apart, in memory that is reserved and hardly touched."""
+    layout, rope = KVLayout(Isa.STRIDED, 2, 2, 16), make_rope(16, True)
+    strides = [128, 64, 32, 1]
+    strides[axis] = 2**31 + 64
+    kv = torch.empty_strided((2, 2, 2, 32), strides, dtype=torch.float8_e4m3fn)
+    assert kv.untyped_storage().nbytes() > 2**31
+    kv.view(torch.uint8).fill_(0x55)
+    case = Case((KVLayer(kv, layout, rope),), torch.arange(2), torch.arange(2, 4), (Segment(0, 2, 5),))
+    fill_sources(case, seed=7)
     after = case.clone()
-    strided.StridedMover(after.layers).move(src, dst, case.segments)
+    strided.StridedMover(after.layers).move(case.src_slots, case.dst_slots, case.segments)
     check_result(case, after, INTERPRETER_ERROR)
+
+
+@pytest.mark.parametrize("dtype", FP8_DTYPES)
+def test_every_8_bit_number_is_widened_and_rounded_as_torch_does(strided: ModuleType, dtype: torch.dtype) -> None:
+    """(x, y) for all finite x and some y, turned by 1 radian: NaN stays, what overflows becomes the largest number."""
+    every = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
+    partner = torch.tensor([0.0, 0.013, -3.0, torch.finfo(dtype).max]).to(dtype)
+    layout, rope = KVLayout(Isa.STRIDED, 4, 256, 2), Rope((1.0,), 2, False)
+    layer = make_layer(layout, dtype, 2, rope)
+    slots = torch.arange(256)
+    key = torch.stack((every[:, None].float().expand(-1, 4), partner.float().expand(256, -1)), dim=-1)
+    reference.scatter(layer.kv, layout, slots, key.to(dtype), key.to(dtype))
+    strided.StridedMover([layer]).move(slots, slots + 256, [Segment(0, 256, 1)])
+    moved, value = reference.gather(layer.kv, layout, slots + 256)
+    assert torch.equal(bits(value), bits(key.to(dtype)))
+    cos, sin = torch.tensor(1.0).double().cos().float(), torch.tensor(1.0).double().sin().float()
+    a, b = key.to(dtype).float().unbind(-1)
+    largest = torch.finfo(dtype).max
+    turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).clamp(-largest, largest)
+    finite = every.float().isfinite()
+    assert torch.equal(moved[finite].float(), turned[finite].to(dtype).float())
+    assert moved[every.float().isnan()].float().isnan().all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.037])
+@pytest.mark.parametrize("dtype", FP8_DTYPES)
+def test_quantised_keys_lose_one_rounding(strided: ModuleType, dtype: torch.dtype, scale: float) -> None:
+    """Dequantised, turned and quantised again with the same scale, for any scale: half an ulp of each element.
+
+    Relative to the key that is at most 2^-4 (e4m3) and 2^-3 (e5m2), and about 0.4 of that in the mean.
+    """
+    layout, rope = KVLayout(Isa.STRIDED, 1, 64, 128), make_rope(128, True)
+    layer = make_layer(layout, dtype, 2, rope)
+    case = Case((layer,), torch.arange(64), torch.arange(64, 128), (Segment(0, 64, -1980),))
+    fill_sources(case, seed=8)
+    stored, _ = reference.gather(layer.kv, layout, case.src_slots)
+    strided.StridedMover([layer]).move(case.src_slots, case.dst_slots, case.segments)
+    moved, _ = reference.gather(layer.kv, layout, case.dst_slots)
+    exact = reference.rotate(stored.double() * scale, rope, -1980)
+    requantised = reference.narrow(exact / scale, dtype)
+    same = moved.float() == requantised.float()
+    assert same.double().mean() > 0.999, "apart from ties, the scale cancels"
+    error = (moved.double() * scale - exact).norm(dim=-1) / exact.norm(dim=-1)
+    assert error.max() <= HALF_ULP[dtype]
+    assert 0.3 * HALF_ULP[dtype] < error.mean() < 0.5 * HALF_ULP[dtype]

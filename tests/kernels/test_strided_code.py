@@ -1,0 +1,53 @@
+"""The code that Triton makes for a GPU that need not be there: whole vectors to a load and to a store."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+LLAMA = {"BLOCK_SIZE": 16, "ROW_SIZE": 256, "KEY_START": 0, "HALF": 64, "IS_NEOX": True, "TILE_PAIRS": 64}
+GPTJ = {**LLAMA, "IS_NEOX": False}
+DEEPSEEK = {**GPTJ, "ROW_SIZE": 576, "KEY_START": 512, "HALF": 32, "TILE_PAIRS": 32, "TILE_REST": 512}
+BF16 = {"DTYPE": tl.bfloat16, "MANTISSA": 0, "ALIGNED": 8}
+FP8 = {"DTYPE": tl.uint8, "MANTISSA": 3, "ALIGNED": 16}
+
+
+def compile_for_hopper(constants: dict[str, Any]) -> str:
+    """PTX of the kernel with these compile-time constants."""
+    from acmserve.kernels import strided
+
+    kernel = importlib.reload(strided).move_kernel
+    given = {"TILE_TOKENS": 16, "TILE_REST": 128, "stride_dim": 1, **constants}
+    runtime = {"layers": "*i64", "tokens": "*i64", "turns": "*fp32", "num_tokens": "i32", "num_segments": "i32"}
+    signature = {**runtime, "num_turns": "i32", **dict.fromkeys(given, "constexpr")}
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+    source = ASTSource(kernel, signature, given, aligned)
+    return str(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"])
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize(
+    ("geometry", "dtype"),
+    [(LLAMA, BF16), (GPTJ, BF16), (DEEPSEEK, BF16), (LLAMA, FP8)],
+    ids=["NeoX", "GPT-J", "MLA", "fp8"],
+)
+def test_keys_and_values_travel_in_whole_vectors(geometry: dict[str, Any], dtype: dict[str, Any]) -> None:
+    ptx = compile_for_hopper({**geometry, **dtype})
+    stores = re.findall(r"st\.global\S*", ptx)
+    assert stores
+    assert all(re.search(r"v[24]\.b32$", store) for store in stores), stores
+    assert not re.search(r"ld\.global\S*\.b(8|16)\b", ptx)
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+def test_without_alignment_it_compiles_to_narrow_loads() -> None:
+    """Control: what the hint is worth, and a cache with odd strides is still served."""
+    ptx = compile_for_hopper({**LLAMA, **BF16, "ALIGNED": 1})
+    assert "st.global.b16" in ptx
