@@ -36,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(
         f"Time to first token after a context edit: P={sizes.prefix} F={sizes.folded} S={sizes.suffix} "
-        f"M={sizes.marker} N={sizes.new} tokens, median of {num_repetitions}.\n{one_line(machine)}, {folder.name}",
+        f"M={sizes.marker} N={sizes.new} tokens, medians of {num_repetitions} repetitions of {sizes.rounds} rounds.\n"
+        f"{one_line(machine)}, {folder.name}",
         flush=True,
     )
     measured = Measured()
@@ -77,7 +78,7 @@ def as_table(measured: Measured) -> list[str]:
         ratio = measured.median(case) / measured.median(base)
         verdict = "met" if ratio <= target else "missed"
         rows.append(f"{case} / {base}: {ratio:.3f} (target {target:.3f} or less: {verdict})")
-    num = len(measured.seconds[FOLD])
+    num = len(measured.seconds[STOCK])
     rows.append(f"first token under reuse equals exact: {measured.num_reuse_agrees} of {num}")
     return rows
 

@@ -6,11 +6,12 @@
     stock     the same two prompts, without a session, in an engine without acmserve
     history2  [ P ][  F1 ][     S1     ][  F2 ][     S2     ]
     two holes [ P ][M][     S1     ][M][     S2     ][N]                               M, M and N are new
-    append    [ P ][M][            S            ]  then  + [M+N new tokens]            the floor of `fold`
+    append    [ P ][m][            S            ]  then  + [M+N new tokens]            the floor of `fold`
     append 2  the same, then other [M+M+N new tokens]                                  the floor of `two holes`
 
 Every repetition reads other text (the bundled conversation, begun elsewhere) under other salts, so nothing is found
-in a cache that an earlier repetition filled.
+in a cache that an earlier repetition filled. Each has several rounds with their own markers and messages: a round is
+short, its cases follow each other closely, and what the machine does meanwhile hits all of them alike.
 """
 
 from __future__ import annotations
@@ -24,18 +25,24 @@ _STRIDE = 397
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Tokens of prefix, folded text, suffix, marker, and new message."""
+    """Tokens of prefix, folded text, suffix, marker, and new message; rounds of one repetition."""
 
     prefix: int = 500
     folded: int = 2000
     suffix: int = 3000
     marker: int = 20
     new: int = 30
+    rounds: int = 3
 
     @property
     def needed(self) -> int:
         """Tokens of text that one repetition takes without using any twice."""
-        return self.prefix + self.folded + self.suffix + 3 * self.marker + self.new
+        return self.prefix + self.folded + self.suffix + self.marker + self.rounds * self.round
+
+    @property
+    def round(self) -> int:
+        """New tokens of one round: three markers and a message."""
+        return 3 * self.marker + self.new
 
     def as_dict(self) -> dict[str, int]:
         """For reports."""
@@ -52,15 +59,22 @@ class EditCase:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """The four cases that are timed right after each other."""
+
+    append: EditCase
+    fold: EditCase
+    append_two: EditCase
+    two_holes: EditCase
+
+
+@dataclass(frozen=True, slots=True)
 class Repetition:
-    """All cases of one repetition, and the key that separates its caches from the others'."""
+    """The rounds of one repetition, and the key that separates its caches from the others'."""
 
     key: str
     num_suffix: int
-    fold: EditCase
-    two_holes: EditCase
-    append: EditCase
-    append_two: EditCase
+    rounds: tuple[Round, ...]
 
 
 def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetition:
@@ -72,23 +86,25 @@ def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetitio
         raise ValueError(f"the text has {len(text)} tokens, a repetition needs {sizes.needed}")
     start = number * _STRIDE % len(text)
     ring = tuple(text[start:]) + tuple(text[:start])
-    prefix, rest = ring[: sizes.prefix], ring[sizes.prefix :]
-    folded, rest = rest[: sizes.folded], rest[sizes.folded :]
-    suffix, rest = rest[: sizes.suffix], rest[sizes.suffix :]
-    markers = rest[: sizes.marker], rest[sizes.marker : 2 * sizes.marker]
-    spare = rest[2 * sizes.marker : 3 * sizes.marker]
-    new = rest[3 * sizes.marker : 3 * sizes.marker + sizes.new]
+    old, rest = ring[: sizes.prefix + sizes.folded + sizes.suffix], ring[sizes.prefix + sizes.folded + sizes.suffix :]
+    marker, rest = rest[: sizes.marker], rest[sizes.marker :]
+    news = [rest[index * sizes.round : (index + 1) * sizes.round] for index in range(sizes.rounds)]
+    return Repetition(f"bench-{number}", sizes.suffix, tuple(_plan_round(old, marker, new, sizes) for new in news))
+
+
+def _plan_round(old: Tokens, marker: Tokens, new: Tokens, sizes: Sizes) -> Round:
+    prefix, folded, suffix = old[: sizes.prefix], old[sizes.prefix : -sizes.suffix], old[-sizes.suffix :]
     half_f, half_s = sizes.folded // 2, sizes.suffix // 2
-    edited = prefix + markers[0] + suffix
-    return Repetition(
-        key=f"bench-{number}",
-        num_suffix=sizes.suffix,
-        fold=EditCase(prefix + folded + suffix, edited + new, sizes.marker + sizes.new),
+    first, second, third = (new[index * sizes.marker : (index + 1) * sizes.marker] for index in range(3))
+    message = new[3 * sizes.marker :]
+    edited = prefix + marker + suffix
+    return Round(
+        append=EditCase(edited, edited + message + first, sizes.marker + sizes.new),
+        fold=EditCase(old, prefix + first + suffix + message, sizes.marker + sizes.new),
+        append_two=EditCase(edited, edited + second + message + third, 2 * sizes.marker + sizes.new),
         two_holes=EditCase(
             prefix + folded[:half_f] + suffix[:half_s] + folded[half_f:] + suffix[half_s:],
-            prefix + markers[0] + suffix[:half_s] + markers[1] + suffix[half_s:] + new,
+            prefix + first + suffix[:half_s] + second + suffix[half_s:] + message,
             2 * sizes.marker + sizes.new,
         ),
-        append=EditCase(edited, edited + new + markers[1], sizes.marker + sizes.new),
-        append_two=EditCase(edited, edited + markers[1] + new + spare, 2 * sizes.marker + sizes.new),
     )

@@ -1,14 +1,15 @@
 """One repetition of `acmserve bench edit`: two engines take turns, times are kept, and every answer is checked.
 
-    append         a plain append of as many new tokens on the same engine: the floor of the fold
-    append 2       likewise, as many new tokens as the two holes need: their floor
-    fold           under `reuse`
-    fold, exact    the same prompt under `exact`, in the same session: KV that was moved must not answer it
-    two holes      under `reuse`
-    fold, stock    the same prompt in the engine without acmserve
+    append            a plain append of as many new tokens on the same engine: the floor of the fold
+    fold              under `reuse`
+    append, 2 markers a plain append of as many new tokens as the two holes need: their floor
+    two holes         under `reuse`
+                      these four follow each other in every round
+    fold, exact       the same prompt under `exact`, in the same session: KV that was moved must not answer it
+    fold, stock       the same prompt in the engine without acmserve
 
-A history is always read right before its edit, untimed. Failures are collected, not raised, so that a report names
-all of them.
+A history is always read right before its edit, untimed, by a session of its own; from the second round on its KV is
+found in the cache. Failures are collected, not raised, so that a report names all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.bench.edit_plan import EditCase, Repetition, Tokens
+from acmserve.bench.edit_plan import EditCase, Repetition, Round, Tokens
 from acmserve.bench.engine import Ask, Reply
 from acmserve.bench.engine_process import EngineProcess
 
@@ -36,6 +37,7 @@ class Measured:
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     num_reuse_agrees: int = 0
+    first_tokens: list[Tokens] = field(default_factory=list)
 
     def median(self, case: str) -> float:
         """Median seconds to first token."""
@@ -44,31 +46,39 @@ class Measured:
 
 def run_repetition(ours: EngineProcess, stock: EngineProcess, plan: Repetition, measured: Measured) -> None:
     """Ask for every case of `plan` and add the outcome to `measured`."""
-    _history_then_edit(ours, plan, plan.append, APPEND, "exact", measured)
-    _timed(ours, _session_ask(plan, plan.append_two.prompt, APPEND, "exact"), APPEND_TWO, measured)
-    stock.ask(Ask(plan.fold.history, salt=plan.key))
-    expected = _timed(stock, Ask(plan.fold.prompt, salt=plan.key), STOCK, measured)
-    fold = _history_then_edit(ours, plan, plan.fold, FOLD, "reuse", measured)
-    exact = _timed(ours, _session_ask(plan, plan.fold.prompt, FOLD, "exact"), EXACT, measured)
-    two_holes = _history_then_edit(ours, plan, plan.two_holes, TWO_HOLES, "reuse", measured)
+    for number, cases in enumerate(plan.rounds):
+        _run_round(ours, plan, cases, number, measured)
+    fold = plan.rounds[0].fold
+    exact = _timed(ours, _session_ask(plan, fold.prompt, FOLD, 0, "exact"), EXACT, measured)
+    stock.ask(Ask(fold.history, salt=plan.key))
+    expected = _timed(stock, Ask(fold.prompt, salt=plan.key), STOCK, measured)
     if exact.token_ids != expected.token_ids:
         measured.failures.append(
             f"{plan.key}: after the fold exact gave token {exact.token_ids}, the stock engine {expected.token_ids}"
         )
+    measured.num_reuse_agrees += measured.first_tokens[-len(plan.rounds)] == expected.token_ids
+
+
+def _run_round(ours: EngineProcess, plan: Repetition, cases: Round, number: int, measured: Measured) -> None:
+    _history_then_edit(ours, plan, cases.append, APPEND, number, "exact", measured)
+    fold = _history_then_edit(ours, plan, cases.fold, FOLD, number, "reuse", measured)
+    _timed(ours, _session_ask(plan, cases.append_two.prompt, APPEND, number, "exact"), APPEND_TWO, measured)
+    two_holes = _history_then_edit(ours, plan, cases.two_holes, TWO_HOLES, number, "reuse", measured)
     _check_moved(FOLD, fold, plan, measured)
     _check_moved(TWO_HOLES, two_holes, plan, measured)
-    measured.num_reuse_agrees += fold.token_ids == expected.token_ids
+    measured.first_tokens.append(fold.token_ids)
 
 
 def _history_then_edit(
-    engine: EngineProcess, plan: Repetition, case: EditCase, name: str, fidelity: str, measured: Measured
+    engine: EngineProcess, plan: Repetition, case: EditCase, name: str, number: int, fidelity: str, measured: Measured
 ) -> Reply:
-    engine.ask(_session_ask(plan, case.history, name, fidelity))
-    return _timed(engine, _session_ask(plan, case.prompt, name, fidelity), name, measured)
+    engine.ask(_session_ask(plan, case.history, name, number, fidelity))
+    return _timed(engine, _session_ask(plan, case.prompt, name, number, fidelity), name, measured)
 
 
-def _session_ask(plan: Repetition, tokens: Tokens, name: str, fidelity: str) -> Ask:
-    return Ask(tokens, salt=f"{plan.key} {name}", session_id=f"{plan.key} {name}", fidelity=fidelity)
+def _session_ask(plan: Repetition, tokens: Tokens, name: str, number: int, fidelity: str) -> Ask:
+    session_id = f"{plan.key} {name} {number}"
+    return Ask(tokens, salt=f"{plan.key} {name}", session_id=session_id, fidelity=fidelity)
 
 
 def _timed(engine: EngineProcess, ask: Ask, name: str, measured: Measured) -> Reply:
