@@ -73,10 +73,6 @@ class EditPlan:
         return self.keep.num_tokens if self.keep else 0
 
     @property
-    def num_moved(self) -> int:
-        return sum(move.num_tokens for move in self.moves)
-
-    @property
     def num_holes(self) -> int:
         """Computed pieces that stand before a move."""
         pieces = self.pieces()

@@ -172,10 +172,6 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         copies, self._copies = tuple(self._copies), []
         return StepMetadata(StepCopies(copies))
 
-    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        """Single-group form of `request_finished_all_groups`."""
-        return self.request_finished_all_groups(request, (block_ids,))
-
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:

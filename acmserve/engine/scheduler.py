@@ -98,6 +98,8 @@ class Jumps:
         `waiting` yields the queued requests in the order in which vLLM will look at them.
         """
         self._considered.clear()
+        if not any(session.segments for session, _ in self._sessions.values()):
+            return
         self._num_reserved = self._count_growth(running)
         for request in running:
             session = self.get(request.request_id)
@@ -223,6 +225,7 @@ class Jumps:
         if session is not None:
             self._admitted.add(request_id)
             session.account.admit(session.num_hit)
+            session.carry_out(0, session.num_hit)
 
     def on_preempted(self, request: Request) -> int:
         """The request is about to lose its blocks; call before vLLM resets its counts.
