@@ -1,7 +1,7 @@
 """Every exception that acmserve raises, as one tree.
 
-A caller who embeds the engine catches `AcmError`; the server maps `InvalidRequest` to HTTP 400 and nothing else.
-Messages name the bad value and the remedy.
+A caller who embeds the engine catches `AcmError`; the server maps `InvalidRequest` to HTTP 400, its two subclasses to
+404 and 409, and `Unavailable` to 503. Messages name the bad value and the remedy.
 """
 
 from __future__ import annotations
@@ -14,13 +14,28 @@ class AcmError(Exception):
 class InvalidRequest(AcmError, ValueError):
     """A request carries a value that acmserve cannot accept; a `ValueError`, which vLLM's server answers with 400.
 
-    `field` is the dotted path of the offending field (`acm.fidelity`), for the error body of the server.
+    `field` is the dotted path of the offending field (`acm.fidelity`), for the error body of the server; `remedy` says
+    what to do instead where the message does not say it already. Inside a tool call the field is the argument's name,
+    and message and remedy become the tool's result, so that the model can go on.
     """
 
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
+    def __init__(self, field: str, message: str, remedy: str = "") -> None:
+        super().__init__(f"{field}: {message}" + (f" {remedy}" if remedy else ""))
         self.field = field
         self.message = message
+        self.remedy = remedy
+
+
+class NotFound(InvalidRequest):
+    """The session, fragment, search result or tool that a request names does not exist."""
+
+
+class Conflict(InvalidRequest):
+    """The request is well formed, but the state of the session forbids it; nothing was changed."""
+
+
+class Unavailable(AcmError):
+    """A model that the server needs for an answer (for summaries, for embeddings) did not give one: HTTP 503."""
 
 
 class EngineMismatch(AcmError):

@@ -21,30 +21,38 @@ _MAX_ECHO_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:
-    """A validated session request; `fidelity` None means the default of the engine."""
+    """A validated session request; `fidelity` None means the default of the engine.
+
+    `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
+    redaction reaches the KV cache.
+    """
 
     session_id: str
     fidelity: str | None = None
+    forget: bool = False
 
-    def as_acm(self) -> dict[str, str]:
+    def as_acm(self) -> dict[str, str | bool]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
-        acm = {"session_id": self.session_id}
+        acm: dict[str, str | bool] = {"session_id": self.session_id}
         if self.fidelity is not None:
             acm["fidelity"] = self.fidelity
+        if self.forget:
+            acm["forget"] = True
         return acm
 
 
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
-    """Validate an engine-level `acm` object `{"session_id": str, "fidelity": "exact" | "reuse" (optional)}`.
+    """Validate an engine-level `acm` object `{"session_id": str, "fidelity": "exact" | "reuse", "forget": bool}`.
 
-    Raises InvalidRequest with the dotted path below `field`.
+    All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
     """
-    acm = check_object(value, field, known=("session_id", "fidelity"))
+    acm = check_object(value, field, known=("session_id", "fidelity", "forget"))
     if acm.get("session_id") is None:
         raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
     return SessionParams(
         check_session_id(acm["session_id"], f"{field}.session_id"),
         check_fidelity(acm.get("fidelity"), f"{field}.fidelity"),
+        _check_forget(acm.get("forget"), f"{field}.forget"),
     )
 
 
@@ -70,6 +78,13 @@ def check_fidelity(value: object, field: str) -> str | None:
     if not isinstance(value, str) or value not in FIDELITIES:
         raise InvalidRequest(field, f"unknown fidelity {_echo(value)}; choose {_listing(FIDELITIES)}")
     return value
+
+
+def _check_forget(value: object, field: str) -> bool:
+    """Booleans only, None for "not given": a redaction that was misread must not look like one that was done."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(field, f"must be true or false, not {_echo(value)}")
+    return bool(value)
 
 
 def check_object(value: object, field: str, known: Collection[str]) -> Mapping[str, Any]:

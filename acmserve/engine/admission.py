@@ -24,11 +24,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What a session request asked for; `refusal` says why nothing can be reused for this one, else None."""
+    """What a session request asked for; `refusal` says why nothing can be reused for this one, else None.
+
+    `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
+    """
 
     owner: Owner
     fidelity: str
     refusal: str | None
+    forget: bool = False
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -56,7 +60,7 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     if params is None or request.sampling_params is None:
         return None
     owner = (params.session_id, request.cache_salt)
-    return SessionTerms(owner, params.fidelity or default_fidelity, _find_refusal(request))
+    return SessionTerms(owner, params.fidelity or default_fidelity, _find_refusal(request), params.forget)
 
 
 def may_be_source(request: Request) -> bool:

@@ -11,7 +11,8 @@ compares every seam with what this file was written against; when one does not f
     Scheduler._preempt_request                  arm the plan again
     Scheduler._free_cow_retained_blocks         release pinned sources behind the copy (vLLM's copy-on-write fence)
     Request._block_hasher                       lineage keys
-    BlockPool._insert_block_hash, ._maybe_evict_cached_block     keep a partial block findable, give it up
+    Scheduler.reset_prefix_cache                a reset cache has no sources
+    BlockPool._insert_block_hash, ._maybe_evict_cached_block     keep a partial block findable, give it up, forget
     Worker.get_kv_connector_handshake_metadata  look at the loaded model before the worker reports
     InputProcessor.process_inputs               refuse malformed sessions in the front end
 
@@ -26,7 +27,7 @@ import importlib.metadata
 import inspect
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from acmserve.errors import EngineMismatch
@@ -94,6 +95,7 @@ def _expected_seams() -> dict[tuple[type, str], tuple[str, ...]]:
         (Scheduler, "_preempt_request"): ("self", "request", "timestamp"),
         (Scheduler, "update_from_output"): ("self", "scheduler_output", "model_runner_output"),
         (Scheduler, "_free_cow_retained_blocks"): ("self", "blocks", "fence_seq"),
+        (Scheduler, "reset_prefix_cache"): ("self", "reset_running_requests", "reset_connector"),
         (Request, "update_block_hashes"): ("self",),
         (BlockPool, "get_cached_block"): ("self", "block_hash", "kv_cache_group_ids"),
         (BlockPool, "_insert_block_hash"): ("self", "block_hash_with_group_id", "block", "num_tokens"),
@@ -170,6 +172,13 @@ class JumpSchedulerMixin(_Base):
                 if session is not None and output.kv_transfer_params is None:
                     output.kv_transfer_params = session.answer()
         return outputs
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        done = bool(super().reset_prefix_cache(*args, **kwargs))
+        if done and self._jumps is not None:
+            # vLLM tells a connector only when `reset_connector` is set; ours has nothing but names of the cache's KV.
+            cast("AcmConnector", self.connector).reset_cache()
+        return done
 
     def _resend_as_new(self, scheduler_output: SchedulerOutput, request_ids: list[str]) -> None:
         """Runner V2 keeps computed counts on the device and loads them for new requests only (gpu/model_runner.py)."""
@@ -284,6 +293,18 @@ def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
 
     blocks = pool.get_cached_block(BlockHash(key), [0])
     return blocks[0] if blocks else None
+
+
+def evict_keys(pool: BlockPool, keys: Iterable[bytes]) -> None:
+    """Take every block that is registered under one of `keys` out of the prefix-cache index.
+
+    vLLM does not deduplicate, so a key may name several blocks. A block that a request uses stays with it and loses
+    its hash, as in `BlockPool.evict_blocks`: nobody new finds it, and it is handed out first once it is free.
+    """
+    for key in keys:
+        block = cached_block(pool, key)
+        while block is not None and pool._maybe_evict_cached_block(block):
+            block = cached_block(pool, key)
 
 
 def register_tail(pool: BlockPool, block_id: int, key: bytes, num_tokens: int) -> bool:

@@ -14,6 +14,7 @@ from acmserve.edit.session_params import check_fidelity
 from acmserve.errors import InvalidRequest
 
 CONNECTOR_NAME = "AcmConnector"
+SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
 _MIB = 2**20
 
 
@@ -40,6 +41,7 @@ class EngineConfig:
         """Read `kv_connector_extra_config`; raises `InvalidRequest` naming the key."""
         where = "kv_connector_extra_config"
         known = {field.name: field for field in fields(cls)}
+        extra = {key: value for key, value in extra.items() if key != SERVER_SECTION}
         for key, value in extra.items():
             if key not in known:
                 raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")

@@ -30,12 +30,13 @@ from acmserve.edit.source import Source, tail_digest
 from acmserve.engine import compat
 from acmserve.engine.admission import SessionTerms, may_be_source, read_terms
 from acmserve.engine.config import EngineConfig
+from acmserve.engine.forgetting import FORGOTTEN, forget_session, withdraw
 from acmserve.engine.hasher import LineageHasher
 from acmserve.engine.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.receipt import Account
 from acmserve.engine.scheduler import Jumps
-from acmserve.engine.session_request import SessionRequest
-from acmserve.engine.sources import SourceStore, StoreLimits
+from acmserve.engine.session_request import SessionRequest, plan_segments
+from acmserve.engine.sources import Owner, SourceStore, StoreLimits
 from acmserve.engine.step import Copy, StepCopies
 from acmserve.engine.worker import Abilities, Mover
 
@@ -122,17 +123,33 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         refusal = terms.refusal or (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
         move_refusal = refusal or self.abilities.move_refusal
         session = SessionRequest(request.request_id, terms.owner, terms.fidelity, Account(request.num_prompt_tokens))
+        forgotten = self._forget(request, terms.owner) if terms.forget else ()
         sources: tuple[Source, ...] = ()
         plan = EditPlan(request.num_prompt_tokens)
         if refusal is None:
             sources = self.store.get(terms.owner)
             plan = self._plan(request, terms, sources, allow_moves=move_refusal is None)
         if terms.fidelity != "exact":
-            session.fallback_reason = move_refusal
+            session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
         self.jumps.add(session, request, plan, sources)
         if session.marks and self.lineage_keys:
             hasher = LineageHasher(self._hash_function, self._block_size, session.marks)
             compat.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
+
+    def _forget(self, request: Request, owner: Owner) -> tuple[Source, ...]:
+        """The forgotten sources of `owner`; none where acmserve keeps no KV reusable in the first place."""
+        if not self.attached or self.abilities.copy_refusal is not None:
+            return ()
+        prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
+        return forget_session(owner, prompt, self.store, self.jumps, self._hash_function)
+
+    def _forgotten_reason(self, request: Request, terms: SessionTerms, forgotten: tuple[Source, ...]) -> str | None:
+        """`FORGOTTEN` when the forgotten sources would have served this request with moved KV, else None."""
+        if not forgotten:
+            return None
+        plan = self._plan(request, terms, forgotten, allow_moves=True)
+        _, marks = plan_segments(plan, forgotten, terms.owner)
+        return FORGOTTEN if marks else None
 
     def _plan(
         self, request: Request, terms: SessionTerms, sources: tuple[Source, ...], *, allow_moves: bool
@@ -179,7 +196,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         session = self.jumps.remove(request.request_id)
         if session is None:
             return False, None
-        if self.attached and self.abilities.copy_refusal is None and may_be_source(request):
+        hidden = withdraw(session, request, self.jumps)
+        if not hidden and self.attached and self.abilities.copy_refusal is None and may_be_source(request):
             self._record_source(session, request, block_ids[0])
         self._stats.add(session.settle())
         return False, session.answer()
@@ -206,6 +224,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def _release_tail(self, source: Source) -> None:
         if source.tail_key is not None:
             compat.release_tail(self.jumps.pool, source.tail_key)
+
+    def reset_cache(self) -> bool:
+        """The engine's prefix cache was reset: what the sources name is gone."""
+        self.store.clear()
+        return True
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         """Token counts since the last call."""

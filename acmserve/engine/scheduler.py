@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from acmserve.edit.plan import EditPlan
     from acmserve.edit.source import Source
+    from acmserve.engine.sources import Owner
 
 SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
@@ -75,6 +76,10 @@ class Jumps:
     def get(self, request_id: str) -> SessionRequest | None:
         entry = self._sessions.get(request_id)
         return entry[0] if entry else None
+
+    def of_owner(self, owner: Owner) -> list[tuple[SessionRequest, Request]]:
+        """The live requests of one session, waiting or running."""
+        return [entry for entry in self._sessions.values() if entry[0].owner == owner]
 
     def add(self, session: SessionRequest, request: Request, plan: EditPlan, sources: tuple[Source, ...]) -> None:
         """A session request arrived with its plan."""

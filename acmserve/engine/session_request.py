@@ -44,7 +44,11 @@ class Segment:
 
 @dataclass(slots=True)
 class SessionRequest:
-    """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused."""
+    """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused.
+
+    `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
+    that one on, and it does not become a source.
+    """
 
     request_id: str
     owner: Owner
@@ -56,6 +60,7 @@ class SessionRequest:
     num_hit: int = 0
     planned: tuple[Segment, ...] = ()
     taken_back: list[int] = field(default_factory=list)
+    hidden_from: int | None = None
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
 
@@ -127,7 +132,8 @@ class SessionRequest:
             self.fallback_reason = self.fallback_reason or reason
         if end < segment.dst_end:
             return None
-        gone = [mark for mark in self.marks if start <= mark.position < end]
+        # A mark of no tokens hides a forgotten request; no segment put it there.
+        gone = [mark for mark in self.marks if start <= mark.position < end and mark.num_tokens]
         self.marks[:] = [mark for mark in self.marks if mark not in gone]
         self.taken_back += [mark.position for mark in gone]
         return min((mark.position for mark in gone), default=None)

@@ -68,11 +68,13 @@ class SourceStore:
         while len(self._sessions) > self.limits.max_sessions or self._num_bytes > self.limits.max_bytes:
             self._drop_oldest()
 
-    def forget(self, owner: Owner) -> None:
-        """Drop everything of `owner`; unknown owners are fine."""
-        for source in list(self._sessions.get(owner, ())):
+    def forget(self, owner: Owner) -> tuple[Source, ...]:
+        """Drop everything of `owner`; returns what was dropped, newest first. Unknown owners are fine."""
+        dropped = tuple(reversed(self._sessions.get(owner, ())))
+        for source in dropped:
             self._drop(self._sessions[owner], source)
         self._sessions.pop(owner, None)
+        return dropped
 
     def clear(self) -> None:
         """Drop everything, for instance when the engine's prefix cache was reset."""

@@ -61,9 +61,10 @@ class Engine:
         salt: str | None = None,
         max_tokens: int = 1,
         num_logprobs: int = 20,
+        forget: bool = False,
     ) -> Answer:
         (answer,) = self.ask_all(
-            [(tokens, session, fidelity)], salt=salt, max_tokens=max_tokens, num_logprobs=num_logprobs
+            [(tokens, session, fidelity)], salt=salt, max_tokens=max_tokens, num_logprobs=num_logprobs, forget=forget
         )
         return answer
 
@@ -74,6 +75,7 @@ class Engine:
         salt: str | None = None,
         max_tokens: int = 1,
         num_logprobs: int = 20,
+        forget: bool = False,
     ) -> list[Answer]:
         """Several requests at once: (tokens, session, fidelity) each."""
         prompts = []
@@ -84,6 +86,7 @@ class Engine:
                 prompt["cache_salt"] = salt
             prompts.append(prompt)
             acm = {"session_id": session} | ({"fidelity": fidelity} if fidelity else {})
+            acm |= {"forget": True} if forget else {}
             extra = {"kv_transfer_params": {"acm": acm}} if session is not None else None
             params.append(
                 SamplingParams(

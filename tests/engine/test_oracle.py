@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+from acmserve.edit.forecast import ServedTokens, forecast
 from tests.engine.edits import Tokens, cut, insert, swap, text
 from tests.engine.engine import TINY_SETTINGS, Engine, start_engine
 from tests.engine.tiny_model import TINY_MODELS
@@ -41,6 +43,7 @@ BLOCK_SIZES = {
     "llama3": (32,),
     "yarn": (128,),
 }
+MAX_BLOCK_SIZE = 128
 ENGINES = [(model, block_size) for model in TINY_MODELS for block_size in BLOCK_SIZES[model.name]]
 
 
@@ -81,6 +84,27 @@ def test_prompt_ends_around_a_block(engine: Engine, offset: int) -> None:
     assert moved.distance(exact) <= MAX_DIFFERENCE
     assert moved.receipt is not None
     assert moved.receipt["moved_tokens"] > 200
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_the_forecast_is_the_receipt(engine: Engine, kind: str) -> None:
+    """Token for token under `reuse`; under `exact` what is kept of a block with moved KV is rounded down to a block."""
+    session = f"f-{kind}"
+    served = ServedTokens()
+    for context, fidelity in [(HISTORY, "reuse"), *((c, "reuse") for c in EDITS[kind]), (EDITS[kind][-1], "exact")]:
+        prompt = np.array([*context, *NEW], dtype=np.int32)
+        foretold = forecast(prompt, served, fidelity, min_move_tokens=16)
+        receipt = engine.ask(prompt.tolist(), session, fidelity, salt=session).receipt
+        assert receipt is not None
+        moves = [(move["dst_start"], move["src_start"], move["num_tokens"]) for move in receipt["moves"]]
+        if fidelity == "reuse":
+            counts = receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"]
+            assert (foretold.num_kept, foretold.num_moved, foretold.num_computed) == counts
+            assert [(move.dst_start, move.src_start, move.num_tokens) for move in foretold.moves] == moves
+        else:
+            assert foretold.moves == ()
+            assert 0 <= foretold.num_kept - receipt["kept_tokens"] < MAX_BLOCK_SIZE
+        served = served.after(prompt, receipt["kept_tokens"], moves)
 
 
 def test_append_recomputes_no_old_token(engine: Engine) -> None:

@@ -68,6 +68,24 @@ def test_exact_fold_is_token_identical_to_stock(
     assert ours.receipt["kept_tokens"] == 300
 
 
+def test_a_redaction_is_token_identical_to_stock(
+    smollm2_engine: Engine, stock_engine: Engine, history: Tokens, folded: Tokens, new_turn: Tokens
+) -> None:
+    """Folded under `reuse` first, so that the text behind the redaction was moved from where the secret was seen."""
+    smollm2_engine.ask(history, "redact", "reuse", salt="redact")
+    moved = smollm2_engine.ask([*folded, *new_turn], "redact", "reuse", salt="redact")
+    assert moved.receipt is not None
+    assert moved.receipt["moved_tokens"] == 500
+    for context in ([*folded, *new_turn], [*history, *new_turn]):
+        forget = context[: len(folded)] == folded
+        ours = smollm2_engine.ask(
+            context, "redact", "exact", salt="redact", max_tokens=NUM_ANSWER_TOKENS, forget=forget
+        )
+        assert ours.token_ids == stock_engine.ask(context, salt="redact", max_tokens=NUM_ANSWER_TOKENS).token_ids
+        assert ours.receipt is not None
+        assert ours.receipt["kept_tokens"] <= 300, "KV behind the redaction came from somewhere"
+
+
 def test_restore_is_bit_exact_and_computes_no_old_token(
     smollm2_engine: Engine, history: Tokens, folded: Tokens, new_turn: Tokens
 ) -> None:

@@ -15,6 +15,7 @@ Kind = Literal[
     "overlap",  # two writes, or a copy's source and a write, meet in one slot
     "blocks",  # reference counts or free blocks do not add up
     "output",  # a client got other tokens than the model sampled
+    "forgotten",  # KV that a session was told to forget can still be found
     "receipt",  # a receipt does not add up
     "integrity",  # the connector's own check_integrity raised
     "stuck",  # requests are left and nothing moves

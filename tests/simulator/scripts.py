@@ -42,6 +42,7 @@ class Turn:
     at_step: int = 0
     after: str | None = None
     abort_after_steps: int | None = None
+    forget: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,17 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
         if rng.random() < 0.4:
             turns += _twin(rng, session)
     reset_at_steps = tuple(rng.sample(range(150), 2)) if rng.random() < 0.1 else ()
-    return Script(seed, machine, tuple(turns), reset_at_steps)
+    return Script(seed, machine, _with_redactions(seed, turns) if acmserve else tuple(turns), reset_at_steps)
+
+
+def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
+    """Some session requests forget what their session was served, drawn apart as the settings are.
+
+    Also while others of the session wait or run, and on prompts that repeat all of the old text.
+    """
+    rng = random.Random(f"redactions of {seed}")
+    share = rng.choice((0.0, 0.1, 0.3))
+    return tuple(replace(turn, forget=turn.session is not None and rng.random() < share) for turn in turns)
 
 
 def _settings(seed: int) -> dict[str, Any]:

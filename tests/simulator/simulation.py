@@ -26,6 +26,7 @@ from vllm.v1.request import Request, RequestStatus
 from acmserve.errors import IntegrityError
 
 from .failure import SimulationFailure, ensure
+from .forgetting import Forgetting
 from .machine import BlockHasher, Factory, block_hasher
 from .runner import Runner, RunnerV1, RunnerV2
 from .scripts import Script, Turn
@@ -49,6 +50,9 @@ class Report:
     num_turned_tokens: int = 0
     num_moved_requests: int = 0
     num_requests_with_holes: int = 0
+    num_forgets: int = 0
+    num_forgotten_keys: int = 0
+    num_forgets_beside_live_requests: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
     fallback_reasons: Counter[str] = field(default_factory=Counter)
 
@@ -83,6 +87,7 @@ class Simulation:
         self._waiting = list(script.turns)
         self._readers: dict[str, Reader] = {}
         self._sent_at: dict[str, int] = {}
+        self._num_forgets: Counter[tuple[str, str | None]] = Counter()
         self._num_delivered: Counter[str] = Counter()
         self._preempted: set[str] = set()
         self._ended: set[str] = set()
@@ -145,17 +150,27 @@ class Simulation:
                 self._send(turn)
 
     def _send(self, turn: Turn) -> None:
-        owner = (turn.session, turn.salt) if turn.session is not None else None
-        reuse = owner is not None and (turn.fidelity or self._default_fidelity) == "reuse"
+        """Send a request. One that forgets opens a new life of its session, and may not meet moved KV itself."""
+        forgetting = Forgetting(self.scheduler, turn) if turn.forget else None
+        owner = None
+        if turn.session is not None:
+            self._num_forgets[turn.session, turn.salt] += turn.forget
+            owner = (turn.session, turn.salt, self._num_forgets[turn.session, turn.salt])
+        reuse = owner is not None and not turn.forget and (turn.fidelity or self._default_fidelity) == "reuse"
         reader = Reader(turn.request_id, Sequence(self._truth, turn.salt, turn.prompt), owner, reuse)
         self._readers[turn.request_id] = reader
         self._sent_at[turn.request_id] = self.report.num_steps
         self.worker.admit(reader)
         self.scheduler.add_request(self._request(turn))
+        if forgetting is not None:
+            self.report.num_forgets += 1
+            self.report.num_forgotten_keys += forgetting.check()
+            self.report.num_forgets_beside_live_requests += forgetting.num_live > 0
 
     def _request(self, turn: Turn) -> Request:
         """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
-        acm = {"session_id": turn.session, "fidelity": turn.fidelity}
+        acm = {"session_id": turn.session, "fidelity": turn.fidelity, "forget": turn.forget}
+        in_acm = turn.fidelity is not None or turn.forget
         return Request(
             request_id=turn.request_id,
             prompt_token_ids=list(turn.prompt),
@@ -163,13 +178,13 @@ class Simulation:
                 temperature=0.0,
                 max_tokens=turn.max_tokens,
                 stop_token_ids=list(turn.stop_tokens),
-                extra_args={"kv_transfer_params": {"acm": acm}} if turn.fidelity is not None else None,
+                extra_args={"kv_transfer_params": {"acm": acm}} if in_acm else None,
             ),
             pooling_params=None,
             arrival_time=float(len(self._readers)),
             cache_salt=turn.salt,
             priority=turn.priority,
-            session_id=turn.session if turn.fidelity is None else None,
+            session_id=None if in_acm else turn.session,
             block_hasher=self._hasher,
         )
 
@@ -207,6 +222,7 @@ class Simulation:
         ensure(kept + moved + computed == receipt["prompt_tokens"] == len(turn.prompt), "receipt", where)
         ensure(sum(move["num_tokens"] for move in receipt["moves"]) == moved, "receipt", f"moves of {where}")
         ensure(receipt["fidelity"] == (turn.fidelity or self._default_fidelity), "receipt", where)
+        ensure(not (turn.forget and moved), "receipt", f"moved although it forgets: {where}")
         if turn.request_id not in self._preempted:
             ensure(computed == len(ledger.computed), "receipt", f"worker computed {len(ledger.computed)}; {where}")
             ensure(moved >= ledger.num_turned, "receipt", f"worker turned {ledger.num_turned} tokens; {where}")

@@ -33,10 +33,13 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_moved_requests > 100
     assert report.num_requests_with_holes > 50
     assert report.num_turned_tokens > 3000
-    assert {"None", "kv_cache_full", "source_evicted"} <= set(report.fallback_reasons)
+    assert report.num_forgets_beside_live_requests > 50
+    assert report.num_forgotten_keys > 1000
+    assert {"None", "kv_cache_full", "source_evicted", "forgotten"} <= set(report.fallback_reasons)
 
 
-def _first_failure(factory: Factory, mode: Mode) -> Kind | None:
+def first_failure(factory: Factory, mode: Mode) -> Kind | None:
+    """How the first of the scripts that fails does so; the negative controls ask."""
     for seed in seeds(30):
         script = random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=True)
         try:
@@ -61,14 +64,14 @@ def test_negative_control(
 ) -> None:
     """With one of the engine's safeguards off, the simulator trips."""
     monkeypatch.setattr(part, switch, False)
-    assert _first_failure(factory, mode) in kinds
+    assert first_failure(factory, mode) in kinds
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_negative_control_no_resend(factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     """Runner V2 works on with the count from before the leap; runner V1 does not care."""
     monkeypatch.setattr(JumpSchedulerMixin, "resend_leapt", False)
-    assert _first_failure(factory, mode) == ("count" if mode.runner_v2 else None)
+    assert first_failure(factory, mode) == ("count" if mode.runner_v2 else None)
 
 
 class _Recorder(Worker):
@@ -99,7 +102,7 @@ def test_without_sessions_every_step_is_the_stock_engine_s(factory: Factory, run
     """
     for seed in seeds(15):
         script = random_script(seed, async_scheduling=False, runner_v2=runner_v2, acmserve=True)
-        turns = tuple(replace(turn, session=None, fidelity=None) for turn in script.turns)
+        turns = tuple(replace(turn, session=None, fidelity=None, forget=False) for turn in script.turns)
         anonymous = replace(script, turns=turns)
         stock = replace(anonymous, machine=replace(script.machine, connector=None))
         assert _recorded(anonymous, factory) == _recorded(stock, factory.adapted(repaired)), f"seed {seed}"

@@ -11,7 +11,7 @@ from .slots import Reader, SlotMemory
 from .truth import MIXED, Owner, Record, Sequence, Truth
 
 BLOCK_SIZE = 4
-MINE: Owner = ("mine", None)
+MINE: Owner = ("mine", None, 0)
 
 #   block            0          1          2          3
 SOURCE_TEXT = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -103,7 +103,9 @@ def test_moved_kv_answers_its_own_session(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "reuse"), [(None, False), (("other", None), True), (MINE, False)], ids=["nobody", "other", "exact"]
+    ("owner", "reuse"),
+    [(None, False), (("other", None, 0), True), (("mine", None, 1), True), (MINE, False)],
+    ids=["nobody", "other", "forgotten", "exact"],
 )
 def test_moved_kv_answers_nobody_else(scene: Scene, owner: Owner | None, reuse: bool) -> None:
     scene.fold(scene.reader(FOLDED_TEXT))

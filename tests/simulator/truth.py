@@ -24,8 +24,8 @@ MIXED = 0
 OUTPUT_TOKENS = range(900, 913)
 CONTEXT_OF_NEXT_TOKEN = 4
 
-Owner = tuple[str, str | None]
-"""Session id and cache salt: who may read what was moved."""
+Owner = tuple[str, str | None, int]
+"""Session id, cache salt, and how often the session was forgotten: who may read what was moved."""
 
 
 class Record(NamedTuple):

@@ -1,0 +1,48 @@
+"""What an engine-level `acm` object may say about forgetting. The other fields: tests/server/test_params.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.edit.session_params import SessionParams, parse_acm_params
+from acmserve.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("acm", "expected"),
+    [
+        ({}, False),
+        ({"forget": None}, False),
+        ({"forget": False}, False),
+        ({"forget": True}, True),
+        ({"forget": True, "fidelity": "reuse"}, True),
+    ],
+)
+def test_forget_is_read(acm: dict[str, Any], expected: bool) -> None:
+    assert parse_acm_params({"session_id": "s", **acm}) == SessionParams("s", acm.get("fidelity"), expected)
+
+
+@pytest.mark.parametrize("value", [1, 0, "true", "", [], {}, 1.0])
+def test_what_is_no_boolean_is_refused_by_name(value: object) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_acm_params({"session_id": "s", "forget": value})
+    assert refused.value.field == "kv_transfer_params.acm.forget"
+    assert ascii(value) in refused.value.message
+    assert "true or false" in refused.value.message
+
+
+def test_a_misspelt_forget_is_refused() -> None:
+    """A redaction that is dropped in silence would be worse than an error."""
+    with pytest.raises(InvalidRequest, match="'forget'") as refused:
+        parse_acm_params({"session_id": "s", "forgot": True})
+    assert refused.value.field == "kv_transfer_params.acm.forgot"
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("fidelity", [None, "exact", "reuse"])
+def test_params_travel_unchanged(fidelity: str | None, forget: bool) -> None:
+    params = SessionParams("s", fidelity, forget)
+    assert parse_acm_params(params.as_acm()) == params
+    assert ("forget" in params.as_acm()) is forget

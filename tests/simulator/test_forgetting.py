@@ -1,0 +1,166 @@
+"""Redactions that reach the engine: what a forgetting request computes, and what it leaves in the cache.
+
+Random scripts forget, too (test_engine.py); here are the receipts, the narrow passages and the negative controls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from acmserve.engine import compat
+from acmserve.engine.scheduler import Jumps
+from acmserve.engine.sources import SourceStore
+
+from .failure import Kind
+from .machine import Factory, Machine
+from .scripts import Script, Tokens, Turn
+from .simulation import Simulation
+from .suite import MODES, Mode
+from .test_engine import first_failure
+from .truth import answer
+
+BLOCK_SIZE = 16
+HEAD, SECRET, TAIL, MARKER = tuple(range(10, 49)), tuple(range(100, 161)), tuple(range(200, 245)), (7, 8, 9)
+FULL = HEAD + SECRET + TAIL
+REDACTED = HEAD + MARKER + TAIL
+NUM_EXACT = len(HEAD) // BLOCK_SIZE * BLOCK_SIZE
+"""Tokens of the whole blocks in front of the first redacted one; the partial block behind them belongs to a source."""
+
+modes = pytest.mark.parametrize("mode", MODES, ids=str)
+
+
+def _turn(prompt: Tokens, **fields: Any) -> Turn:
+    return Turn("?", prompt, max_tokens=3, **{"session": "s", "fidelity": "reuse", **fields})
+
+
+def _simulate(factory: Factory, mode: Mode, *turns: Turn, in_turn: bool = True) -> tuple[Simulation, list[Any]]:
+    """Run the turns, one after the other or at their steps; the simulation behind it, and the receipts (or None)."""
+    machine = Machine(
+        mode.async_scheduling, mode.runner_v2, block_size=BLOCK_SIZE, num_blocks=100, connector={"min_move_tokens": 4}
+    )
+    numbered = [
+        replace(turn, request_id=f"r{i}", after=f"r{i - 1}" if in_turn and i else None) for i, turn in enumerate(turns)
+    ]
+    simulation = Simulation(Script(0, machine, tuple(numbered)), factory)
+    simulation.run()
+    return simulation, [simulation.receipts.get(turn.request_id) for turn in numbered]
+
+
+def _counts(receipt: dict[str, Any]) -> tuple[int, int, int]:
+    return receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"]
+
+
+def _num_cached(simulation: Simulation, prompt: Tokens) -> int:
+    """Tokens at the start of a stranger's prompt that the prefix cache still has."""
+    request = simulation._request(Turn("stranger", prompt, 1))
+    pool = simulation.scheduler.kv_cache_manager.block_pool
+    hits = [pool.get_cached_block(block_hash, [0]) is not None for block_hash in request.block_hashes]
+    return BLOCK_SIZE * next((i for i, hit in enumerate(hits) if not hit), len(hits))
+
+
+@modes
+def test_a_redaction_is_computed_behind_the_exact_prefix(factory: Factory, mode: Mode) -> None:
+    """With the control: the same request without `forget` moves the tail."""
+    _, (_, moved) = _simulate(factory, mode, _turn(FULL), _turn(REDACTED))
+    assert _counts(moved)[1] == len(TAIL) - 1
+    simulation, (_, redacted) = _simulate(factory, mode, _turn(FULL), _turn(REDACTED, forget=True))
+    assert _counts(redacted) == (NUM_EXACT, 0, len(REDACTED) - NUM_EXACT)
+    assert redacted["fallback_reason"] == "forgotten"
+    assert _num_cached(simulation, FULL) == NUM_EXACT
+
+
+@modes
+@pytest.mark.parametrize("fidelity", ["exact", "reuse"])
+def test_there_is_no_reason_where_nothing_would_have_moved(factory: Factory, mode: Mode, fidelity: str) -> None:
+    """The first request of a session, and an append: what it repeats of the old text was exact."""
+    first, second = _turn(FULL, fidelity=fidelity, forget=True), _turn((*FULL, 5), fidelity=fidelity, forget=True)
+    _, receipts = _simulate(factory, mode, first, second)
+    assert [_counts(receipt)[1] for receipt in receipts] == [0, 0]
+    assert [receipt["fallback_reason"] for receipt in receipts] == [None, None]
+
+
+@modes
+def test_text_that_repeats_moved_kv_is_computed_anew(factory: Factory, mode: Mode) -> None:
+    """The redaction's marker is the fold's: token for token the same prompt, but its KV had seen the secret."""
+    simulation, (*_, receipt) = _simulate(
+        factory, mode, _turn(FULL), _turn(REDACTED), _turn((*REDACTED, 5)), _turn((*REDACTED, 5), forget=True)
+    )
+    assert _counts(receipt) == (NUM_EXACT, 0, len(REDACTED) + 1 - NUM_EXACT)
+    assert receipt["fallback_reason"] == "forgotten"
+    assert _num_cached(simulation, REDACTED) == len(REDACTED) // BLOCK_SIZE * BLOCK_SIZE
+
+
+@modes
+def test_the_old_text_comes_back_as_new_text(factory: Factory, mode: Mode) -> None:
+    old = _turn((*FULL, 5))
+    _, (*_, again) = _simulate(factory, mode, _turn(FULL), _turn(REDACTED, forget=True), old)
+    # The redacted request is a source of its own: the text that both share moves, exactly computed as it was.
+    assert _counts(again)[0] == len(HEAD)
+    assert all(move["src_start"] >= len(HEAD + MARKER) for move in again["moves"])
+
+
+@modes
+def test_another_session_finds_the_common_prefix(factory: Factory, mode: Mode) -> None:
+    other = _turn(FULL, session="other", fidelity="exact")
+    _, (*_, receipt) = _simulate(factory, mode, _turn(FULL), _turn(REDACTED, forget=True), other)
+    assert _counts(receipt) == (NUM_EXACT, 0, len(FULL) - NUM_EXACT)
+
+
+@modes
+def test_a_request_that_still_runs_leaves_nothing_behind(factory: Factory, mode: Mode) -> None:
+    """It answers on the old text to its end, and registers blocks long after the redaction."""
+    running = replace(_turn(FULL, fidelity="exact"), max_tokens=40)
+    redaction = _turn(REDACTED, at_step=8, forget=True)
+    simulation, (_, receipt) = _simulate(factory, mode, running, redaction, in_turn=False)
+    assert simulation.report.num_forgets_beside_live_requests == 1
+    assert _counts(receipt) == (NUM_EXACT, 0, len(REDACTED) - NUM_EXACT)
+    assert _num_cached(simulation, FULL + answer(FULL, 40)) == NUM_EXACT
+    connector: Any = simulation.scheduler.connector
+    assert [source.num_tokens for source in connector.store.get(("s", None))] == [len(REDACTED) + 2]
+
+
+@modes
+def test_a_request_that_still_waits_is_answered_as_it_was_asked(factory: Factory, mode: Mode) -> None:
+    """Its plan names sources that are gone by the time it is scheduled."""
+    served, folded, redaction = _turn(FULL), _turn(REDACTED, at_step=40), _turn((*REDACTED, 5), at_step=40, forget=True)
+    simulation, (_, receipt, _) = _simulate(factory, mode, served, folded, redaction, in_turn=False)
+    assert simulation.report.num_forgets_beside_live_requests == 1
+    assert _counts(receipt) == (NUM_EXACT, 0, len(REDACTED) - NUM_EXACT)
+    assert receipt["fallback_reason"] == "source_evicted"
+
+
+@modes
+def test_a_reset_prefix_cache_has_no_sources(factory: Factory, mode: Mode) -> None:
+    simulation, _ = _simulate(factory, mode, _turn(FULL))
+    connector: Any = simulation.scheduler.connector
+    assert len(connector.store) == 1
+    assert simulation.scheduler.reset_prefix_cache()
+    assert len(connector.store) == 0
+    assert simulation.scheduler.reset_connector_cache()
+
+
+@modes
+@pytest.mark.parametrize(
+    ("part", "name", "stand_in", "kinds"),
+    [
+        (SourceStore, "forget", lambda store, owner: (), {"leak", "forgotten"}),
+        (compat, "evict_keys", lambda pool, keys: None, {"forgotten"}),
+        (Jumps, "of_owner", lambda jumps, owner: [], {"leak"}),
+    ],
+    ids=["sources-stay", "keys-stay", "live-requests-go-on"],
+)
+def test_negative_control(
+    factory: Factory,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    part: Any,
+    name: str,
+    stand_in: object,
+    kinds: set[Kind],
+) -> None:
+    """With a part of forgetting left out, the random scripts trip."""
+    monkeypatch.setattr(part, name, stand_in)
+    assert first_failure(factory, mode) in kinds
