@@ -24,6 +24,7 @@ from .gpu_kernels import Rope, Tensor, reference, torch
 
 HEAD_SIZE = 128
 TYPES = {
+    "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "fp8 e4m3": torch.float8_e4m3fn,
@@ -63,7 +64,7 @@ def measure(kv: str, num_hops: int, num_keys: int, bound: int, seed: int = 0) ->
         bounded = reference.narrow(exact if anew else reference.rotate(bounded, rope, delta), dtype)
         if hop in REPORTED:
             found = (relative_error(x, exact) for x in (reference.narrow(exact, dtype), chained, original, bounded))
-            rows.append(Row(kv, hop, *(round(error, 6) for error in found)))
+            rows.append(Row(kv, hop, *(float(f"{error:.4g}") for error in found)))
     return rows
 
 
@@ -86,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [row for kv in TYPES for row in measure(kv, options.hops, options.keys, options.bound)]
     for row in rows:
         print(
-            f"{row.kv:10}{row.num_hops:6}{row.cached:10.2%}{row.chained:10.2%}{row.original:10.2%}{row.bounded:10.2%}"
+            f"{row.kv:10}{row.num_hops:6}"
+            + "".join(f"{100 * error:9.2g}%" for error in (row.cached, row.chained, row.original, row.bounded))
         )
     if options.json is not None:
         report = {"torch": torch.__version__, "bound": options.bound, "rows": [asdict(row) for row in rows]}

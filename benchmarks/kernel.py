@@ -5,7 +5,13 @@ Each row moves tokens in every layer of a SmolLM2-135M-shaped KV cache (30 layer
 compared with the reference, element by element, in the first and the last layer; where that fails nothing is printed
 for it and the exit code is 1.
 
-Bytes are counted once (a memcpy of 1 GB is 1 GB, not 2).
+memcpy copies one contiguous piece of memory per thread, the best case for it; neither side finds its bytes in the
+caches. Two distances between offsets are measured, because a move reads and writes different parts of two blocks:
+`move` (from 100 to 20) and `odd` (from 31 to 0, lines and words shifted against each other). Bytes are counted once (a
+memcpy of 1 GB is 1 GB, not 2).
+
+At the end of each type every core is kept busy by another process, and one thread and all of them move in turns; the
+row `busy` says how much faster all of them were (with five times the repetitions, because time slices scatter).
 """
 
 from __future__ import annotations
@@ -13,7 +19,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +48,7 @@ TYPES = {
     "bfloat16 amx": (torch.bfloat16, Isa.AMX),
 }
 # Delta, offset in the first source block, offset in the first destination block.
-MOVES = {"copy": (0, 0, 0), "move": (-1980, 100, 20)}
+MOVES = {"copy": (0, 0, 0), "move": (-1980, 100, 20), "odd": (-31, 31, 0)}
 # Twice the storage type's half ulp, relative to the key's norm.
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 
@@ -58,6 +66,18 @@ class Row:
     move_gb_s: float
     memcpy_gb_s: float
     ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class BusyRow:
+    """The same move with every core busy, by one thread and by `num_threads`; medians in milliseconds."""
+
+    kv: str
+    num_tokens: int
+    num_threads: int
+    one_thread_ms: float
+    all_threads_ms: float
+    speedup: float
 
 
 class Bench:
@@ -78,9 +98,7 @@ class Bench:
 
     def run(self, what: str, num_threads: int, repetitions: int) -> Row | None:
         """Measure one move; None where the result is wrong."""
-        delta, src_offset, dst_offset = MOVES[what]
-        src = slot_range(range(self._blocks), src_offset, self._num_tokens, BLOCK_SIZE)
-        dst = slot_range(range(self._blocks, 2 * self._blocks), dst_offset, self._num_tokens, BLOCK_SIZE)
+        src, dst, delta = self._slots(what)
         segments = [Segment(0, self._num_tokens, delta)]
         mover = Mover(self._layers, num_threads)
         mover.move(src, dst, segments)
@@ -99,6 +117,44 @@ class Bench:
             memcpy_gb_s=round(self.num_bytes / memcpy_s / 1e9, 2),
             ratio=round(memcpy_s / move_s, 3),
         )
+
+    def run_busy(self, num_threads: int, repetitions: int) -> BusyRow:
+        """One thread and `num_threads` in turns, while other processes want every core."""
+        src, dst, delta = self._slots("move")
+        segments = [Segment(0, self._num_tokens, delta)]
+        one, many = (Mover(self._layers, count) for count in (1, num_threads))
+        with BusyCores():
+            one_s, many_s = take_turns(
+                lambda: one.move(src, dst, segments), lambda: many.move(src, dst, segments), 5 * repetitions
+            )
+        return BusyRow(
+            kv=self._kv,
+            num_tokens=self._num_tokens,
+            num_threads=num_threads,
+            one_thread_ms=round(1e3 * one_s, 2),
+            all_threads_ms=round(1e3 * many_s, 2),
+            speedup=round(one_s / many_s, 3),
+        )
+
+    def _slots(self, what: str) -> tuple[torch.Tensor, torch.Tensor, int]:
+        delta, src_offset, dst_offset = MOVES[what]
+        src = slot_range(range(self._blocks), src_offset, self._num_tokens, BLOCK_SIZE)
+        dst = slot_range(range(self._blocks, 2 * self._blocks), dst_offset, self._num_tokens, BLOCK_SIZE)
+        return src, dst, delta
+
+
+class BusyCores:
+    """One process per usable core that does nothing but want it."""
+
+    def __enter__(self) -> BusyCores:
+        command = [sys.executable, "-c", "while True: pass"]
+        self._processes = [subprocess.Popen(command) for _ in os.sched_getaffinity(0)]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
 
 class Memcpy:
@@ -164,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = describe_machine()
     print(one_line(machine))
     print(f"{'KV cache':14}{'what':6}{'tokens':>8}{'threads':>9}{'move':>12}{'memcpy':>12}{'move':>13}{'ratio':>8}")
-    rows, right = [], True
+    rows, busy_rows, right = [], [], True
     for kv in TYPES:
         bench = Bench(kv, options.tokens)
         for what in MOVES:
@@ -180,8 +236,21 @@ def main(argv: Sequence[str] | None = None) -> int:
                     f"{row.memcpy_ms:9.2f} ms{row.move_gb_s:8.2f} GB/s{row.ratio:8.0%}",
                     flush=True,
                 )
+        if max(options.threads) > 1 and right:
+            busy = bench.run_busy(max(options.threads), options.repetitions)
+            busy_rows.append(busy)
+            print(
+                f"{busy.kv:14}busy  {busy.num_tokens:8}{busy.num_threads:9}{busy.all_threads_ms:9.2f} ms; "
+                f"one thread {busy.one_thread_ms:.2f} ms: {busy.speedup:.2f} times as fast",
+                flush=True,
+            )
     if options.json is not None:
-        report = {"machine": machine, "correct": right, "rows": [asdict(row) for row in rows]}
+        report = {
+            "machine": machine,
+            "correct": right,
+            "rows": [asdict(row) for row in rows],
+            "busy": [asdict(row) for row in busy_rows],
+        }
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0 if right else 1
 

@@ -4,14 +4,15 @@
 //     V  panels of 16 dimensions; a panel is block_size/2 rows of 16 words; word (row r, dim d) = tokens 2r, 2r+1 of d
 //
 // K words belong to one token, so a run is cut where the source or the destination enters a new tile and then handled
-// like `vec`; with AVX-512 only where the destination does (wide.hpp). V words belong to two tokens: where source and destination offsets differ in parity, each destination
-// word takes the high half of one source word and the low half of the next.
+// like `vec` (with AVX-512: lines.hpp). V words belong to two tokens: where source and destination offsets differ in
+// parity, each destination word takes the high half of one source word and the low half of the next.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
 #include "layout.hpp"
+#include "lines.hpp"
 #include "rows.hpp"
 #include "runs.hpp"
 #include "stream.hpp"
@@ -19,43 +20,12 @@
 
 namespace acm {
 
-constexpr int64_t kTile = 16;
-
-#if ACM_HAS_AVX2_CLONE
-// Tile by tile of the destination; arguments as in `move_keys_amx`.
-inline void move_tiles_amx(const Layer& layer, const Rope* rope, const Run& run, const uint32_t* src, uint32_t* dst,
-                           const float* cos, const float* sin, bool streamed) {
-    const int64_t num_rows = layer.head_size / 2, tile_words = kTile * num_rows;
-    const int64_t end = run.dst_offset + run.num_tokens, rot_dim = cos == nullptr ? 0 : rope->rot_dim;
-    const bool aligned = reinterpret_cast<uintptr_t>(dst) % kLine == 0;
-    for (int64_t d = run.dst_offset; d < end;) {
-        const int64_t lane = d % kTile, n = std::min(end - d, kTile - lane);
-        const int64_t s = run.src_offset + d - run.dst_offset, in_a = std::min(n, kTile - s % kTile);
-        const auto lanes = [lane](int64_t from, int64_t to) {
-            return static_cast<__mmask16>(((1u << (lane + to)) - 1) & ~((1u << (lane + from)) - 1));
-        };
-        const uint32_t* tile = src + s / kTile * tile_words;
-        const uint32_t* a = tile + s % kTile - lane;
-        const uint32_t* b = in_a < n ? tile + tile_words - in_a - lane : a;
-        if (d + n < end) prefetch(src + (s + n) / kTile * tile_words, tile_words * 4);
-        const bool whole = streamed && aligned && n == kTile;
-        const TileMove move{a, b, dst + d / kTile * tile_words, lanes(0, in_a), lanes(in_a, n), whole};
-        move_tile_avx512(move, num_rows, rot_dim, rope != nullptr && rope->is_neox, cos, sin);
-        d += n;
-    }
-}
-#endif
-
 // `cos` is null for a plain copy. `src_half` and `dst_half` are the K halves of two heads.
 inline void move_keys_amx(const Layer& layer, const Rope* rope, const Run& run, const char* src_half, char* dst_half,
-                          const float* cos, const float* sin, bool streamed) {
+                          const float* cos, const float* sin) {
     const uint32_t* src = reinterpret_cast<const uint32_t*>(src_half);
     uint32_t* dst = reinterpret_cast<uint32_t*>(dst_half);
     const int64_t num_rows = layer.head_size / 2, tile_words = kTile * num_rows;
-#if ACM_HAS_AVX2_CLONE
-    if (use_avx512()) return move_tiles_amx(layer, rope, run, src, dst, cos, sin, streamed);
-#endif
-    (void)streamed;
     for (int64_t done = 0; done < run.num_tokens;) {
         const int64_t s = run.src_offset + done, d = run.dst_offset + done;
         const int64_t n = std::min({run.num_tokens - done, kTile - s % kTile, kTile - d % kTile});
@@ -73,7 +43,8 @@ inline void move_keys_amx(const Layer& layer, const Rope* rope, const Run& run, 
 }
 
 // `src_half` and `dst_half` are the V halves.
-inline void move_values_amx(const Layer& layer, const Run& run, const char* src_half, char* dst_half, bool streamed) {
+inline void move_values_amx(const Layer& layer, const Run& run, const char* src_half, char* dst_half, bool streamed,
+                            Ahead& ahead) {
     const uint16_t* src = reinterpret_cast<const uint16_t*>(src_half);
     uint16_t* dst = reinterpret_cast<uint16_t*>(dst_half);
     const int64_t panel = kTile * layer.block_size, num_panels = layer.head_size / kTile;
@@ -94,8 +65,14 @@ inline void move_values_amx(const Layer& layer, const Run& run, const char* src_
         uint32_t* to = reinterpret_cast<uint32_t*>(dst) + first_pair * kTile;
         if (shift % 2 == 0) {
             copy_bytes(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from),
-                       static_cast<int64_t>(num_words * sizeof(uint32_t)), streamed);
+                       static_cast<int64_t>(num_words * sizeof(uint32_t)), streamed, ahead);
         } else {
+#if ACM_HAS_AVX2_CLONE
+            if (use_avx512()) {
+                join_tokens_avx512(from, to, last_pair - first_pair, streamed, ahead);
+                continue;
+            }
+#endif
             const uint32_t* next = from + kTile;
             for (size_t w = 0; w < num_words; ++w) to[w] = from[w] >> 16 | next[w] << 16;
         }

@@ -16,6 +16,8 @@
 
 namespace acm {
 
+constexpr int64_t kLine = 64;  // bytes of a cache line
+
 enum class Dtype { float32, bfloat16, float16 };
 enum class Layout { vec, amx };
 

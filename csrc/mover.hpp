@@ -13,11 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "ahead.hpp"
 #include "head_amx.hpp"
 #include "head_vec.hpp"
 #include "layout.hpp"
+#include "lines.hpp"
 #include "pool.hpp"
 #include "runs.hpp"
+#include "stream.hpp"
+#include "wide.hpp"
 
 namespace acm {
 
@@ -31,14 +35,6 @@ struct Segments {
     const int64_t* ends;
     const int64_t* deltas;
     int64_t count;
-};
-
-template <class T>
-struct Span {
-    const T *first, *last;
-    const T* begin() const { return first; }
-    const T* end() const { return last; }
-    size_t size() const { return static_cast<size_t>(last - first); }
 };
 
 class Mover {
@@ -69,6 +65,7 @@ class Mover {
         const std::vector<size_t> groups = group_by_destination(runs);
         const auto num_groups = static_cast<int64_t>(groups.size()) - 1;
         const auto num_layers = static_cast<int64_t>(layers_.size());
+        const bool streamed = num_bytes >= kStreamBytes;
         // Waking a helper costs tens of microseconds, about what one thread needs for this many bytes.
         if (num_bytes < (int64_t{1} << 19)) num_threads = 1;
         Pool::of_process().run(num_layers * num_groups, num_threads, cpus, [&](int64_t item) {
@@ -76,8 +73,8 @@ class Mover {
             const auto group = static_cast<size_t>(item % num_groups);
             const Angles* turn = layer.rope < 0 ? nullptr : &angles[static_cast<size_t>(layer.rope)];
             const Span<Run> span{runs.data() + groups[group], runs.data() + groups[group + 1]};
-            for (int64_t head = 0; head < layer.num_kv_heads; ++head)
-                move_head(layer, head, span, segments, turn, num_bytes >= kStreamBytes);
+            Ahead ahead(layer, rope_of(layer), span, {runs.data(), runs.data() + runs.size()}, streamed);
+            move_block(layer, span, segments, turn, streamed, ahead);
             stream_fence();
         });
     }
@@ -94,40 +91,73 @@ class Mover {
                                             " outside of a cache of " + std::to_string(layer.num_blocks) + " blocks");
     }
 
-    // All runs that write one head of one destination block. Keys are streamed where the runs write the whole block
-    // in more than one piece per row or turned (a plain copy of a block is one memcpy).
-    void move_head(const Layer& layer, int64_t head, Span<Run> runs, const Segments& segments, const Angles* angles,
-                   bool stream_large) const {
-        char* dst = layer.head(runs.first->dst_block, head);
-        const int64_t half = layer.block_size * layer.head_size * itemsize(layer.dtype);
-        const Rope* rope = rope_of(layer);
+    // All runs that write one destination block. A whole block that is merely copied is one piece of memory per head.
+    void move_block(const Layer& layer, Span<Run> runs, const Segments& segments, const Angles* angles, bool streamed,
+                    Ahead& ahead) const {
         thread_local std::vector<Piece> pieces;
+        thread_local std::vector<Cut> cuts;
         pieces.clear();
+        cuts.clear();
         int64_t num_tokens = 0;
         bool turns = false;
         for (const Run& run : runs) {
-            Piece piece{&run, layer.head(run.src_block, head), nullptr, nullptr};
+            Piece piece{&run, layer.head(run.src_block, 0), nullptr, nullptr};
             if (angles != nullptr && segments.deltas[run.segment] != 0) {
-                piece.cos = angles->cos + run.segment * (rope->rot_dim / 2);
-                piece.sin = angles->sin + run.segment * (rope->rot_dim / 2);
+                const int64_t row = run.segment * (rope_of(layer)->rot_dim / 2);
+                piece.cos = angles->cos + row;
+                piece.sin = angles->sin + row;
                 turns = true;
             }
             pieces.push_back(piece);
             num_tokens += run.num_tokens;
         }
-        const bool whole = num_tokens == layer.block_size && (turns || runs.size() > 1);
-        const bool streamed = stream_large && whole && layer.layout == Layout::vec && layer.block_size <= kMaxRow &&
-                              can_stream(dst, layer.block_size * itemsize(layer.dtype));
-        if (streamed) with_type(layer, [&](auto type) { stream_keys_vec<decltype(type)>(layer, rope, pieces, dst); });
-        for (const Piece& piece : pieces) {
-            if (layer.layout == Layout::amx) {
-                move_keys_amx(layer, rope, *piece.run, piece.src, dst, piece.cos, piece.sin, stream_large);
-                move_values_amx(layer, *piece.run, piece.src + half, dst + half, stream_large);
+        char* dst = layer.head(runs.first->dst_block, 0);
+        const int64_t half = layer.block_size * layer.head_size * itemsize(layer.dtype);
+        const bool whole = num_tokens == layer.block_size, one_piece = whole && !turns && runs.size() == 1;
+        if (!one_piece && use_avx512()) cut_lines(layer, pieces, cuts);
+        for (int64_t index = 0; index < layer.num_kv_heads; ++index) {
+            const int64_t head = index * layer.head_stride;
+            if (one_piece) {
+                copy_bytes(dst + head, pieces.front().src + head, 2 * half, streamed, ahead);
                 continue;
             }
-            if (!streamed)
-                with_type(layer, [&](auto type) { move_keys_vec<decltype(type)>(layer, rope, piece, dst); });
-            move_values_vec(layer, *piece.run, piece.src + half, dst + half, stream_large);
+            move_keys(layer, pieces, cuts, head, dst + head, whole, streamed, ahead);
+            for (const Piece& piece : pieces) {
+                const char* src = piece.src + head + half;
+                if (layer.layout == Layout::amx)
+                    move_values_amx(layer, *piece.run, src, dst + head + half, streamed, ahead);
+                else
+                    move_values_vec(layer, *piece.run, src, dst + head + half, streamed, ahead);
+            }
+        }
+    }
+
+    // The keys of one head: `head` bytes behind head 0 of the sources. `whole`: every slot of the block is written.
+    void move_keys(const Layer& layer, const std::vector<Piece>& pieces, const std::vector<Cut>& cuts, int64_t head,
+                   char* dst, bool whole, bool streamed, Ahead& ahead) const {
+        const Rope* rope = rope_of(layer);
+        const bool amx = layer.layout == Layout::amx;
+        streamed = streamed && can_stream(dst, amx ? kLine : layer.block_size * itemsize(layer.dtype));
+#if ACM_HAS_AVX2_CLONE
+        if (use_avx512()) {
+            const Head target{head, dst, streamed, &ahead};
+            if (amx)
+                move_keys_amx_avx512(layer, rope, cuts, target);
+            else
+                with_type(layer, [&](auto type) { move_keys_vec_avx512<decltype(type)>(layer, rope, cuts, target); });
+            return;
+        }
+#endif
+        if (!amx && whole && streamed && layer.block_size <= kMaxRow) {
+            with_type(layer,
+                      [&](auto type) { stream_keys_vec<decltype(type)>(layer, rope, pieces, head, dst, ahead); });
+            return;
+        }
+        for (const Piece& piece : pieces) {
+            if (amx)
+                move_keys_amx(layer, rope, *piece.run, piece.src + head, dst, piece.cos, piece.sin);
+            else
+                with_type(layer, [&](auto type) { move_keys_vec<decltype(type)>(layer, rope, piece, head, dst); });
         }
     }
 

@@ -1,11 +1,12 @@
 // Helper threads that join a caller for one batch of independent items.
 //
 // The caller works too and never waits for a helper that the scheduler has not started: it waits only for items already
-// claimed. So a busy machine costs at most one item of delay, and `num_threads` more than the free cores does no harm.
+// claimed. Helpers are asked for idle cores only, so that on a busy machine a batch takes what one thread needs.
 // std::thread and not OpenMP: OpenMP's team is shared with torch, and its members wait for the slowest of them, which on
 // contended cores costs an order of magnitude.
 #pragma once
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -43,13 +45,29 @@ class Pool {
              const std::function<void(int64_t)>& item) {
         std::lock_guard<std::mutex> one_batch(batch_);
         Batch batch{&item, num_items};
-        const int num_helpers = static_cast<int>(std::min<int64_t>(num_threads, num_items)) - 1;
+        int num_helpers = static_cast<int>(std::min<int64_t>(num_threads, num_items)) - 1;
+        if (num_helpers > 0 && !cpus.empty())
+            num_helpers = std::min(num_helpers, num_idle(static_cast<int>(cpus.size())));
         if (num_helpers > 0) open(&batch, num_helpers, cpus);
         batch.work();
         if (num_helpers > 0) close();
     }
 
   private:
+    // How many of `num_cpus` cores nobody wants now, by the kernel's count of runnable threads (which holds the caller).
+    // A helper that shares its core may lose it with an item in its hands, and the caller then waits for time slices of
+    // other processes: six times as long as a short move takes on one thread. Unknown counts as idle.
+    static int num_idle(int num_cpus) {
+        const int file = ::open("/proc/loadavg", O_RDONLY | O_CLOEXEC);  // "0.20 0.18 0.12 1/80 11206": 1 is runnable
+        if (file < 0) return num_cpus;
+        char text[64] = {};
+        const ssize_t length = read(file, text, sizeof text - 1);
+        ::close(file);
+        int num_runnable = 1;
+        if (length <= 0 || std::sscanf(text, "%*s %*s %*s %d/", &num_runnable) != 1) return num_cpus;
+        return std::max(0, num_cpus - num_runnable);
+    }
+
     struct Batch {
         const std::function<void(int64_t)>* item;
         int64_t num_items;

@@ -13,9 +13,16 @@
 #include "isa.hpp"
 #include "lanes.hpp"
 #include "numeric.hpp"
-#include "wide.hpp"
 
 namespace acm {
+
+// Dimensions (first, second) of pair i.
+struct Pairing {
+    int64_t half;
+    bool is_neox;
+    int64_t first(int64_t i) const { return is_neox ? i : 2 * i; }
+    int64_t second(int64_t i) const { return is_neox ? i + half : 2 * i + 1; }
+};
 
 template <class Type>
 ACM_INLINE void turn_pair_body(const typename Type::Storage* __restrict xa, const typename Type::Storage* __restrict xb,
@@ -90,7 +97,6 @@ template <class Type>
 void turn_pair(const typename Type::Storage* xa, const typename Type::Storage* xb, typename Type::Storage* ya,
                typename Type::Storage* yb, int64_t num_tokens, float cos, float sin) {
 #if ACM_HAS_AVX2_CLONE
-    if (use_avx512()) return turn_pair_avx512<Type>(xa, xb, ya, yb, num_tokens, cos, sin);
     if (use_avx2()) return turn_pair_avx2<Type>(xa, xb, ya, yb, num_tokens, cos, sin);
 #endif
     turn_pair_body<Type>(xa, xb, ya, yb, num_tokens, cos, sin);

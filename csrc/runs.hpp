@@ -6,12 +6,21 @@
 //     destination block    |...[do ....... do+n)....|             slots dst_slots[i .. i+n)
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace acm {
+
+template <class T>
+struct Span {
+    const T *first, *last;
+    const T* begin() const { return first; }
+    const T* end() const { return last; }
+    size_t size() const { return static_cast<size_t>(last - first); }
+};
 
 struct Run {
     int64_t src_block, src_offset, dst_block, dst_offset, num_tokens;

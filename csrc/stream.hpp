@@ -3,26 +3,20 @@
 // copies, but keys are written row by row.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#if defined(__SSE2__)
+#include "ahead.hpp"
+#include "isa.hpp"
+
+#if ACM_HAS_AVX2_CLONE
+#include <immintrin.h>
+#elif defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
-#include <algorithm>
-
 namespace acm {
-
-constexpr int64_t kLine = 64;
-
-// Asks for the lines of `[from, from + num_bytes)`. Keys are read as many short rows, two halves in turn, which the
-// processor's own prefetching does not follow.
-inline void prefetch(const void* from, int64_t num_bytes) {
-    const char* at = static_cast<const char*>(from);
-    for (int64_t i = 0; i < num_bytes; i += kLine) __builtin_prefetch(at + i);
-    if (num_bytes > 0) __builtin_prefetch(at + num_bytes - 1);
-}
 
 inline bool can_stream(const void* dst, int64_t num_bytes) {
     return reinterpret_cast<uintptr_t>(dst) % kLine == 0 && num_bytes % kLine == 0;
@@ -55,11 +49,36 @@ inline void stream_copy(char* dst, const char* src, int64_t num_bytes) {
 #endif
 }
 
-inline void copy_bytes(char* dst, const char* src, int64_t num_bytes, bool streamed) {
-    if (streamed)
-        stream_copy(dst, src, num_bytes);
-    else
+#if ACM_HAS_AVX2_CLONE
+// The same in loads and stores of whole lines, a quarter of the instructions: four times as many are under way at once.
+// It descends where ascending loads would wait for stores that agree with them in the low 12 address bits.
+ACM_AVX512 inline void stream_copy_avx512(char* dst, const char* src, int64_t num_bytes, Ahead& ahead) {
+    const int64_t before = std::min(num_bytes, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dst) % kLine));
+    const int64_t lines = (num_bytes - before) / kLine, done = before + lines * kLine;
+    const auto lead = (reinterpret_cast<uintptr_t>(dst) - reinterpret_cast<uintptr_t>(src)) % 4096;
+    const bool descends = lead > 0 && lead <= 2048;
+    std::memcpy(dst, src, static_cast<size_t>(before));
+    const int64_t step = descends ? -kLine : kLine;
+    char* to = dst + (descends ? done - kLine : before);
+    const char* from = src + (to - dst);
+    for (int64_t i = 0; i < lines; ++i, to += step, from += step) {
+        if (i % 8 == 0) ahead.ask(std::min<int64_t>(8, lines - i));
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+    }
+    std::memcpy(dst + done, src + done, static_cast<size_t>(num_bytes - done));
+}
+#endif
+
+inline void copy_bytes(char* dst, const char* src, int64_t num_bytes, bool streamed, Ahead& ahead) {
+    if (!streamed) {
         std::memcpy(dst, src, static_cast<size_t>(num_bytes));
+        return;
+    }
+#if ACM_HAS_AVX2_CLONE
+    if (use_avx512()) return stream_copy_avx512(dst, src, num_bytes, ahead);
+#endif
+    ahead.ask(num_bytes / kLine);
+    stream_copy(dst, src, num_bytes);
 }
 
 // Before another thread is told that the data are there.

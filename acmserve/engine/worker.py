@@ -10,7 +10,7 @@ It does not know requests, sessions or plans: only block ids, positions and tens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,21 +72,32 @@ class Mover:
         self._block_size = 0
 
     def inspect(self, model: torch.nn.Module) -> Abilities:
-        """Learn layouts and rotations from the loaded model; builds the kernel's tables."""
+        """Learn layouts and rotations from the loaded model; builds the kernel's tables.
+
+        Nothing that a model or a backend may bring raises here: what does not fit is refused by name, and the engine
+        serves without it.
+        """
         names = list(self._kv_caches)
-        copy_refusal = move_refusal = None
+        move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
             ropes = ropes_of_model(model, names)
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:
-            layers = [self._describe(name, ropes[name]) for name in names]
+            layers = [self._describe(name) for name in names]
+            try:
+                layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
+            except ValueError as unfit:
+                move_refusal = f"model: {unfit}"
             self._layer_mover = dispatch.Mover(layers, self._num_threads)
-            self._block_size = layers[0].layout.block_size
         except MoveRefused as refused:
-            copy_refusal = refused.reason
-        return Abilities(copy_refusal, copy_refusal or move_refusal)
+            return Abilities(refused.reason, refused.reason)
+        except ValueError as unfit:
+            reason = f"kv cache: {unfit}"
+            return Abilities(reason, reason)
+        self._block_size = layers[0].layout.block_size
+        return Abilities(None, move_refusal)
 
     def carry_out(self, copies: Sequence[Copy]) -> None:
         """Run all copies of one step, all layers, in one call of the kernel."""
@@ -101,8 +112,11 @@ class Mover:
             start += copy.num_tokens
         self._layer_mover.move(torch.cat(src), torch.cat(dst), segments)
 
-    def _describe(self, name: str, rope: Rope | None) -> KVLayer:
+    def _describe(self, name: str) -> KVLayer:
+        """The layer as one that carries no positions: all that a copy needs."""
         kv = self._kv_caches[name]
+        if not isinstance(kv, torch.Tensor):
+            raise MoveRefused(f"kv cache: {name} keeps a {type(kv).__name__} instead of one tensor")
         attention = self._vllm_config.compilation_config.static_forward_context[name]
         dtype = getattr(attention, "kv_cache_dtype", "auto")
         if kv.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -115,4 +129,4 @@ class Mover:
         _, num_kv_heads, block_size, width = kv.shape
         if width != 2 * attention.head_size:
             raise MoveRefused(f"kv cache: rows of {width} for head size {attention.head_size} are not supported")
-        return KVLayer(kv, KVLayout(Isa(isa), num_kv_heads, block_size, width // 2), rope)
+        return KVLayer(kv, KVLayout(Isa(isa), num_kv_heads, block_size, width // 2), None)

@@ -63,6 +63,44 @@ def test_large_moves(isa: Isa, dtype: torch.dtype, num_layers: int) -> None:
         check_result(case, after)
 
 
+@pytest.mark.parametrize(
+    ("isa", "dtype"),
+    [(Isa.VEC, torch.float32), (Isa.VEC, torch.bfloat16), (Isa.VEC, torch.float16), (Isa.AMX, torch.bfloat16)],
+)
+@pytest.mark.parametrize(("src_offset", "dst_offset"), [(0, 0), (31, 0), (0, 31), (96, 1), (64, 64), (100, 20)])
+def test_large_moves_between_all_kinds_of_offsets(
+    isa: Isa, dtype: torch.dtype, src_offset: int, dst_offset: int
+) -> None:
+    """Lines that are filled from one place, from two, from two segments; copies that ascend and that descend."""
+    layout = KVLayout(isa, 2, 128, 96)
+    ropes = [make_rope(96, True), make_rope(96, False), make_rope(24, True), make_rope(2, False), None]
+    layers = tuple(make_layer(layout, dtype, 16, ropes[i % len(ropes)]) for i in range(20 // dtype.itemsize))
+    src = slot_range(range(8), src_offset, 900, 128)
+    dst = slot_range(range(8, 16), dst_offset, 900, 128)
+    case = Case(layers, src, dst, (Segment(0, 333, -1980), Segment(333, 600, 0), Segment(600, 900, 131_072)))
+    fill_sources(case, seed=11)
+    after = case.clone()
+    CpuMover(after.layers, num_threads=2).move(after.src_slots, after.dst_slots, after.segments)
+    check_result(case, after)
+
+
+@pytest.mark.usefixtures("vector_bits")
+@pytest.mark.parametrize("isa", [Isa.VEC, Isa.AMX])
+def test_large_moves_of_scattered_tokens(isa: Isa) -> None:
+    """Every token a run of its own: a line is put together from many places, or written in many steps."""
+    layout = KVLayout(isa, 2, 32, 64)
+    layers = tuple(make_layer(layout, torch.bfloat16, 80, make_rope(64, True)) for _ in range(14))
+    generator = torch.Generator().manual_seed(12)
+    scattered = torch.randperm(40 * 32, generator=generator)
+    ordered = slot_range(range(40, 80), 0, 40 * 32, 32)
+    for src, dst in ((scattered, ordered), (ordered, scattered)):
+        case = Case(layers, src, dst, (Segment(0, 701, 4099), Segment(701, 40 * 32, -3)))
+        fill_sources(case, seed=13)
+        after = case.clone()
+        CpuMover(after.layers, num_threads=2).move(after.src_slots, after.dst_slots, after.segments)
+        check_result(case, after)
+
+
 @pytest.mark.usefixtures("vector_bits")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("block_size", [4, 1 << 12], ids=["scalar", "vector"])

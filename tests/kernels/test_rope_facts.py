@@ -80,15 +80,15 @@ def make_module(parameters: dict[str, Any], is_neox: bool = True, dtype: torch.d
     return get_rope(HEAD_SIZE, 4096, is_neox, parameters, dtype)
 
 
+@pytest.mark.parametrize("delta", [-1980, 2031])
 @pytest.mark.parametrize("is_neox", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_turning_vllms_key_gives_vllms_key_at_the_new_position(family: str, is_neox: bool) -> None:
+def test_turning_vllms_key_gives_vllms_key_at_the_new_position(family: str, is_neox: bool, delta: int) -> None:
     """vLLM's rotation at p, then ours by delta, is vLLM's at p + delta, magnitude included exactly once."""
     module = make_module(FAMILIES[family], is_neox)
     rope = rope_of_module(module)
     assert rope.is_neox is is_neox
-    delta = -1980
-    positions = torch.arange(2000, 4096, 131)
+    positions = torch.arange(2000, 4096, 131) if delta < 0 else torch.arange(0, 2000, 131)
     key = torch.randn(len(positions), HEAD_SIZE, generator=torch.Generator().manual_seed(3))
     at_source, at_destination = (turn_by_vllm(module, where, key) for where in (positions, positions + delta))
     error = (reference.rotate(at_source, rope, delta) - at_destination).norm(dim=-1) / key.norm(dim=-1)
