@@ -10,6 +10,18 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FORBIDDEN = {
     "acmserve/edit": ("vllm", "torch", "acmserve.engine", "acmserve.server", "acmserve.kernels", "acmserve.context"),
+    "acmserve/context": (
+        "vllm",
+        "torch",
+        "fastapi",
+        "starlette",
+        "transformers",
+        "acmserve.engine",
+        "acmserve.server",
+        "acmserve.cli",
+        "acmserve.kernels",
+        "acmserve.edit",
+    ),
     "acmserve/engine": ("fastapi", "starlette", "acmserve.server", "acmserve.context", "acmserve.cli"),
     "kernels/ops": ("vllm", "acmserve.edit", "acmserve.engine", "acmserve.server", "acmserve.cli"),
     "acmserve/server": ("acmserve.kernels", "acmserve.cli", "vllm.v1.core"),

@@ -121,17 +121,42 @@ def plan_edit(
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
     `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_HOPS` times
-    are computed anew.
+    are computed anew, and so is text appended to the conversation. `sources` are in order of age, the newest first.
     """
     limit = len(prompt) - 1
     keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
     start = keep.num_tokens if keep else 0
     if not allow_moves or limit - start < min_move_tokens or not sources:
         return EditPlan(len(prompt), keep)
+    latest = _latest(sources)
+    if start >= sources[latest].num_tokens - min_move_tokens:
+        return EditPlan(len(prompt), keep)
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
-    found = (Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches)
-    moves = (piece for move in found for piece in _unworn(move, sources[move.source], min_move_tokens))
+    found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches]
+    moves = (piece for move in _without_appended(found, latest) for piece in _unworn(move, sources[move.source], min_move_tokens))
     return EditPlan(len(prompt), keep, tuple(moves))
+
+
+def _latest(sources: Sequence[Source]) -> int:
+    """Index of the newest source that no other one continues: the conversation as it was served last."""
+    for index, source in enumerate(sources):
+        others = (other for other in sources if other is not source and other.num_tokens > source.num_tokens)
+        if all(common_prefix(source.tokens, other.tokens) < source.num_tokens for other in others):
+            return index
+    return 0
+
+
+def _without_appended(moves: list[Move], latest: int) -> list[Move]:
+    """The moves up to the one that reaches furthest into the conversation as it was served last.
+
+    source   [P ....][F ......][S ...............]
+    prompt   [P ....][M][S ...............][new: "as you said, F"]
+                         moved             |  appended: new text, computed even where it quotes old text
+
+    A quote would be moved out of a context that it has nothing to do with, to save what any append costs.
+    """
+    reached = [(m.src_start + m.num_tokens, index) for index, m in enumerate(moves) if m.source == latest]
+    return moves[: max(reached)[1] + 1] if reached else moves
 
 
 def _unworn(move: Move, source: Source, min_tokens: int) -> Iterator[Move]:

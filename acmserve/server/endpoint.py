@@ -13,8 +13,10 @@ token-in-token-out) a session counts as well, validated in `exchange.py`; its re
 from __future__ import annotations
 
 import functools
+import json
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,17 +25,25 @@ from starlette.datastructures import State
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.engine.protocol import EngineClient
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.logger import init_logger
 
+from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.server.answer import join_body, stream_with_receipt
+from acmserve.server.chat import ChatRequest, answer_chat
 from acmserve.server.exchange import CURRENT, Exchange, tap_generate
-from acmserve.server.params import parse_session_params
+from acmserve.server.json_body import parse_json
+from acmserve.server.loop_options import parse_loop_options
+from acmserve.server.opening import open_sessions
+from acmserve.server.params import check_no_loop, parse_session_params
+from acmserve.server.problem import problem_response
+from acmserve.server.routes import router
+from acmserve.server.sessions import Sessions, engine_session_id
 
+CHAT_PATH = "/v1/chat/completions"
 MESSAGES_PATH = "/v1/messages"
-REQUIRED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+REQUIRED_PATHS = frozenset({CHAT_PATH, "/v1/completions"})
 PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH}
 
 logger = init_logger(f"vllm.{__name__}")
@@ -60,6 +70,8 @@ class SessionEndpoint:
         missing = REQUIRED_PATHS - {route.path for route in routes}
         if missing:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
+        if _has_sessions(app.state.args):
+            app.include_router(router())
         for route in routes:
             app.add_api_route(
                 route.path,
@@ -74,9 +86,12 @@ class SessionEndpoint:
             )
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
-        """Tap the engine client, which vLLM's handlers share."""
-        if engine_client is not None and _has_connector(args):
-            vars(engine_client)["generate"] = tap_generate(engine_client.generate)
+        """Tap the engine client, which vLLM's handlers share, and open the sessions."""
+        if engine_client is None or not _has_connector(args):
+            return
+        vars(engine_client)["generate"] = tap_generate(engine_client.generate, engine_client.model_config.max_model_len)
+        if _has_sessions(args):
+            state.acm_sessions = open_sessions(engine_client, state, args)
 
 
 def create() -> SessionEndpoint:
@@ -90,27 +105,53 @@ def with_session(core: Endpoint) -> Endpoint:
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
         raw_request: Request = kwargs["raw_request"]
+        body = await raw_request.json()
+        sessions: Sessions | None = getattr(raw_request.app.state, "acm_sessions", None)
+        CURRENT.set(None)
         try:
-            params = parse_session_params(await raw_request.json(), raw_request.headers)
+            params = parse_session_params(body, raw_request.headers)
+            if params is None:
+                return await core(*args, **kwargs)
+            if sessions is not None and raw_request.url.path.endswith(CHAT_PATH):
+                own_body = parse_json(await raw_request.body())
+                response = await answer_chat(sessions, _chat_request(sessions, params, own_body, kwargs), core)
+            else:
+                check_no_loop(body)
+                CURRENT.set(_engine_exchange(sessions, params, body, raw_request))
+                response = await core(*args, **kwargs)
         except InvalidRequest as error:
             return refuse(error, raw_request.url.path)
-        exchange = None if params is None else Exchange(params)
-        CURRENT.set(exchange)
-        response = await core(*args, **kwargs)
+        exchange = CURRENT.get()
         return response if exchange is None else deliver(response, exchange)
 
     return endpoint
 
 
+def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
+    raw_request: Request = kwargs["raw_request"]
+    tenant = sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    loop = parse_loop_options(body.get("acm") or {}, sessions.max_tool_calls)
+    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop)
+
+
+def _engine_exchange(sessions: Sessions | None, params: SessionParams, body: Any, raw_request: Request) -> Exchange:
+    """The exchange of a request whose session only the engine knows."""
+    if sessions is None:
+        return Exchange(params)
+    tenant = sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    engine_params = replace(params, session_id=engine_session_id(tenant, params.session_id))
+    return Exchange(engine_params, params.session_id)
+
+
 def refuse(error: InvalidRequest, path: str) -> JSONResponse:
-    """HTTP 400 in the shape of vLLM's own errors, the field in `error.param`.
+    """The error in the shape of vLLM's own, the field in `error.param`, the remedy beside it.
 
     Anthropic's clients look for `type` beside `error`; the rest of the shape is common to both.
     """
-    body = create_error_response(f"{error.field}: {error.message}", param=error.field).model_dump()
-    if path.endswith(MESSAGES_PATH):
-        body["type"] = "error"
-    return JSONResponse(body, status_code=400)
+    response = problem_response(error)
+    if not path.endswith(MESSAGES_PATH):
+        return response
+    return JSONResponse(json.loads(bytes(response.body)) | {"type": "error"}, status_code=response.status_code)
 
 
 def deliver(response: Response | None, exchange: Exchange) -> Response | None:
@@ -122,6 +163,11 @@ def deliver(response: Response | None, exchange: Exchange) -> Response | None:
         return response
     kept = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
     return JSONResponse(join_body(bytes(response.body), exchange.acm), headers=kept, background=response.background)
+
+
+def _has_sessions(args: Namespace) -> bool:
+    """Transcripts live in one process: with several API servers only the engine knows sessions."""
+    return (getattr(args, "api_server_count", None) or 1) == 1
 
 
 def _has_connector(args: Namespace) -> bool:

@@ -13,16 +13,19 @@ invalid session never reaches the engine core.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
 
+from acmserve.context.message import Message
 from acmserve.edit.session_params import SessionParams, check_session_id, parse_acm_params
 from acmserve.errors import InvalidRequest
+from acmserve.server.served import ServedContext
 
 
 class EngineOutput(Protocol):
@@ -47,12 +50,26 @@ Generate = Callable[..., AsyncGenerator[Any, None]]
 class Exchange:
     """`acm` is what the answer carries: `{"session_id", "receipt"}`, None until the engine has said it.
 
-    `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
+    `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
+    the memory of the session's chat, `messages` what was rendered for this request, `on_receipt` is told once the
+    engine has taken the request. `finished` turns true with the last output, before vLLM renders it: the rendering
+    that follows is the answer's end.
     """
 
     params: SessionParams
+    session_id: str = ""
+    served: ServedContext | None = None
+    messages: Sequence[Message] = ()
+    on_receipt: Callable[[], None] | None = None
     acm: dict[str, Any] | None = None
     finished: bool = False
+    _prompt: list[int] = field(default_factory=list)
+    _token_ids: list[int] = field(default_factory=list)
+    _texts: list[str] = field(default_factory=list)
+    _in_deltas: bool = False
+
+    def __post_init__(self) -> None:
+        self.session_id = self.session_id or self.params.session_id
 
     def send(self, sampling_params: SamplingArgs) -> None:
         """Put the session into the arguments that travel to the engine core."""
@@ -61,6 +78,14 @@ class Exchange:
         transfer["acm"] = self.params.as_acm()
         extra_args["kv_transfer_params"] = transfer
         sampling_params.extra_args = extra_args
+        self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
+
+    def prepare(self, prompt: Any, num_room: int) -> Any:
+        """The prompt with the session's own outputs as the tokens that were sampled, in at most `num_room` tokens."""
+        if self.served is None or not isinstance(prompt, dict) or prompt.get("type") != "token":
+            return prompt
+        self._prompt = self.served.splice(prompt["prompt_token_ids"], num_room)
+        return {**prompt, "prompt_token_ids": self._prompt}
 
     def receive(self, output: EngineOutput) -> None:
         """Take the receipt out of an engine output, so that it appears once in the answer.
@@ -70,16 +95,30 @@ class Exchange:
         self.finished = output.finished
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
-            self.acm = transfer["acm"]
+            self.acm = {**transfer["acm"], "session_id": self.session_id}
+            if self.on_receipt is not None:
+                self.on_receipt()
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
+        if self.served is not None:
+            self._remember(output, self.served)
         if self.finished and self.acm is None:
-            logger.warning("acmserve: an answer of session %r ends without a receipt", self.params.session_id)
+            logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)
+
+    def _remember(self, output: Any, served: ServedContext) -> None:
+        for completion in output.outputs[:1]:
+            if not self._in_deltas:
+                self._token_ids, self._texts = [], []
+            self._token_ids.extend(completion.token_ids)
+            self._texts.append(completion.text)
+        if self.finished and self.acm is not None and self._prompt:
+            served.remember_output("".join(self._texts), self._token_ids)
+            served.record(self.messages, self._prompt, self.acm["receipt"])
 
 
 CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
 
 
-def tap_generate(generate: Generate) -> Generate:
+def tap_generate(generate: Generate, max_model_len: int = 0) -> Generate:
     """Wrap the engine client's `generate` (vllm/v1/engine/async_llm.py:698).
 
     With an exchange in the context: send its session, receive its receipt. Without: check, raising
@@ -92,6 +131,7 @@ def tap_generate(generate: Generate) -> Generate:
             _check_untold(sampling_params, kwargs.get("session_id"))
             return generate(prompt, sampling_params, request_id, **kwargs)
         exchange.send(sampling_params)
+        prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
         return _received(generate(prompt, sampling_params, request_id, **kwargs), exchange)
 
     return tapped

@@ -26,7 +26,8 @@ from acmserve.edit.session_params import (
 from acmserve.errors import InvalidRequest
 
 SESSION_HEADER = "x-session-id"
-_ACM_KEYS = ("fidelity",)
+LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset")
+_ACM_KEYS = ("fidelity", *LOOP_KEYS)
 
 
 def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
@@ -50,7 +51,7 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
             )
         return None
     check_one_answer(body)
-    return SessionParams(session_id, fidelity)
+    return SessionParams(session_id, fidelity, direct is not None and direct.forget)
 
 
 def check_one_answer(body: Mapping[str, Any]) -> None:
@@ -81,6 +82,14 @@ def _fidelity(acm: object) -> str | None:
     if acm is None:
         return None
     return check_fidelity(check_object(acm, "acm", _ACM_KEYS).get("fidelity"), "acm.fidelity")
+
+
+def check_no_loop(body: object) -> None:
+    """Raise InvalidRequest when a route that runs no context tools is asked to."""
+    acm = body.get("acm") if isinstance(body, Mapping) else None
+    for key in LOOP_KEYS:
+        if isinstance(acm, Mapping) and acm.get(key) is not None:
+            raise InvalidRequest(f"acm.{key}", "context tools run only in /v1/chat/completions; send the request there")
 
 
 def _direct_params(kv_transfer_params: object) -> SessionParams | None:

@@ -1,9 +1,9 @@
 """`acmserve serve MODEL`: vLLM's own OpenAI-compatible server, with sessions switched on.
 
-The command line is vLLM's, plus three flags. It is vLLM's parser that reads it (configuration files, dotted keys and
-underscores included) and vLLM's serve command that runs; this module only fills in what the user left open, so every
-other flag means exactly what vLLM's documentation says. The console script `vllm serve` is not used: it looks for the
-metadata of a distribution named `vllm`, which CPU builds do not have.
+The command line is vLLM's, plus the flags below. It is vLLM's parser that reads it (configuration files, dotted keys
+and underscores included) and vLLM's serve command that runs; this module only fills in what the user left open, so
+every other flag means exactly what vLLM's documentation says. The console script `vllm serve` is not used: it looks for
+the metadata of a distribution named `vllm`, which CPU builds do not have.
 
 Refused: another KV connector beside ours. One that stores KV by token hash would hand moved KV to requests that asked
 for exact tokens (the lineage of a block is not in that hash).
@@ -15,13 +15,15 @@ import argparse
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from acmserve.edit.session_params import FIDELITIES
-from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
+from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
 from acmserve.errors import AcmError
+from acmserve.server.config import ContextConfig
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -81,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Our own flags only; what it does not know is left to vLLM, in order."""
     parser = argparse.ArgumentParser(
         prog="acmserve serve",
-        usage="acmserve serve MODEL [--fidelity F] [--max-sessions N] [--min-move-tokens N] [any vLLM flag]",
+        usage="acmserve serve MODEL [--fidelity F] [--data-dir D] [flags below] [any vLLM flag]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -109,7 +111,31 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"pieces shorter than this are computed rather than moved (default {EngineConfig().min_move_tokens})",
     )
+    add_context_flags(parser)
     return parser
+
+
+def add_context_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of the context layer; each is a field of `ContextConfig`."""
+    default = ContextConfig()
+    flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
+        ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
+        ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
+        ("--max-session-mib", _positive, "N", f"bound of all transcripts together (default {default.max_session_mib})"),
+        ("--max-tool-calls", _positive, "N", f"context tool calls in one turn (default {default.max_tool_calls})"),
+        ("--max-summary-tokens", _positive, "N", f"length of a summary (default {default.max_summary_tokens})"),
+        ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
+        ("--summary-url", str, "URL", "OpenAI-compatible server that summarizes instead"),
+        (
+            "--embedder",
+            str,
+            "WHAT",
+            "for semantic search: URL[#MODEL] of an OpenAI-compatible server, or model2vec:DIR",
+        ),
+    )
+    for flag, kind, metavar, text in flags:
+        spellings = dict.fromkeys((flag, "--" + flag[2:].replace("-", "_")))
+        parser.add_argument(*spellings, type=kind, metavar=metavar, help=text)
 
 
 def name_plugin(environ: MutableMapping[str, str]) -> None:
@@ -170,17 +196,24 @@ def fill_cpu_defaults(args: Namespace, environ: MutableMapping[str, str]) -> Non
 
 
 def resolve_model(args: Namespace) -> None:
-    """Settle `args.model`; the word `smollm2` becomes the bundled model's folder, served under that name."""
+    """Settle `args.model`; the word `smollm2` becomes the bundled model's folder, served under that name.
+
+    It is served with tools, which its own chat template does not know.
+    """
     if args.model_tag is not None:
         args.model = args.model_tag
     if args.model is None:
         raise AcmError("no model: name one, for example `acmserve serve smollm2`")
     if args.model == BUNDLED_MODEL:
-        from acmserve.models.smollm2 import prepare
+        from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
         args.model = str(prepare(progress=_say))
         args.model_tag = args.model
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
+        if args.chat_template is None:
+            args.chat_template = str(TOOLS_TEMPLATE)
+        if args.tool_call_parser is None:
+            args.enable_auto_tool_choice, args.tool_call_parser = True, "hermes"
 
 
 def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) -> KVTransferConfig:
@@ -199,6 +232,11 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
         )
         if value is not None
     }
+    context = {f.name: value for f in fields(ContextConfig) if (value := vars(ours).get(f.name)) is not None}
+    if context:
+        before = (given.kv_connector_extra_config if given is not None else {}).get(SERVER_SECTION, {})
+        extra[SERVER_SECTION] = before | context
+    ContextConfig.parse(extra)
     if given is None:
         return KVTransferConfig(kv_connector=CONNECTOR_NAME, kv_role="kv_both", kv_connector_extra_config=extra)
     if given.kv_connector is None:

@@ -143,3 +143,29 @@ def _common_prefix(a: Tokens, b: Tokens) -> int:
     n = min(len(a), len(b))
     different = np.nonzero(a[:n] != b[:n])[0]
     return int(different[0]) if len(different) else n
+
+
+def numbers(start: int, end: int) -> Tokens:
+    return np.arange(start, end, dtype=np.int32)
+
+
+def test_appended_text_is_computed_even_where_it_quotes_old_text() -> None:
+    served = numbers(100, 400)
+    quote = [served, tokens(1, 2), served[50:150], tokens(3)]
+    assert plan_edit(np.concatenate(quote), [source(served)], allow_moves=True).moves == ()
+    folded = [served[:100], tokens(9), served[200:], tokens(1, 2), served[50:150], tokens(3)]
+    plan = plan_edit(np.concatenate(folded), [source(served)], allow_moves=True)
+    assert plan.moves == (Move(101, 200, 100, 0),)
+
+
+def test_an_answer_that_was_cut_short_still_ends_the_conversation() -> None:
+    served = numbers(100, 400)
+    prompt = np.concatenate([served[:100], tokens(9), served[200:290], tokens(1, 2), served[50:150], tokens(3)])
+    assert plan_edit(prompt, [source(served)], allow_moves=True).moves == (Move(101, 200, 90, 0),)
+
+
+def test_a_rewound_conversation_moves_out_of_the_longer_one() -> None:
+    """A request that went back to an early point is a prefix of the older source, which is the one that counts."""
+    older, rewound = source(numbers(100, 400)), source(numbers(100, 160))
+    prompt = np.concatenate([numbers(100, 160), tokens(9), numbers(250, 400), tokens(3)])
+    assert plan_edit(prompt, [rewound, older], allow_moves=True).moves == (Move(61, 150, 150, 1),)

@@ -1,4 +1,4 @@
-"""One real server for all HTTP tests: `acmserve serve` in its own process, with the bundled model."""
+"""Two real servers for all HTTP tests, each started once: `acmserve serve` with the bundled and the scripted model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,8 @@ import pytest
 from openai import OpenAI
 
 from acmserve.models.smollm2 import prepare
+
+from .scripted_server import FLAGS, write_model
 
 START_SECONDS = 300
 
@@ -39,19 +42,17 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
     pytest.fail(f"server not healthy after {START_SECONDS} s:\n{log.read_text()[-4000:]}")
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL, without `/v1`."""
+@contextmanager
+def running_server(model: Path, log: Path, flags: Sequence[str], **environ: str) -> Iterator[str]:
+    """`acmserve serve` in its own process; yields its base URL, without `/v1`."""
     port = free_port()
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    flags = ["--served-model-name", "smollm2", "--max-model-len", "4096", "--min-move-tokens", "16"]
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "acmserve", "serve", str(prepare()), "--port", str(port), *flags],
+            [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"} | environ,
             start_new_session=True,
         )
     try:
@@ -63,6 +64,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of a server with the bundled model."""
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    flags = ["--served-model-name", "smollm2", "--max-model-len", "4096", "--min-move-tokens", "16"]
+    with running_server(prepare(), log, flags) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of a server whose model says what the test wrote down (see `benchmarks/scripted_model.py`)."""
+    folder = tmp_path_factory.mktemp("scripted")
+    flags = [*FLAGS, "--data-dir", str(folder / "data")]
+    with running_server(write_model(folder / "model"), folder / "server.log", flags) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def client(server: str) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server}/v1", api_key="unused", max_retries=0) as openai_client:
+        yield openai_client
+
+
+@pytest.fixture(scope="session")
+def scripted_client(scripted_server: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{scripted_server}/v1", api_key="unused", max_retries=0) as openai_client:
         yield openai_client

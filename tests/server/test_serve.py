@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from vllm.config import KVTransferConfig
 
-from acmserve.engine.config import CONNECTOR_NAME
+from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
-from acmserve.models.smollm2 import prepare
+from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.server.serve import (
     build_parser,
     fill_cpu_defaults,
@@ -57,7 +57,11 @@ def test_flags_become_the_connector_configuration() -> None:
     ours = Namespace(fidelity="reuse", max_sessions=9, min_move_tokens=64)
     config = merge_kv_transfer_config(None, ours)
     assert (config.kv_connector, config.kv_role) == (CONNECTOR_NAME, "kv_both")
-    assert config.kv_connector_extra_config == {"default_fidelity": "reuse", "max_sessions": 9, "min_move_tokens": 64}
+    assert config.kv_connector_extra_config == {
+        "default_fidelity": "reuse",
+        "max_sessions": 9,
+        "min_move_tokens": 64,
+    } | {"context": {"max_sessions": 9}}
 
 
 def test_flags_win_over_the_users_configuration_of_our_connector() -> None:
@@ -67,7 +71,7 @@ def test_flags_win_over_the_users_configuration_of_our_connector() -> None:
         kv_connector_extra_config={"max_sessions": 3, "max_source_mib": 5},
     )
     config = merge_kv_transfer_config(given, Namespace(fidelity=None, max_sessions=9, min_move_tokens=None))
-    assert config.kv_connector_extra_config == {"max_sessions": 9, "max_source_mib": 5}
+    assert config.kv_connector_extra_config == {"max_sessions": 9, "max_source_mib": 5, "context": {"max_sessions": 9}}
 
 
 def test_users_settings_without_a_connector_are_for_ours() -> None:
@@ -135,11 +139,28 @@ def test_vllm_reads_its_own_flags_and_configuration_files(tmp_path: Path) -> Non
     assert args.kv_transfer_config.kv_connector == "Other"
 
 
-def test_bundled_model_is_served_under_its_word() -> None:
-    args = Namespace(model_tag="smollm2", model=None, served_model_name=None)
+def test_context_flags_become_the_section_of_the_server() -> None:
+    ours, rest = build_parser().parse_known_args(
+        ["smollm2", "--data-dir", "d", "--session-hours=1.5", "--embedder", "u"]
+    )
+    assert rest == ["smollm2"]
+    config = merge_kv_transfer_config(None, ours)
+    assert config.kv_connector_extra_config == {"context": {"data_dir": "d", "session_hours": 1.5, "embedder": "u"}}
+    assert EngineConfig.parse(config.kv_connector_extra_config) == EngineConfig()
+
+
+def test_bad_context_setting_is_named() -> None:
+    ours, _ = build_parser().parse_known_args(["smollm2", "--session-hours", "-1"])
+    with pytest.raises(AcmError, match=r"context\.session_hours: must be positive"):
+        merge_kv_transfer_config(None, ours)
+
+
+def test_bundled_model_is_served_under_its_word_and_with_tools() -> None:
+    args = Namespace(model_tag="smollm2", model=None, served_model_name=None, chat_template=None, tool_call_parser=None)
     resolve_model(args)
     assert args.model == str(prepare())
     assert args.served_model_name == ["smollm2"]
+    assert (args.chat_template, args.enable_auto_tool_choice) == (str(TOOLS_TEMPLATE), True)
 
 
 def test_missing_model_is_said() -> None:

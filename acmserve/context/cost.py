@@ -1,0 +1,69 @@
+"""What an edit costs the next step, in tokens, for the model to read.
+
+    rendered   [.......... kept ..........][marker][........ text behind the edit ........][new]
+                                            computed   exact: computed     reuse: moved
+
+An estimate from the conversation alone (message texts, without the chat template's own tokens), so that the same
+history gives the same words for ever. What really happened is in the receipt.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acmserve.context.fragment import Fragment, Piece
+from acmserve.context.message import Place, texts
+from acmserve.context.render import hidden_pieces
+from acmserve.context.state import SessionState
+from acmserve.context.tokens import Tokenizer, count_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class EditCost:
+    """Tokens that the next step computes or moves because of an edit; the new message is not counted."""
+
+    num_computed: int
+    num_moved: int = 0
+
+    def __str__(self) -> str:
+        moved = f" and moves about {self.num_moved:,}" if self.num_moved else ""
+        return f"recomputes about {self.num_computed:,} tokens{moved}"
+
+
+def edit_cost(state: SessionState, fragment: Fragment, num_shown: int, fidelity: str, tokenizer: Tokenizer) -> EditCost:
+    """Cost of an edit of `fragment` that puts `num_shown` tokens in its place. `state` is from before or after it."""
+    behind = num_tokens_behind(state, fragment, tokenizer)
+    if fidelity == "exact":
+        return EditCost(num_shown + behind)
+    return EditCost(num_shown, behind)
+
+
+def num_tokens_behind(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> int:
+    """Visible tokens behind the beginning of a fragment, without the fragment itself."""
+    first, mine = fragment.pieces[0], frozenset(fragment.pieces)
+    hidden = hidden_pieces(state)
+    own: dict[Place, list[tuple[Piece, str]]] = defaultdict(list)
+    for piece in fragment.pieces:
+        own[piece.place].append((piece, ""))
+    total = 0
+    for index in range(first.place.entry, len(state.entries)):
+        for part, text in texts(state.entries[index].message):
+            place = Place(index, part)
+            if place >= first.place:
+                start = first.start if place == first.place else 0
+                others = [(piece, shown) for piece, shown in hidden.get(place, []) if piece not in mine]
+                total += _num_visible(text, start, [*own[place], *others], tokenizer)
+    return total
+
+
+def _num_visible(text: str, start: int, gone: Sequence[tuple[Piece, str]], tokenizer: Tokenizer) -> int:
+    """Tokens of `text[start:]` when the pieces in `gone` are replaced. The text is tokenized as a whole, once."""
+    starts = tokenizer.starts(text)
+    total = len(starts) - bisect_left(starts, start)
+    for piece, shown in gone:
+        if piece.start >= start:
+            total += count_tokens(tokenizer, shown) - bisect_left(starts, piece.end) + bisect_left(starts, piece.start)
+    return total

@@ -1,0 +1,96 @@
+"""One message of a conversation, as OpenAI's chat protocol writes it: its texts, and its identity.
+
+A message stays the JSON object that the client sent; nothing here copies or repairs it. Two decisions:
+
+- The *texts* of a message are its content string, or the text parts of its content list; a `Place` names one of them.
+  Tool calls and images are not texts: they are never folded or searched.
+- The *identity* of a message is a keyed digest of what a client keeps of it. Clients resend their history in slightly
+  other words (`"tool_calls": null`, JSON arguments spaced anew), so fields that are null or empty do not count, neither
+  does anything but role, content, name, tool calls and tool call id. The key is the session's own: a redacted text is
+  kept as a digest only, and nobody may guess it from a table.
+
+It knows neither sessions nor tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+
+FOLDABLE_ROLES = ("user", "assistant", "tool", "function")
+_IDENTITY = ("role", "content", "name", "tool_call_id")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """One text of a conversation: entry `entry`, and the index of the part where its content is a list of parts."""
+
+    entry: int
+    part: int | None = None
+
+
+def texts(message: Message) -> list[tuple[int | None, str]]:
+    """The texts of a message: (None, content) for a string, (index, text) for every text part of a list."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [(None, content)] if content else []
+    if not isinstance(content, list):
+        return []
+    return [(index, text) for index, part in enumerate(content) if (text := _part_text(part))]
+
+
+def text_at(message: Message, part: int | None) -> str:
+    """The text at `part` of a message; "" where there is none."""
+    content = message.get("content")
+    if part is None:
+        return content if isinstance(content, str) else ""
+    return _part_text(content[part]) if isinstance(content, list) and 0 <= part < len(content) else ""
+
+
+def _part_text(part: object) -> str:
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text if isinstance(text, str) else ""
+
+
+def with_texts(message: Message, changed: Mapping[int | None, str]) -> dict[str, Any]:
+    """A copy of the message with some of its texts exchanged; everything else is the same object."""
+    copy = dict(message)
+    if None in changed:
+        copy["content"] = changed[None]
+        return copy
+    parts = list(message["content"])
+    for index, text in changed.items():
+        assert index is not None
+        parts[index] = text if isinstance(parts[index], str) else {**parts[index], "text": text}
+    copy["content"] = parts
+    return copy
+
+
+def digest_message(message: Message, key: bytes) -> bytes:
+    """The identity of a message, 16 bytes. `key` (1 to 64 bytes) is the session's.
+
+    Raises what `json` and UTF-8 raise for a message that cannot be written down: TypeError, ValueError, RecursionError.
+    """
+    kept: dict[str, Any] = {name: message[name] for name in _IDENTITY if message.get(name)}
+    calls = message.get("tool_calls")
+    if calls:
+        kept["tool_calls"] = [_call_identity(call) for call in calls] if isinstance(calls, list) else calls
+    canonical = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), key=key, digest_size=16).digest()
+
+
+def _call_identity(call: object) -> object:
+    """A tool call without its spelling: arguments that are JSON compare as values."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        return call
+    arguments = function.get("arguments")
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return [call.get("id"), function.get("name"), arguments]

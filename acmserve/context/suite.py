@@ -1,0 +1,209 @@
+"""The tool suites as JSON schemas, ready for the `tools` array of a chat request, and the prompts that teach them.
+
+`sculptor` has the six tools of 000, Figures 10 to 15: names, types, defaults, bounds and enums are the paper's.
+`sculptor-v1` has the eight tools of 001 section 3.2 under their own names, on the same engine. The descriptions are
+ours; they tell the model what the schema cannot. Schemas are part of the cached prefix: they never depend on a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from acmserve.errors import NotFound
+
+Schema = dict[str, Any]
+
+SCULPTOR = "sculptor"
+SCULPTOR_V1 = "sculptor-v1"
+
+
+def _tool(name: str, description: str, properties: Schema, required: list[str]) -> Schema:
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": required,
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+def _text(description: str) -> Schema:
+    return {"type": "string", "description": description}
+
+
+def _integer(default: int, minimum: int, maximum: int, description: str) -> Schema:
+    return {
+        "type": "integer",
+        "default": default,
+        "minimum": minimum,
+        "maximum": maximum,
+        "description": description,
+    }
+
+
+def _role(description: str) -> Schema:
+    return {"type": "string", "enum": ["user", "assistant", "all"], "default": "user", "description": description}
+
+
+_FRAGMENT_ID = _text("Id of the fragment, for instance 'f1a2b3'")
+
+_FRAGMENT_CONTEXT = _tool(
+    "fragment_context",
+    "Cut the conversation text between two markers into fragments with ids, so that they can be folded, summarized "
+    "and restored. Cutting changes nothing that you see.",
+    {
+        "start_marker": _text("Text that marks the beginning of what to fragment, copied exactly"),
+        "end_marker": _text("Text that marks the end of what to fragment, copied exactly"),
+        "num_fragments": _integer(5, 1, 20, "How many fragments to make (default: 5)"),
+        "role": _role("Whose messages to look into (default: user)"),
+    },
+    ["start_marker", "end_marker"],
+)
+_FOLD_FRAGMENT = _tool(
+    "fold_fragment",
+    "Hide a fragment behind a short marker. Its text is kept and can be restored at any time. Folding is cheapest "
+    "early, while little text follows the fragment.",
+    {"fragment_id": _FRAGMENT_ID},
+    ["fragment_id"],
+)
+_SUMMARY = {
+    "fragment_id": _FRAGMENT_ID,
+    "focus": _text(
+        "What the summary is to keep (for instance 'technical details', 'key decisions', 'action items', "
+        "'main points', 'problems', 'solutions')"
+    ),
+}
+_SUMMARY_TEXT = "Replace a fragment by a summary with a focus. The original is kept and can be restored at any time."
+_RESTORE_FRAGMENT = _tool(
+    "restore_fragment",
+    "Show the original text of a folded or summarized fragment again.",
+    {"fragment_id": _FRAGMENT_ID},
+    ["fragment_id"],
+)
+_SEARCH: Schema = {
+    "query": _text("Exact text to search for"),
+    "role": _role("Whose messages to search (default: user)"),
+    "max_results": _integer(10, 1, 50, "Most results to return"),
+    "context_size": _integer(200, 50, 1000, "Characters to show before and after each match"),
+}
+_SEARCH_CONTEXT = _tool(
+    "search_context",
+    "Find exact text in the conversation, folded text included. Reads only: it changes nothing and costs nothing but "
+    "its result.",
+    _SEARCH,
+    ["query"],
+)
+_GET_SEARCH_DETAIL = _tool(
+    "get_search_detail",
+    "Show more of the text around a search result. Reads only.",
+    {
+        "search_id": _text("Id of a result of search_context, for instance 's1a2b3'"),
+        "extended_context": _integer(500, 100, 2000, "Characters to show before and after the match (default: 500)"),
+    },
+    ["search_id"],
+)
+_SEARCH_CONTEXT_V1 = _tool(
+    "search_context",
+    "Find text in the conversation, folded text included: exactly, or by meaning. Reads only.",
+    {
+        **_SEARCH,
+        "query": _text("Text to search for"),
+        "mode": {
+            "type": "string",
+            "enum": ["exact", "semantic"],
+            "default": "exact",
+            "description": "exact finds the very text, semantic finds passages of similar meaning",
+        },
+        "similarity_threshold": {
+            "type": "number",
+            "default": 0.3,
+            "minimum": 0,
+            "maximum": 1,
+            "description": "Least cosine similarity of a semantic result (default: 0.3)",
+        },
+    },
+    ["query"],
+)
+
+SUITES: Mapping[str, tuple[Schema, ...]] = {
+    SCULPTOR: (
+        _FRAGMENT_CONTEXT,
+        _FOLD_FRAGMENT,
+        _RESTORE_FRAGMENT,
+        _tool("summarize_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
+        _SEARCH_CONTEXT,
+        _GET_SEARCH_DETAIL,
+    ),
+    SCULPTOR_V1: (
+        _FRAGMENT_CONTEXT,
+        _tool("summary_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
+        _tool(
+            "revert_summary",
+            "Show the original text of a summarized fragment again.",
+            {"fragment_id": _FRAGMENT_ID},
+            ["fragment_id"],
+        ),
+        _FOLD_FRAGMENT,
+        _tool(
+            "expand_fragment",
+            "Show the original text of a folded fragment again.",
+            {"fragment_id": _FRAGMENT_ID},
+            ["fragment_id"],
+        ),
+        _tool("restore_context", "Show everything again and forget all fragments.", {}, []),
+        _SEARCH_CONTEXT_V1,
+        _GET_SEARCH_DETAIL,
+    ),
+}
+
+_UNIFIED = (
+    "You are a helpful assistant. You can autonomously manage your own context: fold irrelevant information, focus on "
+    "useful details, summarize long texts to keep your context concise, and use search tools to find key information "
+    "in large documents."
+)
+_PI_LLM = (
+    "You are an intelligent assistant specialized for PI-LLM (Proactive Interference) testing. Your task is to track "
+    "continuous updates to multiple key-value pairs and accurately remember the latest value for each key amidst "
+    "substantial interference information.\n\n"
+    "Remember: First use the `fragment_context` tool to split the long text into multiple fragments, then use "
+    "`fold_fragment` to fold unimportant, earlier key-value updates, allowing you to concentrate on the final updates. "
+    "The recommended approach is to divide the entire update stream into multiple fragments (e.g., ten fragments), "
+    "then keep only the last two or three fragments while folding the rest. This strategy enables focus on the "
+    "current, most recent content without being distracted by earlier information."
+)
+_NEEDLEBENCH = (
+    "You are an agent skilled at analyzing family relationships between different people. You have `search_context` "
+    "and `get_search_detail` tools. You excel at conducting chained searches for key information in long texts until "
+    "you find complete information to reach your desired final answer.\n\n"
+    "When searching for the oldest ancestor, ensure that every person name found has been verified through the search "
+    "tools to confirm they truly have no higher-level ancestors before concluding your reasoning."
+)
+_COST = (
+    "\n\nWhat an edit costs: text behind a fold has to be read again, so fold early, while little follows, and ask for "
+    "several folds at once. Searching costs only its result. Every tool result says what it costs."
+)
+
+PRESETS: Mapping[str, str] = {
+    "unified": _UNIFIED + _COST,
+    "pi-llm": _PI_LLM + _COST,
+    "needlebench": _NEEDLEBENCH + _COST,
+}
+
+
+def suite_tools(suite: str, field: str = "suite") -> tuple[Schema, ...]:
+    """The schemas of a suite; raises `NotFound` naming the suites there are."""
+    if suite not in tuple(SUITES):
+        raise NotFound(field, f"there is no tool suite {str(suite)[:40]!a}.", f"Choose {' or '.join(SUITES)}.")
+    return SUITES[suite]
+
+
+def tool_names(suite: str) -> tuple[str, ...]:
+    """The names of the tools of a suite, in order."""
+    return tuple(tool["function"]["name"] for tool in suite_tools(suite))

@@ -1,0 +1,18 @@
+"""How the context layer counts: where each token of a text begins. The tokenizer itself is the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """A tokenizer that tells character offsets. Deterministic; no special tokens are added."""
+
+    def starts(self, text: str) -> Sequence[int]:
+        """Character offset at which each token of `text` begins, ascending; its length is the number of tokens."""
+
+
+def count_tokens(tokenizer: Tokenizer, text: str) -> int:
+    """Tokens of a text that stands alone. In a rendered prompt it may be one or two more or less."""
+    return len(tokenizer.starts(text)) if text else 0

@@ -1,0 +1,87 @@
+"""A session as its routes show it: the short description, and what the model sees now. Reads only.
+
+Tokens are those of the texts, without the chat template's own: the receipt of a request counts everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from acmserve.context.fragment import Fragment, Visibility
+from acmserve.context.message import Message, texts
+from acmserve.context.render import render
+from acmserve.context.session import Session
+from acmserve.context.state import SessionState
+from acmserve.context.tokens import Tokenizer, count_tokens
+from acmserve.context.turn_cost import num_tokens_shown
+from acmserve.server.json_value import clean_json
+from acmserve.server.schemas import ContextFragment, ContextMessage, ContextView, FragmentPiece, SessionInfo, Suite
+
+PREVIEW_CHARS = 80
+
+
+def session_info(session: Session) -> SessionInfo:
+    """The session without its contents."""
+    return SessionInfo(
+        session_id=session.session_id,
+        suite=cast(Suite, session.suite),
+        created_at=session.created_at,
+        used_at=session.used_at,
+        num_messages=len(session.state.entries),
+        num_fragments=len(session.state.fragments),
+        num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
+    )
+
+
+def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None]) -> ContextView:
+    """What the model sees of the session. `kv` says for each message where its KV is."""
+    state = session.state
+    messages = [
+        ContextMessage(
+            index=index,
+            role=str(message.get("role")),
+            origin=entry.origin.value,
+            num_tokens=num_message_tokens(message, tokenizer),
+            message=clean_json(dict(message)),
+            kv=where,
+        )
+        for index, (entry, message, where) in enumerate(zip(state.entries, render(state), kv, strict=True))
+    ]
+    fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
+    num_tokens = sum(message.num_tokens for message in messages)
+    return ContextView(
+        session_id=session.session_id,
+        messages=messages,
+        fragments=fragments,
+        num_tokens=num_tokens,
+        num_tokens_original=max(num_tokens + sum(f.num_tokens - f.num_tokens_shown for f in fragments), 0),
+    )
+
+
+def num_context_tokens(state: SessionState, tokenizer: Tokenizer) -> int:
+    """Tokens of all texts that the model sees."""
+    return sum(num_message_tokens(message, tokenizer) for message in render(state))
+
+
+def num_message_tokens(message: Message, tokenizer: Tokenizer) -> int:
+    """Tokens of the texts of one message."""
+    return sum(count_tokens(tokenizer, text) for _, text in texts(message))
+
+
+def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
+    pieces = [
+        FragmentPiece(index=piece.place.entry, part=piece.place.part, start=piece.start, end=piece.end)
+        for piece in fragment.pieces
+    ]
+    gone = fragment.visibility is Visibility.REDACTED
+    return ContextFragment(
+        fragment_id=fragment.fragment_id,
+        state=fragment.visibility.value,
+        role=fragment.role,
+        num_tokens=fragment.num_tokens,
+        num_tokens_shown=num_tokens_shown(fragment, tokenizer),
+        focus=fragment.focus,
+        messages=pieces,
+        preview=None if gone else state.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],
+    )

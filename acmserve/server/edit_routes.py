@@ -1,0 +1,56 @@
+"""The route for a person or a policy: several edits of a session as one plan."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from acmserve.context.batch import Edit, EditKind
+from acmserve.context.turn_cost import turn_cost
+from acmserve.server.acm_route import AcmRoute
+from acmserve.server.caller import CallerDep, SessionId
+from acmserve.server.context_view import num_context_tokens
+from acmserve.server.problem import problems
+from acmserve.server.schemas import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
+
+edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
+
+
+@edits_router.post(
+    "/sessions/{session_id}/edits",
+    operation_id="acm_edit_session",
+    summary="Edit a session",
+    responses=problems(400, 404, 409, 413, 415, 503),
+)
+async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: CallerDep) -> EditsAnswer:
+    """Carries out edits in this order, all or none; each sees the result of the one before.
+
+    An edit names a fragment, or a range of messages, which becomes a fragment of its own. All edits of one request are
+    one plan: text behind them moves, or is recomputed, once. `next_turn` estimates what that costs; the receipt of the
+    next chat request says what it did cost. A `redact` erases the text for good; what follows it is computed anew.
+    """
+    sessions = caller.sessions
+    async with caller.held(session_id) as session:
+        before = session.state
+        batch = [_edit(edit) for edit in wanted.edits]
+        outcome = await sessions.edit(session, batch, wanted.fidelity)
+    cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
+    return EditsAnswer(
+        edits=[
+            EditAnswer(
+                op=done.kind.value,
+                fragment_id=done.fragment.fragment_id,
+                state=done.fragment.visibility.value,
+                tokens_before=done.num_tokens_before,
+                tokens_after=done.num_tokens_after,
+            )
+            for done in outcome.done
+        ],
+        tokens_before=num_context_tokens(before, sessions.tokenizer),
+        tokens_after=num_context_tokens(outcome.state, sessions.tokenizer),
+        next_turn=NextTurn(recomputed_tokens=cost.num_computed, moved_tokens=cost.num_moved),
+    )
+
+
+def _edit(wanted: EditRequest) -> Edit:
+    messages = None if wanted.messages is None else (wanted.messages.start, wanted.messages.end)
+    return Edit(EditKind(wanted.op), wanted.fragment_id, messages, wanted.focus)

@@ -1,0 +1,183 @@
+"""The course of one answer with context tools: the steps of the model, what was carried out, what was recorded.
+
+    ask --> (model) --> carry_out: calls one by one, then the step is recorded --> ask_again --> ...
+
+A step is recorded as a whole, after its calls. What the client does not see (calls of context tools, their results)
+stays in the session as internal entries in front of the answer; `context.state.adopt` keeps them when the client sends
+its history again. A client that leaves in the middle leaves whole steps, which its next request drops.
+
+It does not know how an answer is written, streamed or whole (`tool_loop.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.exceptions import VLLMClientError
+from vllm.logger import init_logger
+
+from acmserve.context.render import render
+from acmserve.context.session import Session
+from acmserve.context.state import append_answer, append_internal, end_turn
+from acmserve.edit.session_params import SessionParams
+from acmserve.errors import InvalidRequest
+from acmserve.server.exchange import CURRENT, Exchange
+from acmserve.server.loop_calls import Call, ContextTools, Operation, split_calls
+from acmserve.server.loop_options import LoopOptions
+from acmserve.server.loop_request import LoopRequest
+from acmserve.server.model_step import Spoken, Step
+from acmserve.server.problem import problem_response
+from acmserve.server.sessions import Sessions
+
+logger = init_logger(f"vllm.{__name__}")
+
+Endpoint = Callable[..., Awaitable[Response | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer to be made: the session whose lock the caller holds, and what its request asks for."""
+
+    sessions: Sessions
+    session: Session
+    options: LoopOptions
+    params: SessionParams
+
+
+@dataclass(slots=True)
+class LoopCourse:
+    """`stopped_by` is None while the answer goes on; `late_texts` are those that may be told only when a step is over.
+
+    `core(request, raw_request)` is vLLM's route function.
+    """
+
+    turn: Turn
+    core: Endpoint
+    raw_request: Request
+    request: LoopRequest
+    spoken: Spoken = field(default_factory=Spoken)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    stopped_by: str | None = None
+    num_calls: int = 0
+    num_completion_tokens: int = 0
+    client_calls: list[Call] = field(default_factory=list)
+    late_texts: dict[str, str] = field(default_factory=dict)
+    _exchange: Exchange | None = None
+
+    @property
+    def acm(self) -> dict[str, Any]:
+        """What the answer carries, as far as it has come."""
+        return {
+            "session_id": self.turn.session.session_id,
+            "receipt": self.steps[-1]["receipt"] if self.steps else None,
+            "steps": self.steps,
+            "stopped_by": self.stopped_by,
+        }
+
+    @property
+    def receipt(self) -> dict[str, Any] | None:
+        """The receipt of the step that was answered last."""
+        return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
+
+    async def ask(self) -> Response | None:
+        """Let the model go one step on."""
+        messages = render(self.turn.session.state)
+        body = self.request.step(messages, len(self.steps), self.num_calls)
+        try:
+            request = ChatCompletionRequest.model_validate(body)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False)) from error
+        self._exchange = self.turn.sessions.exchange(self.turn.session, self.turn.params, messages)
+        CURRENT.set(self._exchange)
+        return await self.core(request=request, raw_request=self.raw_request)
+
+    async def ask_again(self) -> Response | None:
+        """A later step: an error carries what was done so far."""
+        try:
+            response = await self.ask()
+        except InvalidRequest as error:
+            response = problem_response(error)
+        except VLLMClientError as error:
+            response = _refused(error)
+        except Exception as error:
+            logger.exception("acmserve: step %d of a tool loop failed", len(self.steps))
+            response = _refused(error)
+        if isinstance(response, JSONResponse) and response.status_code != 200:
+            told = json.loads(bytes(response.body)) | {"acm": self.acm}
+            return JSONResponse(told, response.status_code, background=response.background)
+        return response
+
+    async def carry_out(self, step: Step) -> AsyncIterator[Operation]:
+        """Carry out the context calls of a step, yielding each; then record it. With `stopped_by` the loop is over."""
+        was_last = self.request.is_last(self.num_calls)
+        ours, self.client_calls = split_calls(step.calls, self.request.client_tools)
+        if step.finish_reason == "length" or was_last:
+            ours = []
+        done: list[Operation] = []
+        self.steps.append({"receipt": self.receipt, "operations": []})
+        self.num_completion_tokens += step.num_completion_tokens
+        tools = self._context_tools()
+        for call in ours:
+            operation = await tools.carry_out(call, self.num_calls)
+            self.num_calls += 1
+            done.append(operation)
+            self.steps[-1]["operations"].append(operation.as_dict())
+            yield operation
+        self.stopped_by = self._reason_to_stop(step, was_last, done)
+        self.late_texts = self.spoken.end_step(last=self.stopped_by is not None)
+        self._record(step, ours, done)
+
+    def _context_tools(self) -> ContextTools:
+        turn, options = self.turn, self.turn.options
+        return ContextTools(
+            turn.sessions,
+            turn.session,
+            options.suite,
+            turn.params.fidelity,
+            self.request.tool_names,
+            options.max_tool_calls,
+        )
+
+    def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation]) -> str | None:
+        if step.finish_reason == "length":
+            return "length"
+        if self.client_calls:
+            return "client_tools"
+        if done:
+            return None
+        return "max_tool_calls" if was_last else "answer"
+
+    def _record(self, step: Step, ours: list[Call], done: list[Operation]) -> None:
+        """Append the step to the session: internal, or as the answer with what the client sees of it."""
+        kept = [call for call in step.calls if call in ours or call in self.client_calls]
+        message = {name: value for name, value in step.message.items() if name != "tool_calls"}
+        message |= {"tool_calls": kept} if kept else {}
+        results = [operation.message() for operation in done]
+        state = self.turn.session.state
+        if self.stopped_by is None:
+            state = append_internal(state, [message, *results])
+        else:
+            state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
+        self.turn.sessions.store.save(self.turn.session, state)
+
+    def client_message(self) -> dict[str, Any]:
+        """The assistant's message as the client has it at the end."""
+        message: dict[str, Any] = {"role": "assistant", **self.spoken.message_texts()}
+        if self.client_calls:
+            message["tool_calls"] = self.client_calls
+        return message
+
+
+def _refused(error: Exception) -> JSONResponse:
+    """vLLM's own error body for an exception that its route function raised."""
+    body = create_error_response(error)
+    return JSONResponse(body.model_dump(), status_code=body.error.code)

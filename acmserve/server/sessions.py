@@ -1,0 +1,190 @@
+"""The sessions of this server: the store with what its edits need around it: tokenizer, summarizer, embedder, locks.
+
+    a model's tool call (server loop)   --.
+    POST .../tools/{name}               ----> call_tool --> context.toolbox   --> store.save
+    POST .../edits                      ----> edit      --> context.batch     -->
+
+One call at a time changes a session; who changes one holds its lock, a server loop for the whole turn. A summary or an
+embedding takes a model's time: it is made between two runs of a pure function on the same state, under the lock.
+
+Private: a session belongs to the API key that made it (on a server that has keys) and to its cache salt. It knows
+no routes, and of the engine only what an `Exchange` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from acmserve.context import tool_result
+from acmserve.context.batch import BatchOutcome, Edit, EditKind, run_batch
+from acmserve.context.message import Message
+from acmserve.context.render import render
+from acmserve.context.session import Session
+from acmserve.context.store import SessionStore
+from acmserve.context.tokens import Tokenizer
+from acmserve.context.toolbox import (
+    EmbeddingsWanted,
+    SummaryWanted,
+    ToolCall,
+    ToolOutcome,
+    Workbench,
+    run_tool,
+    with_supplied,
+)
+from acmserve.edit.session_params import SessionParams
+from acmserve.errors import InvalidRequest
+from acmserve.server.exchange import Exchange
+from acmserve.server.served import ServedContexts
+
+SALT_HEADER = "x-cache-salt"
+MAX_DELETED = 4096
+
+
+class Summarizer(Protocol):
+    """Writes a summary of a text."""
+
+    async def summarize(self, wanted: SummaryWanted) -> str:
+        """Raises InvalidRequest where the text is too long, AcmError where the model cannot be reached."""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors of one length."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """One vector for each text. Raises InvalidRequest with a remedy where there is no embedder."""
+
+
+class Sessions:
+    """At `app.state.acm_sessions`; one per API server process."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        tokenizer: Tokenizer,
+        summarizer: Summarizer,
+        embedder: Embedder,
+        served: ServedContexts,
+        *,
+        default_fidelity: str = "exact",
+        max_tool_calls: int = 20,
+        has_api_keys: bool = False,
+    ) -> None:
+        self.store = store
+        self.tokenizer = tokenizer
+        self.default_fidelity = default_fidelity
+        self.max_tool_calls = max_tool_calls
+        self._summarizer = summarizer
+        self._embedder = embedder
+        self._has_api_keys = has_api_keys
+        self.served = served
+        self._redacted: set[tuple[str, str]] = set()
+        self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    def tenant_of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
+        """The tenant of a request: a digest of its API key and cache salt, "" where it has neither.
+
+        The salt may stand in the body (chat) or in the header `X-Cache-Salt`. Keys count only on a server that asks
+        for them: elsewhere every client sends another placeholder.
+        """
+        key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
+        salt = cache_salt or headers.get(SALT_HEADER, "")
+        return hashlib.blake2b(f"{key}\n{salt}".encode(), digest_size=16).hexdigest() if key or salt else ""
+
+    @asynccontextmanager
+    async def locked(self, session: Session) -> AsyncIterator[None]:
+        """Hold the session: nobody else changes it meanwhile."""
+        key = (session.tenant, session.session_id)
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        async with lock:
+            yield
+
+    async def call_tool(self, session: Session, call: ToolCall, suite: str, fidelity: str | None) -> ToolOutcome:
+        """Carry out one tool call and store the state. The caller holds the lock."""
+        bench = self._bench(suite, fidelity)
+        outcome = run_tool(session.state, call, bench)
+        if outcome.wants is not None:
+            try:
+                supplied = await self._supply(outcome.wants)
+            except InvalidRequest as error:
+                return ToolOutcome(session.state, tool_result.refused(error), error=error)
+            outcome = run_tool(session.state, call, with_supplied(bench, supplied))
+        if outcome.state is not session.state:
+            self.store.save(session, outcome.state)
+        return outcome
+
+    async def edit(self, session: Session, batch: Sequence[Edit], fidelity: str | None) -> BatchOutcome:
+        """Carry out all edits or none, and store the state. The caller holds the lock. Raises InvalidRequest."""
+        bench = self._bench(session.suite, fidelity)
+        summaries: dict[tuple[str, str], str] = {}
+        outcome = run_batch(session.state, batch, bench, summaries)
+        while outcome.wants is not None:
+            wanted = outcome.wants
+            summaries[wanted.fragment_id, wanted.focus] = await self._summarizer.summarize(wanted)
+            outcome = run_batch(session.state, batch, bench, summaries)
+        self.store.save(session, outcome.state)
+        if any(done.kind is EditKind.REDACT for done in outcome.done):
+            self.served.drop(session.tenant, session.session_id)
+            self._redacted.add(session.key)
+        return outcome
+
+    def delete(self, session: Session) -> None:
+        """Delete a session. The engine forgets what it served to it with the next request of that name.
+
+        Of many deleted sessions only the last ones are remembered for that; the engine's own memory is bounded too.
+        """
+        self.store.delete(session.tenant, session.session_id)
+        self.served.drop(session.tenant, session.session_id)
+        self._redacted.discard(session.key)
+        self._deleted[session.key] = None
+        while len(self._deleted) > MAX_DELETED:
+            self._deleted.popitem(last=False)
+
+    def exchange(self, session: Session, params: SessionParams, messages: Sequence[Message]) -> Exchange:
+        """The exchange of one request of this session, for which `messages` were rendered."""
+        key = (session.tenant, session.session_id)
+        engine_params = replace(
+            params,
+            session_id=engine_session_id(*key),
+            forget=params.forget or key in self._redacted or key in self._deleted,
+        )
+        return Exchange(
+            engine_params,
+            session.session_id,
+            self.served.of(*key),
+            messages,
+            on_receipt=lambda: self._told(key) if engine_params.forget else None,
+        )
+
+    def describe_kv(self, session: Session) -> list[str | None]:
+        """For each message that the model sees, what the next request finds of its KV (see `served.py`)."""
+        context = self.served.of(session.tenant, session.session_id)
+        return context.describe_kv(render(session.state), self.tokenizer)
+
+    def _told(self, key: tuple[str, str]) -> None:
+        self._redacted.discard(key)
+        self._deleted.pop(key, None)
+
+    async def _supply(self, wanted: SummaryWanted | EmbeddingsWanted) -> Any:
+        if isinstance(wanted, SummaryWanted):
+            return await self._summarizer.summarize(wanted)
+        return await self._embedder.embed(wanted.texts)
+
+    def _bench(self, suite: str, fidelity: str | None) -> Workbench:
+        return Workbench(self.tokenizer, suite, fidelity or self.default_fidelity)
+
+
+def engine_session_id(tenant: str, session_id: str) -> str:
+    """The name of a session in the engine: tenants who chose the same name never meet there."""
+    if not tenant:
+        return session_id
+    return hashlib.blake2b(f"{tenant}\n{session_id}".encode(), digest_size=24).hexdigest()

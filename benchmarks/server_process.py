@@ -1,0 +1,59 @@
+"""`acmserve serve` in a process of its own, for benchmarks that talk HTTP. Leaving the `with` block stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from acmserve.errors import AcmError
+
+_START_SECONDS = 600.0
+_STOP_SECONDS = 60.0
+
+
+class ServerProcess:
+    """Starts at once; `wait_ready` returns the base URL when the server answers."""
+
+    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        self._url = f"http://127.0.0.1:{port}"
+        self._log = Path(tempfile.mkdtemp(prefix="acmserve-bench-")) / "server.log"
+        with self._log.open("wb") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait(timeout=_STOP_SECONDS)
+
+    def wait_ready(self) -> str:
+        """Raises AcmError with the end of the server's log when it does not start."""
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                if httpx.get(f"{self._url}/health").status_code == 200:
+                    return self._url
+            except httpx.TransportError:
+                time.sleep(0.5)
+        raise AcmError(f"the server did not start; the end of its log:\n{self._log.read_text()[-3000:]}")

@@ -1,0 +1,51 @@
+"""What a client may say about the loop, and what it is told when it says something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.errors import InvalidRequest
+from acmserve.server.loop_options import LOOP_KEYS, LoopOptions, parse_loop_options
+
+
+@pytest.mark.parametrize("acm", [{}, {"fidelity": "reuse"}, {"tools": None, "max_tool_calls": None}])
+def test_without_tools_there_is_no_loop(acm: dict[str, Any]) -> None:
+    assert parse_loop_options(acm, 20) is None
+
+
+def test_defaults_are_the_servers() -> None:
+    assert parse_loop_options({"tools": "sculptor"}, 7) == LoopOptions("sculptor", 7, False, None)
+
+
+def test_every_key_is_read() -> None:
+    acm = {"tools": "sculptor-v1", "max_tool_calls": 100, "first_call_required": True, "preset": "pi-llm"}
+    assert set(acm) == set(LOOP_KEYS)
+    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == LoopOptions("sculptor-v1", 100, True, "pi-llm")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("tools", "chisel", "'sculptor' or 'sculptor-v1'"),
+        ("tools", ["sculptor"], "'sculptor' or 'sculptor-v1'"),
+        ("max_tool_calls", 0, "from 1 to 100, not 0"),
+        ("max_tool_calls", 101, "from 1 to 100, not 101"),
+        ("max_tool_calls", True, "from 1 to 100, not True"),
+        ("max_tool_calls", "20", "from 1 to 100, not '20'"),
+        ("first_call_required", "yes", "true or false"),
+        ("preset", "\u2603" * 200, "'unified' or 'pi-llm' or 'needlebench'"),
+    ],
+)
+def test_bad_values_are_named_with_what_is_allowed(key: str, value: object, said: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_loop_options({"tools": "sculptor", key: value}, 20)
+    assert caught.value.field == f"acm.{key}"
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_options_of_a_loop_that_is_not_asked_for_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"acm\.preset: has no meaning without acm\.tools"):
+        parse_loop_options({"preset": "unified"}, 20)

@@ -1,0 +1,116 @@
+"""The OpenAPI document of the `/v1/acm` routes is valid, says what it should, and is what the routes do (schemathesis).
+
+The document that is held against the routes names every status one by one: the range 4XX, which stands for what vLLM's
+own server says in front of the routes, is taken out of it first.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from acmserve.context.state import adopt
+from acmserve.context.suite import tool_names
+from acmserve.server.sessions import Sessions
+from tests.server.acm_app import HISTORY, make_app, make_sessions
+
+OPERATIONS = {
+    "acm_list_tools",
+    "acm_create_session",
+    "acm_list_sessions",
+    "acm_get_session",
+    "acm_delete_session",
+    "acm_get_context",
+    "acm_call_tool",
+    "acm_edit_session",
+}
+
+
+def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path in document["paths"].values():
+        yield from path.values()
+
+
+def strict_app() -> FastAPI:
+    """The app, its document without the range 4XX."""
+    app = make_app()
+    document = copy.deepcopy(app.openapi())
+    for operation in operations(document):
+        del operation["responses"]["4XX"]
+    app.openapi_schema = document
+    return app
+
+
+def sessions_with_one() -> Sessions:
+    """A session `s` with four messages, so that ranges of edits exist."""
+    sessions = make_sessions()
+    session = sessions.store.create("", "s")
+    sessions.store.save(session, adopt(session.state, HISTORY).state)
+    return sessions
+
+
+APP = strict_app()
+DOCUMENT: dict[str, Any] = APP.openapi()
+schema = schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
+def test_the_document_is_valid() -> None:
+    assert [error.message for error in OpenAPIV31SpecValidator(make_app().openapi()).iter_errors()] == []
+
+
+def test_every_route_is_documented() -> None:
+    found = list(operations(DOCUMENT))
+    assert {operation["operationId"] for operation in found} == OPERATIONS
+    for operation in found:
+        assert len(operation["summary"]) > 5, operation["operationId"]
+        assert len(operation["description"]) > 40, operation["operationId"]
+        assert operation["tags"], operation["operationId"]
+
+
+def test_errors_have_one_shape() -> None:
+    for operation in operations(DOCUMENT):
+        for status, response in operation["responses"].items():
+            if status.startswith("2"):
+                continue
+            assert status != "422"
+            assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+
+
+@pytest.mark.parametrize("name", ["NewSession", "EditsRequest", "EditRequest", "ToolRequest", "Message", "ProblemInfo"])
+def test_every_field_of_a_request_is_described(name: str) -> None:
+    fields = DOCUMENT["components"]["schemas"][name]["properties"]
+    assert [field for field, schema in fields.items() if not schema.get("description")] == []
+
+
+@schema.parametrize()
+@settings(
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_the_routes_do_what_the_document_says(case: schemathesis.Case) -> None:
+    """As generated, and once more on a session (and for a tool) that exists.
+
+    That valid data may still be refused is the nature of these routes: whether a range of messages or a fragment
+    exists, only the session knows.
+    """
+    APP.state.acm_sessions = sessions_with_one()
+    case.call_and_validate(excluded_checks=[positive_data_acceptance])
+    if "session_id" in case.path_parameters:
+        names = tool_names("sculptor")
+        case.path_parameters["session_id"] = "s"
+        if "name" in case.path_parameters:
+            case.path_parameters["name"] = names[len(str(case.body)) % len(names)]
+        case.call_and_validate(excluded_checks=[positive_data_acceptance, negative_data_rejection])
+    APP.state.acm_sessions.store.check_integrity()
