@@ -133,7 +133,8 @@ def plan_edit(
         return EditPlan(len(prompt), keep)
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
     found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches]
-    moves = (piece for move in _without_appended(found, latest) for piece in _unworn(move, sources[move.source], min_move_tokens))
+    kept = _without_appended(found, latest)
+    moves = (piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
     return EditPlan(len(prompt), keep, tuple(moves))
 
 
