@@ -16,8 +16,6 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from acmserve.models.smollm2 import prepare
-
 from .scripted_server import FLAGS, write_model
 
 START_SECONDS = 300
@@ -43,7 +41,7 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
 
 
 @contextmanager
-def running_server(model: Path, log: Path, flags: Sequence[str], **environ: str) -> Iterator[str]:
+def running_server(model: Path | str, log: Path, flags: Sequence[str], **environ: str) -> Iterator[str]:
     """`acmserve serve` in its own process; yields its base URL, without `/v1`."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -67,8 +65,8 @@ def running_server(model: Path, log: Path, flags: Sequence[str], **environ: str)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of a server with the bundled model."""
     log = tmp_path_factory.mktemp("server") / "server.log"
-    flags = ["--served-model-name", "smollm2", "--max-model-len", "4096", "--min-move-tokens", "16"]
-    with running_server(prepare(), log, flags) as url:
+    flags = ["--max-model-len", "4096", "--min-move-tokens", "16"]
+    with running_server("smollm2", log, flags) as url:
         yield url
 
 
