@@ -35,8 +35,9 @@ _CPU_KV_GIB = 4
 
 DESCRIPTION = """\
 Start vLLM's OpenAI-compatible server with sessions: a client that sends `session_id` (body) or `X-Session-ID` (header)
-and edits its own history gets the KV cache of the kept text moved instead of computed again. Requests without a
-session id are served as by plain vLLM."""
+and edits its own history gets the KV cache of the kept text moved instead of computed again. The server keeps the
+transcript of a session: people and models fold, summarize, restore and search it (/v1/acm, and "acm": {"tools":
+"sculptor"} in a chat request). Requests without a session id are served as by plain vLLM."""
 
 EPILOG = """\
 MODEL is a Hugging Face name, a folder, or `smollm2`, the small model that comes with acmserve (prepared on first use).
