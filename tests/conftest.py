@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from acmserve.models import smollm2
 from tests.engine.engine import Engine, start_engine
+
+# No deadlines: what else the machine does is no property of the code.
+hypothesis.settings.register_profile("acmserve", deadline=None)
+hypothesis.settings.load_profile("acmserve")
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**30}
 

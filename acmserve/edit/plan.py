@@ -121,7 +121,7 @@ def plan_edit(
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
     `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_HOPS` times
-    are computed anew, and so is text appended to the conversation. `sources` are in order of age, the newest first.
+    are computed anew, and so is appended text that quotes the conversation. `sources` are the newest first.
     """
     limit = len(prompt) - 1
     keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
@@ -133,7 +133,7 @@ def plan_edit(
         return EditPlan(len(prompt), keep)
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
     found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches]
-    kept = _without_appended(found, latest)
+    kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
     moves = (piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
     return EditPlan(len(prompt), keep, tuple(moves))
 
@@ -147,17 +147,28 @@ def _latest(sources: Sequence[Source]) -> int:
     return 0
 
 
-def _without_appended(moves: list[Move], latest: int) -> list[Move]:
-    """The moves up to the one that reaches furthest into the conversation as it was served last.
+def _without_quotes(moves: list[Move], latest: int, num_in_place: int) -> list[Move]:
+    """The moves, less those that only serve text appended to the conversation, which quotes old text.
 
-    source   [P ....][F ......][S ...............]
-    prompt   [P ....][M][S ...............][new: "as you said, F"]
-                         moved             |  appended: new text, computed even where it quotes old text
+    source   [P ....][F ......][S ...............]        `num_in_place` tokens of it are where they were: P
+    prompt   [P ....][M][S ...............][new: "as you said, P and S"]
+                         moved             |  computed: the text is still there, so this is another one
 
-    A quote would be moved out of a context that it has nothing to do with, to save what any append costs.
+    Behind the move that reaches furthest into the conversation as it was served last, a move stands only for a
+    paragraph that went there. A quote would bring KV out of a context that it has nothing to do with.
     """
     reached = [(m.src_start + m.num_tokens, index) for index, m in enumerate(moves) if m.source == latest]
-    return moves[: max(reached)[1] + 1] if reached else moves
+    if not reached:
+        return moves
+    num_sure = max(reached)[1] + 1
+    kept = moves[:num_sure]
+    taken = [(0, num_in_place), *((m.src_start, m.src_start + m.num_tokens) for m in kept if m.source == latest)]
+    for move in moves[num_sure:]:
+        start, end = move.src_start, move.src_start + move.num_tokens
+        if move.source == latest and all(end <= first or last <= start for first, last in taken):
+            kept.append(move)
+            taken.append((start, end))
+    return kept
 
 
 def _unworn(move: Move, source: Source, min_tokens: int) -> Iterator[Move]:

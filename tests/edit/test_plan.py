@@ -158,6 +158,15 @@ def test_appended_text_is_computed_even_where_it_quotes_old_text() -> None:
     assert plan.moves == (Move(101, 200, 100, 0),)
 
 
+def test_a_paragraph_that_went_to_the_end_is_moved() -> None:
+    served = numbers(100, 400)
+    swapped = np.concatenate([served[:100], served[200:], served[100:200], tokens(3)])
+    assert plan_edit(swapped, [source(served)], allow_moves=True).moves == (
+        Move(100, 200, 100, 0),
+        Move(200, 100, 100, 0),
+    )
+
+
 def test_an_answer_that_was_cut_short_still_ends_the_conversation() -> None:
     served = numbers(100, 400)
     prompt = np.concatenate([served[:100], tokens(9), served[200:290], tokens(1, 2), served[50:150], tokens(3)])
