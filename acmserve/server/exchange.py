@@ -111,8 +111,9 @@ class Exchange:
             self._token_ids.extend(completion.token_ids)
             self._texts.append(completion.text)
         if self.finished and self.acm is not None and self._prompt:
-            served.remember_output("".join(self._texts), self._token_ids)
-            served.record(self.messages, self._prompt, self.acm["receipt"])
+            answer = "".join(self._texts)
+            served.remember_output(answer, self._token_ids)
+            served.record(self.messages, self._prompt, self.acm["receipt"], answer)
 
 
 CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)

@@ -43,12 +43,13 @@ class TextTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request as served: the messages rendered for it, its prompt, and the ranges of it that hold moved KV."""
+    """One request as served: the messages rendered for it, its prompt, its ranges that hold moved KV, its answer."""
 
     messages: tuple[Message, ...]
     prompt_token_ids: tuple[int, ...]
     moved: tuple[tuple[int, int], ...]
     fidelity: str
+    answer: str
 
 
 class ServedContext:
@@ -83,7 +84,13 @@ class ServedContext:
         while len(self._outputs) > MAX_OUTPUTS:
             self._outputs.popitem(last=False)
 
-    def record(self, messages: Sequence[Message], prompt_token_ids: Sequence[int], receipt: Mapping[str, Any]) -> None:
+    def record(
+        self,
+        messages: Sequence[Message],
+        prompt_token_ids: Sequence[int],
+        receipt: Mapping[str, Any],
+        answer: str = "",
+    ) -> None:
         """Note a served request. Moved KV in the kept prefix stays moved; the receipt names what was moved now."""
         kept = receipt["kept_tokens"]
         before = self.last.moved if self.last is not None else ()
@@ -91,7 +98,7 @@ class ServedContext:
         moved += [(move["dst_start"], move["dst_start"] + move["num_tokens"]) for move in receipt["moves"]]
         if receipt["fidelity"] == "exact":
             moved = []
-        self.last = Served(tuple(messages), tuple(prompt_token_ids), tuple(moved), receipt["fidelity"])
+        self.last = Served(tuple(messages), tuple(prompt_token_ids), tuple(moved), receipt["fidelity"], answer)
 
     def describe_kv(self, messages: Sequence[Message], tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees now, what the next request finds of its KV.
@@ -105,10 +112,13 @@ class ServedContext:
         described: list[str | None] = []
         unchanged = True
         for index, message in enumerate(messages):
+            answered = unchanged and index == len(self.last.messages) and texts(message) == [(None, self.last.answer)]
             known = index < len(self.last.messages) and texts(self.last.messages[index]) == texts(message)
             unchanged = unchanged and known
             if unchanged:
                 described.append(self._state_of(spans[index]))
+            elif answered:
+                described.append("kept")
             else:
                 moves_next = self.last.fidelity != "exact" and any(
                     texts(message) == texts(old) for old in self.last.messages

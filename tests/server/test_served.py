@@ -86,6 +86,10 @@ def test_kv_of_messages_is_kept_moved_or_gone(tokenizer: Any) -> None:
     context.record(messages, prompt, receipt(len(prompt) - 1, [], "exact"))
     assert context.describe_kv(messages, counter) == ["kept"] * 3
     assert context.describe_kv([messages[0], new, messages[2]], counter) == ["kept", "gone", "gone"]
+    context.record(messages, prompt, receipt(len(prompt) - 1, [], "exact"), "It is.")
+    answer = {"role": "assistant", "content": "It is."}
+    assert context.describe_kv([*messages, answer, new], counter) == ["kept"] * 4 + ["gone"]
+    assert context.describe_kv([messages[0], answer], counter) == ["kept", "gone"]
 
 
 def test_sessions_of_two_tenants_are_two(tokenizer: Any) -> None:
