@@ -3,12 +3,13 @@
     sessions     one row each: ids, times, counters, search results, and the number n of its two tables
     entries_n    one row for each message           a save writes the rows that changed, in one transaction
     fragments_n  one row for each fragment
+    limits_n     one row for the budget and what it took out, or none
     meta         the version of this layout
 
 Decisions:
 
-- Two tables for each session, because `secure_delete` alone does not keep its word: when SQLite rebalances a table it
-  may leave copies of rows in the unused part of pages, and a later delete does not find them. Dropped tables are
+- Tables for each session, because `secure_delete` alone does not keep its word: when SQLite rebalances a table it may
+  leave copies of rows in the unused part of pages, and a later delete does not find them. Dropped tables are
   overwritten whole. So a save that takes text away copies what stays into new tables, drops the old ones, and empties
   the write-ahead log: afterwards the text is nowhere in the files. Cost: one copy of that session, of no other.
 - The file is locked by SQLite itself (`locking_mode=EXCLUSIVE`), not by a lock file: the kernel drops the lock with the
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acmserve.context.session import Key, Session
-from acmserve.context.snapshot import VERSION, RowChange, StateChange, damaged, state_from, unpack
+from acmserve.context.snapshot import FIRST_VERSION, VERSION, RowChange, StateChange, damaged, state_from, unpack
 from acmserve.context.state import SessionState
 from acmserve.errors import AcmError
 
@@ -43,7 +44,7 @@ _SCHEMA = (
         created_at REAL NOT NULL, used_at REAL NOT NULL, num_bytes INTEGER NOT NULL, num_ids INTEGER NOT NULL,
         num_turns INTEGER NOT NULL, digest_key BLOB NOT NULL, hits BLOB NOT NULL, UNIQUE (tenant, session_id))""",
 )
-_TABLES = ("entries", "fragments")
+_TABLES = ("entries", "fragments", "limits")
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_SCHEMA")
 
 
@@ -102,10 +103,10 @@ class Archive:
             ]
         suite, created_at, used_at, num_bytes, num_ids, num_turns, digest_key, hits = head
         try:
-            entries, fragments = ([unpack(data) for _, data in _in_order(rows)] for rows in tables)
-            value = {"version": VERSION, "entries": entries, "fragments": fragments, "hits": unpack(hits)}
+            values = ([unpack(data) for _, data in _in_order(rows)] for rows in tables)
+            value = dict(zip(_TABLES, values, strict=True)) | {"version": VERSION, "hits": unpack(hits)}
             value |= {"num_ids": num_ids, "num_turns": num_turns, "digest_key": digest_key.hex()}
-            sizes = [[len(data) for _, data in rows] for rows in tables]
+            sizes = [[len(data) for _, data in rows] for rows in tables[:2]]
             if sum(map(sum, sizes)) != num_bytes:
                 raise ValueError(f"its rows have {sum(map(sum, sizes))} bytes, not {num_bytes}")
         except (ValueError, TypeError, AttributeError) as error:
@@ -121,7 +122,7 @@ class Archive:
         """
         old = self._numbers.get(session.key)
         number = self._last_number + 1 if old is None or change.removes_text else old
-        tables = (("entries", change.entries), ("fragments", change.fragments))
+        tables = tuple(zip(_TABLES, (change.entries, change.fragments, change.limits), strict=True))
         with self._transaction():
             self._drop_tables(dropped)
             if old is None:
@@ -179,6 +180,8 @@ class Archive:
             elif "meta" not in tables:
                 raise AcmError(f"{self.path} is an SQLite file, but not of acmserve. Choose another data folder.")
             found = self._db.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
+            if found == (FIRST_VERSION,):
+                found = self._bring_up_to_date()
         if found != (VERSION,):
             version = found[0] if found else "none"
             raise AcmError(
@@ -187,8 +190,15 @@ class Archive:
             )
         self.empty_log()
 
-    def _create_tables(self, number: int) -> None:
-        for table in _TABLES:
+    def _bring_up_to_date(self) -> tuple[int]:
+        """Give a file of the first version what it lacks."""
+        for (number,) in self._db.execute("SELECT number FROM sessions").fetchall():
+            self._create_tables(number, ("limits",))
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'version'", (VERSION,))
+        return (VERSION,)
+
+    def _create_tables(self, number: int, tables: Sequence[str] = _TABLES) -> None:
+        for table in tables:
             self._db.execute(f"CREATE TABLE {table}_{number} (position INTEGER PRIMARY KEY, data BLOB NOT NULL)")
 
     def _move_tables(self, old: int, new: int) -> None:

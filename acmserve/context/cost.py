@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from acmserve.context.fragment import Fragment, Piece
 from acmserve.context.message import Place, texts
-from acmserve.context.render import hidden_pieces
+from acmserve.context.render import evicted_entries, hidden_pieces
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
 
@@ -48,8 +48,10 @@ def num_tokens_behind(state: SessionState, fragment: Fragment, tokenizer: Tokeni
     own: dict[Place, list[tuple[Piece, str]]] = defaultdict(list)
     for piece in fragment.pieces:
         own[piece.place].append((piece, ""))
-    total = 0
+    total, evicted = 0, evicted_entries(state)
     for index in range(first.place.entry, len(state.entries)):
+        if index in evicted:
+            continue
         for part, text in texts(state.entries[index].message):
             place = Place(index, part)
             if place >= first.place:

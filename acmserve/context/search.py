@@ -1,5 +1,6 @@
 """Exact search over the conversation, hidden text included. Reads only: the state that it returns differs in the ids
-of the results it has shown, and the conversation not at all, so the next step recomputes no old token.
+of the results it has shown, and the conversation not at all, so the next step recomputes no old token. What an eviction
+took out of the conversation is found too, and said to be so.
 
 The search is for the very text (the Ctrl+F of 000 section 2.1); when that is nowhere, letters may differ in case, and
 the result says so. Results of our own tools are not searched: they would find themselves. A redacted text is gone.
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from acmserve.context.find import FoundText, find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Message, Place
-from acmserve.context.render import splice
+from acmserve.context.render import evicted_entries, splice
 from acmserve.context.state import MAX_SEARCH_HITS, SearchHit, SessionState
 from acmserve.context.suite import SUITES
 from acmserve.errors import InvalidRequest
@@ -23,13 +24,17 @@ _OUR_TOOLS = frozenset(tool["function"]["name"] for tools in SUITES.values() for
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One match to show: its hit, the text around it, and the hidden fragment it stands in, if any."""
+    """One match to show: its hit, the text around it, and the hidden fragment it stands in, if any.
+
+    `evicted`: the model does not see its message any more.
+    """
 
     hit: SearchHit
     excerpt: str
     role: str
     hidden_in: Fragment | None
     score: float | None = None
+    evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +84,15 @@ def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -
             for piece in fragment.pieces:
                 if piece.place in wanted:
                     hiding.setdefault(piece.place, []).append((piece, fragment))
-    matches = []
+    matches, evicted = [], evicted_entries(state)
     for hit in hits:
         here = sorted(hiding.get(hit.place, ()), key=lambda found: found[0])
         span = Piece(hit.place, hit.start, hit.end)
         hidden_in = next((fragment for piece, fragment in here if piece.overlaps(span)), None)
         redacted = [piece for piece, fragment in here if fragment.visibility is Visibility.REDACTED]
         role = str(state.entries[hit.place.entry].message.get("role"))
-        matches.append(Match(hit, _excerpt(state.text_at(hit.place), hit, context_size, redacted), role, hidden_in))
+        excerpt = _excerpt(state.text_at(hit.place), hit, context_size, redacted)
+        matches.append(Match(hit, excerpt, role, hidden_in, evicted=hit.place.entry in evicted))
     return matches
 
 

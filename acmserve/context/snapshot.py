@@ -1,7 +1,7 @@
 """A session's state as JSON, whole or row by row, and what changes in it from one save to the next.
 
-    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      hits, counters, key
-                      |  |  |  |                    |  |
+    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [shed, budget]      hits, counters, key
+                      |  |  |  |                    |  |        one row, or none
     rows             one row each                 one each     read back equal, to the byte
 
 Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them) and NUL stands for itself
@@ -16,12 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from acmserve.context.budget import Budget, parse_budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Place
+from acmserve.context.shed import EMPTY, Shed
+from acmserve.context.shed_value import shed_from, shed_value
 from acmserve.context.state import Entry, Origin, SearchHit, SessionState
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
-VERSION = 1
+VERSION = 2
+FIRST_VERSION = 1
 REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
 
 _T = TypeVar("_T")
@@ -51,6 +55,7 @@ class StateChange:
 
     entries: RowChange
     fragments: RowChange
+    limits: RowChange
     hits: bytes | None
     removes_text: bool
 
@@ -59,9 +64,10 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
     """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
     entries = _plan_rows(old.entries, new.entries, entry_value)
     fragments = _plan_rows(old.fragments, new.fragments, fragment_value)
+    limits = _plan_rows(limit_values(old), limit_values(new), dict)
     hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
     removes_text = _removes_messages(old, new, entries) or not _summaries(old) <= _summaries(new)
-    return StateChange(entries, fragments, hits, removes_text)
+    return StateChange(entries, fragments, limits, hits, removes_text)
 
 
 def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
@@ -134,6 +140,13 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
     }
 
 
+def limit_values(state: SessionState) -> list[dict[str, Any]]:
+    """The budget and what it took out, as one JSON object, or none where there is neither."""
+    if not state.shed and state.budget is None:
+        return []
+    return [{"shed": shed_value(state.shed), "budget": None if state.budget is None else state.budget.as_dict()}]
+
+
 def hit_value(hit: SearchHit) -> list[Any]:
     """A search result as [id, entry, part, start, end]."""
     return [hit.search_id, hit.place.entry, hit.place.part, hit.start, hit.end]
@@ -145,6 +158,7 @@ def state_value(state: SessionState) -> dict[str, Any]:
         "version": VERSION,
         "entries": [entry_value(entry) for entry in state.entries],
         "fragments": [fragment_value(fragment) for fragment in state.fragments],
+        "limits": limit_values(state),
         "hits": [hit_value(hit) for hit in state.hits],
         "num_ids": state.num_ids,
         "num_turns": state.num_turns,
@@ -153,17 +167,18 @@ def state_value(state: SessionState) -> dict[str, Any]:
 
 
 def state_from(value: Any, where: str) -> SessionState:
-    """The state that `state_value` made a value of; `where` says where the value comes from.
+    """The state that `state_value` made a value of, now or in an older version; `where` says where it comes from.
 
     Raises `AcmError` naming `where` when the value is of another version, or damaged.
     """
     try:
         version = _field(value, "version", int)
-        if version != VERSION:
+        if not FIRST_VERSION <= version <= VERSION:
             raise AcmError(f"{where} has version {version}, this acmserve reads version {VERSION}. {REMEDY}")
         key = bytes.fromhex(_field(value, "digest_key", str))
         if not 0 < len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"digest_key has {len(key)} bytes")
+        shed, budget = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
         state = SessionState(
             entries=tuple(_entry(item) for item in _field(value, "entries", list)),
             fragments=tuple(_fragment(item) for item in _field(value, "fragments", list)),
@@ -171,11 +186,23 @@ def state_from(value: Any, where: str) -> SessionState:
             num_ids=_field(value, "num_ids", int),
             num_turns=_field(value, "num_turns", int),
             digest_key=key,
+            shed=shed,
+            budget=budget,
         )
         state.check_integrity()
     except (ValueError, TypeError, IntegrityError) as error:
         raise damaged(where, error) from None
     return state
+
+
+def _limits(rows: Sequence[Any]) -> tuple[Shed, Budget | None]:
+    if not rows:
+        return EMPTY, None
+    [row] = rows
+    budget = _field(row, "budget", dict, type(None))
+    if budget is not None:
+        budget = parse_budget(budget, _is(budget.get("max_tokens"), "max_tokens", int))
+    return shed_from(_field(row, "shed", dict)), budget
 
 
 def damaged(where: str, error: Exception) -> AcmError:

@@ -11,7 +11,7 @@ cancelled leaves the last state that was stored. Count and order of the entries 
 Decision: clients resend their whole history, and `adopt` recognises it by digests. Entries that the client does not
 hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn* and stay exactly as
 long as the answer of that turn is recognised. Where the history diverges, everything behind is replaced, and fragments
-that reach there are dropped; edits of earlier text stay.
+that reach there are dropped; edits of earlier text stay, and so does what was taken out in front of it (`shed`).
 
 It does not know how a text is hidden (`edits.py`), searched (`search.py`), or stored (`archive.py`).
 """
@@ -24,8 +24,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import compress, pairwise
 
+from acmserve.context.budget import Budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Message, Place, digest_message, text_at
+from acmserve.context.shed import EMPTY, Shed, shed_before_divergence
 from acmserve.errors import IntegrityError, InvalidRequest, NotFound
 
 MAX_SEARCH_HITS = 1000
@@ -68,7 +70,10 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation."""
+    """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
+
+    `shed` is what an eviction took out, by entry; `budget` is the session's own, None where it has none.
+    """
 
     entries: tuple[Entry, ...] = ()
     fragments: tuple[Fragment, ...] = ()
@@ -76,6 +81,8 @@ class SessionState:
     num_ids: int = 0
     num_turns: int = 0
     digest_key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    shed: Shed = EMPTY
+    budget: Budget | None = None
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
         """The fragment of that id; raises `NotFound` naming those that exist."""
@@ -144,6 +151,10 @@ class SessionState:
                 raise IntegrityError(f"session: {before} and {after} overlap")
         for fragment in self.fragments:
             _check_fragment(fragment)
+        self.shed.check_integrity()
+        ends = [end for _, end in self.shed.gone[-1:]] + [max(self.shed.entries, default=-1) + 1]
+        if max(ends) > len(self.entries):
+            raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
 
 
 def _check_fragment(fragment: Fragment) -> None:
@@ -205,8 +216,15 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
         fragments=tuple(stays),
         hits=tuple(hit for hit in state.hits if hit.place.entry < limit),
         num_turns=max(state.num_turns, *(turn + 1 for turn in answered), 0),
+        shed=_left_of_shed(state, kept),
     )
     return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id in dropped))
+
+
+def _left_of_shed(state: SessionState, kept: Sequence[Entry]) -> Shed:
+    if len(kept) == len(state.entries):
+        return state.shed
+    return shed_before_divergence(state.shed, [entry.message for entry in kept])
 
 
 def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:

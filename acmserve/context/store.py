@@ -94,6 +94,10 @@ class SessionStore:
             raise self._not_found(session.session_id)
         self._write(session, state, plan_change(session.state, state), self._clock())
 
+    def has(self, tenant: str, session_id: str) -> bool:
+        """Whether there is a session of this name. Does not count as use."""
+        return self._find(tenant, session_id) is not None
+
     def holds(self, session: Session) -> bool:
         """Whether this very session is still here: not deleted, expired or pushed out."""
         return self._find(*session.key) is session

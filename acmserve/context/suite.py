@@ -3,19 +3,22 @@
 `sculptor` has the six tools of 000, Figures 10 to 15: names, types, defaults, bounds and enums are the paper's.
 `sculptor-v1` has the eight tools of 001 section 3.2 under their own names, on the same engine. The descriptions are
 ours; they tell the model what the schema cannot. Schemas are part of the cached prefix: they never depend on a session.
+`cwl` has the one tool of 002, `delimiter`, and goes together with either of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from acmserve.errors import NotFound
+from acmserve.context.delimiter import DELIMITER_TOOL, GUIDANCE
+from acmserve.errors import InvalidRequest, NotFound
 
 Schema = dict[str, Any]
 
 SCULPTOR = "sculptor"
 SCULPTOR_V1 = "sculptor-v1"
+CWL = "cwl"
 
 
 def _tool(name: str, description: str, properties: Schema, required: list[str]) -> Schema:
@@ -161,7 +164,10 @@ SUITES: Mapping[str, tuple[Schema, ...]] = {
         _SEARCH_CONTEXT_V1,
         _GET_SEARCH_DETAIL,
     ),
+    CWL: (DELIMITER_TOOL,),
 }
+# The suites that edit; a session has one of them.
+EDITING_SUITES = (SCULPTOR, SCULPTOR_V1)
 
 _UNIFIED = (
     "You are a helpful assistant. You can autonomously manage your own context: fold irrelevant information, focus on "
@@ -194,6 +200,7 @@ PRESETS: Mapping[str, str] = {
     "unified": _UNIFIED + _COST,
     "pi-llm": _PI_LLM + _COST,
     "needlebench": _NEEDLEBENCH + _COST,
+    "cwl": GUIDANCE,
 }
 
 
@@ -202,6 +209,22 @@ def suite_tools(suite: str, field: str = "suite") -> tuple[Schema, ...]:
     if suite not in tuple(SUITES):
         raise NotFound(field, f"there is no tool suite {str(suite)[:40]!a}.", f"Choose {' or '.join(SUITES)}.")
     return SUITES[suite]
+
+
+def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
+    """Several suites, offered together; raises when there is none, or when two of them share tools."""
+    for suite in suites:
+        suite_tools(suite, field)
+    if not suites:
+        raise InvalidRequest(field, "names no tool suite.", f"Choose {' or '.join(SUITES)}.")
+    if len(set(suites) & set(EDITING_SUITES)) > 1:
+        raise InvalidRequest(field, "names two suites with the same tools.", f"Choose {' or '.join(EDITING_SUITES)}.")
+    return tuple(dict.fromkeys(suites))
+
+
+def find_suite(suites: Collection[str], tool: str) -> str:
+    """The suite that has the tool; the first one where none has it, so that its error can name what there is."""
+    return next((suite for suite in suites if tool in tool_names(suite)), next(iter(suites)))
 
 
 def tool_names(suite: str) -> tuple[str, ...]:

@@ -84,8 +84,9 @@ def _match(match: Match) -> str:
     score = "" if match.score is None else f", similarity {match.score}"
     inside = match.hidden_in
     hidden = "" if inside is None else f", in {inside.visibility.value} {inside.fragment_id}"
+    evicted = ", evicted" if match.evicted else ""
     hit = match.hit
-    return f"{hit.search_id} (message {hit.place.entry}, {match.role}{hidden}{score}): {match.excerpt}"
+    return f"{hit.search_id} (message {hit.place.entry}, {match.role}{hidden}{evicted}{score}): {match.excerpt}"
 
 
 def _ends(state: SessionState, fragment: Fragment) -> tuple[str, str]:

@@ -18,6 +18,8 @@ from typing import Any
 from acmserve.context import edits, tool_result
 from acmserve.context.arguments import echo, parse_arguments
 from acmserve.context.cost import edit_cost
+from acmserve.context.delimiter import DELIMITER, Scope, run_delimiter
+from acmserve.context.episode_graph import EpisodeGraph
 from acmserve.context.fragment import Fragment, Visibility
 from acmserve.context.search import search_exact, show
 from acmserve.context.semantic import passages, rank
@@ -54,12 +56,16 @@ class EmbeddingsWanted:
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """What a call needs besides the state. `fidelity` is what the next step will be asked for."""
+    """What a call needs besides the state. `fidelity` is what the next step will be asked for.
+
+    `scope` is what a call of `delimiter` is judged against; None: what the transcript says.
+    """
 
     tokenizer: Tokenizer
     suite: str = SCULPTOR
     fidelity: str = "exact"
     supplied: str | Sequence[Sequence[float]] | None = None
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class ToolOutcome:
     """`result` goes back to the model; `error` says what was wrong with the call (the state is the old one then).
 
     `changed`: the conversation renders differently now. With `wants` nothing was done yet: call again with it supplied.
+    `scope` is that behind a call of `delimiter`, for the next call of the same step.
     """
 
     state: SessionState
@@ -75,12 +82,15 @@ class ToolOutcome:
     fragment_ids: tuple[str, ...] = ()
     wants: SummaryWanted | EmbeddingsWanted | None = None
     error: InvalidRequest | None = None
+    scope: Scope | None = None
 
 
 def run_tool(state: SessionState, call: ToolCall, bench: Workbench) -> ToolOutcome:
     """Carry out one call on a state. Never raises for a wrong call."""
     try:
         tool = find_tool(bench.suite, call.name)
+        if call.name == DELIMITER:
+            return _delimit(state, call.arguments, bench)
         return _HANDLERS[call.name](state, parse_arguments(tool, call.arguments), bench)
     except InvalidRequest as error:
         return ToolOutcome(state, tool_result.refused(error), error=error)
@@ -95,6 +105,13 @@ def find_tool(suite: str, name: str) -> Mapping[str, Any]:
 
 
 Arguments = Mapping[str, Any]
+
+
+def _delimit(state: SessionState, arguments: object, bench: Workbench) -> ToolOutcome:
+    """A mark changes nothing by itself: the call and its result, in the transcript, are the annotation."""
+    scope = EpisodeGraph(entry.message for entry in state.entries).scope() if bench.scope is None else bench.scope
+    marked = run_delimiter(scope, arguments)
+    return ToolOutcome(state, marked.result, error=marked.error, scope=marked.scope)
 
 
 def _fragment_context(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:

@@ -21,6 +21,8 @@ from typing import Any
 from acmserve.server.exchange import Exchange
 
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
+# As vLLM writes them; inside a text the quotes would be escaped.
+_END_MARKS = ('"type":"message_delta"', '"finish_reason":"')
 
 
 async def stream_with_receipt(events: AsyncIterator[str], exchange: Exchange) -> AsyncIterator[str]:
@@ -35,8 +37,15 @@ async def stream_with_receipt(events: AsyncIterator[str], exchange: Exchange) ->
             yield event
 
 
-def join_event(event: str, acm: dict[str, Any]) -> str | None:
-    """Return the server-sent event with `acm` in it, or None when it is not the one that ends an answer."""
+async def stream_with_field(events: AsyncIterator[str], name: str, value: dict[str, Any]) -> AsyncIterator[str]:
+    """Yield `events`, `name: value` joined to those that end an answer; only these are parsed."""
+    async for event in events:
+        joined = join_event(event, value, name) if any(mark in event for mark in _END_MARKS) else None
+        yield event if joined is None else joined
+
+
+def join_event(event: str, value: dict[str, Any], name: str = "acm") -> str | None:
+    """Return the server-sent event with `name: value` in it, or None when it is not the one that ends an answer."""
     head, mark, data = event.partition("data: ")
     if not mark or not data.startswith("{"):
         return None
@@ -44,7 +53,7 @@ def join_event(event: str, acm: dict[str, Any]) -> str | None:
     end = find_end(payload)
     if end is None:
         return None
-    end["acm"] = acm
+    end[name] = value
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     return f"{head}data: {text}\n\n"
 
@@ -64,7 +73,7 @@ def find_end(payload: dict[str, Any]) -> dict[str, Any] | None:
     return payload if kind == "message_delta" else None
 
 
-def join_body(body: bytes, acm: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON answer, parsed, with `acm` at its top level."""
+def join_body(body: bytes, value: dict[str, Any], name: str = "acm") -> dict[str, Any]:
+    """Return a JSON answer, parsed, with `name: value` at its top level."""
     payload: dict[str, Any] = json.loads(body)
-    return payload | {"acm": acm}
+    return payload | {name: value}

@@ -18,18 +18,20 @@ import copy
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
+from acmserve.context.budget import Budget
 from acmserve.context.message import Message
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import Origin, SessionState, adopt, append_answer, end_turn
 from acmserve.edit.session_params import SessionParams
+from acmserve.server.budgets import Beside, set_budget
 from acmserve.server.exchange import CURRENT
 from acmserve.server.loop_options import LoopOptions
 from acmserve.server.message_builder import MessageBuilder
@@ -52,18 +54,33 @@ class ChatRequest:
     params: SessionParams
     tenant: str
     loop: LoopOptions | None
+    budget: Budget | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
+    is_new = not sessions.store.has(chat.tenant, chat.params.session_id)
     session = sessions.store.open(chat.tenant, chat.params.session_id)
-    if chat.loop is not None:
-        return await _answer_in_loop(sessions, session, chat, core)
+    answer = _answer_once if chat.loop is None else _answer_in_loop
+    answered = False
+    try:
+        response = await answer(sessions, session, chat, core)
+        answered = response is not None and response.status_code == 200
+        return response
+    finally:
+        if is_new and not answered and not session.state.entries and sessions.store.holds(session):
+            sessions.store.delete(session.tenant, session.session_id)
+
+
+async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
+    """Ask the model once, and record what it answers."""
     async with sessions.locked(session):
-        recording = _Recording(sessions, session, session.state, chat)
-    state = adopt(session.state, chat.body["messages"]).state
+        before = session.state
+    beside = Beside(chat.body.get("tools") or ())
+    enforced = sessions.enforce(session, _taken_in(before, chat), beside, chat.params.fidelity)
+    state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat)
     messages = render(state)
-    CURRENT.set(sessions.exchange(session, chat.params, messages))
+    CURRENT.set(sessions.exchange(session, chat.params, messages, enforced))
     response = await core(request=_edited(chat, state, messages), raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
         response.body_iterator = _recorded(recording, response.body_iterator)
@@ -73,20 +90,31 @@ async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> 
     return response
 
 
+def _taken_in(state: SessionState, chat: ChatRequest) -> SessionState:
+    """The session's state with the history and the budget of a request."""
+    adopted = adopt(state, chat.body["messages"]).state
+    return adopted if chat.budget is None else set_budget(adopted, chat.budget)
+
+
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
     """The request with the messages that the model is to see; the very object where that is what the client sent."""
-    if all(entry.origin is not Origin.INTERNAL for entry in state.entries) and messages == chat.body["messages"]:
+    as_sent = not state.shed and all(entry.origin is not Origin.INTERNAL for entry in state.entries)
+    if as_sent and messages == chat.body["messages"]:
         return chat.request
     return ChatCompletionRequest.model_validate(chat.body | {"messages": copy.deepcopy(messages)})
 
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """What a request found when it began, and what it leaves behind when it is answered."""
+    """What a request found when it began, and what it leaves behind when it is answered.
+
+    `after` is what was rendered for it: the history taken in, and what the budget demanded taken out.
+    """
 
     sessions: Sessions
     session: Session
     before: SessionState
+    after: SessionState
     chat: ChatRequest
 
     def record(self, message: Message | None) -> None:
@@ -100,7 +128,10 @@ class _Recording:
             return
         if self.session.state.num_turns != self.before.num_turns:
             return
-        state = adopt(self.session.state, self.chat.body["messages"]).state
+        state = self.after
+        if self.session.state is not self.before:
+            shed = self.session.state.shed if self.session.state.shed != self.before.shed else self.after.shed
+            state = replace(_taken_in(self.session.state, self.chat), shed=shed)
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
@@ -127,7 +158,8 @@ async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatReques
     async with AsyncExitStack() as held:
         await held.enter_async_context(sessions.locked(session))
         before = session.state
-        sessions.store.save(session, adopt(before, chat.body["messages"]).state)
+        sessions.budgets.know(session)
+        sessions.store.save(session, _taken_in(before, chat))
         try:
             turn = Turn(sessions, session, chat.loop, chat.params)
             response = await run_loop(turn, core, chat.raw_request, chat.body)

@@ -24,7 +24,8 @@ class ContextConfig:
     all transcripts together, `session_hours` is how long an unused session is kept. `summary_model` names the served
     model (or LoRA adapter) that writes summaries ("": the one of the request); `summary_url` an OpenAI-compatible
     server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
-    followed by `#model`, or `model2vec:FOLDER`.
+    followed by `#model`, or `model2vec:FOLDER`. `budget` is that of every session which has none of its own: tokens
+    ("80k", "50%"), or a JSON object like `acm.budget`; "": none.
     """
 
     data_dir: str = ""
@@ -36,6 +37,7 @@ class ContextConfig:
     summary_model: str = ""
     summary_url: str = ""
     embedder: str = ""
+    budget: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:

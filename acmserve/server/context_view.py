@@ -10,7 +10,7 @@ from typing import cast
 
 from acmserve.context.fragment import Fragment, Visibility
 from acmserve.context.message import Message, texts
-from acmserve.context.render import render
+from acmserve.context.render import evicted_entries, render, render_entries, render_whole
 from acmserve.context.session import Session
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
@@ -36,26 +36,29 @@ def session_info(session: Session) -> SessionInfo:
 
 def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None]) -> ContextView:
     """What the model sees of the session. `kv` says for each message where its KV is."""
-    state = session.state
+    state, left = session.state, iter(kv)
+    evicted = evicted_entries(state)
     messages = [
         ContextMessage(
             index=index,
-            role=str(message.get("role")),
+            role=str(entry.message.get("role")),
             origin=entry.origin.value,
-            num_tokens=num_message_tokens(message, tokenizer),
-            message=clean_json(dict(message)),
-            kv=where,
+            num_tokens=0 if message is None else num_message_tokens(message, tokenizer),
+            message=None if message is None else clean_json(dict(message)),
+            evicted=message is None or index in evicted,
+            kv=None if message is None else next(left),
         )
-        for index, (entry, message, where) in enumerate(zip(state.entries, render(state), kv, strict=True))
+        for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True))
     ]
     fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
     num_tokens = sum(message.num_tokens for message in messages)
+    num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(state))
     return ContextView(
         session_id=session.session_id,
         messages=messages,
         fragments=fragments,
         num_tokens=num_tokens,
-        num_tokens_original=max(num_tokens + sum(f.num_tokens - f.num_tokens_shown for f in fragments), 0),
+        num_tokens_original=max(num_whole + sum(f.num_tokens - f.num_tokens_shown for f in fragments), 0),
     )
 
 

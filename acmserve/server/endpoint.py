@@ -6,8 +6,10 @@ that the framework has parsed already (Starlette keeps `request.json()`), rewrit
 calls vLLM's function with the same arguments when there is no session. A middleware named with `--middleware` would run
 outside of authentication and would have to parse each body a second time.
 
-Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages. On vLLM's other routes (batches,
-token-in-token-out) a session counts as well, validated in `exchange.py`; its receipt is in `kv_transfer_params` there.
+Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and its count_tokens. On vLLM's other routes
+(batches, token-in-token-out) a session counts as well, validated in `exchange.py`; its receipt is in
+`kv_transfer_params` there. `context_management` counts on /v1/messages and /v1/chat/completions, see
+`context_editor.py`; /v1/responses has a field of that name with another meaning, which is vLLM's.
 """
 
 from __future__ import annotations
@@ -23,15 +25,17 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from vllm.engine.protocol import EngineClient
 from vllm.logger import init_logger
 
 from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
-from acmserve.server.answer import join_body, stream_with_receipt
 from acmserve.server.chat import ChatRequest, answer_chat
+from acmserve.server.context_editor import ContextEditor, EditingRequest
+from acmserve.server.context_management import FIELD, parse_context_management
+from acmserve.server.delivery import deliver, deliver_field
 from acmserve.server.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.json_body import parse_json
 from acmserve.server.loop_options import parse_loop_options
@@ -40,11 +44,14 @@ from acmserve.server.params import check_no_loop, parse_session_params
 from acmserve.server.problem import problem_response
 from acmserve.server.routes import router
 from acmserve.server.sessions import Sessions, engine_session_id
+from acmserve.server.tokenizer import ServedTokenizer
 
 CHAT_PATH = "/v1/chat/completions"
 MESSAGES_PATH = "/v1/messages"
+COUNT_PATH = "/v1/messages/count_tokens"
 REQUIRED_PATHS = frozenset({CHAT_PATH, "/v1/completions"})
-PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH}
+PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH, COUNT_PATH}
+EDITED_PATHS = (CHAT_PATH, MESSAGES_PATH, COUNT_PATH)
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -90,6 +97,8 @@ class SessionEndpoint:
         if engine_client is None or not _has_connector(args):
             return
         vars(engine_client)["generate"] = tap_generate(engine_client.generate, engine_client.model_config.max_model_len)
+        tokenizer = ServedTokenizer(engine_client.renderer.get_tokenizer())
+        state.acm_context_editor = ContextEditor(tokenizer)
         if _has_sessions(args):
             state.acm_sessions = open_sessions(engine_client, state, args)
 
@@ -107,31 +116,81 @@ def with_session(core: Endpoint) -> Endpoint:
         raw_request: Request = kwargs["raw_request"]
         body = await raw_request.json()
         sessions: Sessions | None = getattr(raw_request.app.state, "acm_sessions", None)
+        path = raw_request.url.path
         CURRENT.set(None)
         try:
             params = parse_session_params(body, raw_request.headers)
-            if params is None:
+            is_edited = path.endswith(EDITED_PATHS) and body.get(FIELD) is not None
+            if params is None and not is_edited:
                 return await core(*args, **kwargs)
-            if sessions is not None and raw_request.url.path.endswith(CHAT_PATH):
+            if params is not None and sessions is not None and path.endswith(CHAT_PATH):
                 own_body = parse_json(await raw_request.body())
-                response = await answer_chat(sessions, _chat_request(sessions, params, own_body, kwargs), core)
+                response = await _answer_chat(sessions, _chat_request(sessions, params, own_body, kwargs), core)
             else:
-                check_no_loop(body)
-                CURRENT.set(_engine_exchange(sessions, params, body, raw_request))
-                response = await core(*args, **kwargs)
+                if params is not None:
+                    check_no_loop(body)
+                    CURRENT.set(_engine_exchange(sessions, params, body, raw_request))
+                answer = _answer_edited(sessions, params, core, kwargs) if is_edited else core(*args, **kwargs)
+                response = await answer
         except InvalidRequest as error:
-            return refuse(error, raw_request.url.path)
+            return refuse(error, path)
         exchange = CURRENT.get()
         return response if exchange is None else deliver(response, exchange)
 
     return endpoint
 
 
+async def _answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
+    """Answer a chat request of a session; `context_management` counts where nothing else decides what is shown."""
+    edits = parse_context_management(chat.body)
+    if edits is None:
+        return await answer_chat(sessions, chat, core)
+    _check_not_both(sessions, chat)
+    key = (chat.tenant, chat.params.session_id)
+    editor: ContextEditor = chat.raw_request.app.state.acm_context_editor
+    asked = EditingRequest(chat.request, chat.raw_request, chat.body, edits, key)
+    edited_core, told = editor.in_session(asked, core)
+    return deliver_field(await answer_chat(sessions, chat, edited_core), FIELD, told)
+
+
+def _check_not_both(sessions: Sessions, chat: ChatRequest) -> None:
+    """Raise InvalidRequest where context tools or a budget already manage the context."""
+    if chat.loop is not None:
+        raise InvalidRequest(FIELD, "and `acm.tools` cannot both manage the context.", "Send one of the two.")
+    session = sessions.store.open(chat.tenant, chat.params.session_id)
+    if chat.budget is not None or sessions.budgets.of(session.state) is not None:
+        raise InvalidRequest(
+            FIELD,
+            "and a budget cannot both manage the context.",
+            "Remove the budget of the session, or give it the policy `clear_tool_uses` and leave this out.",
+        )
+
+
+async def _answer_edited(
+    sessions: Sessions | None, params: SessionParams | None, core: Endpoint, kwargs: Mapping[str, Any]
+) -> Response | None:
+    """Answer a request with `context_management`. What is cleared is remembered where sessions are."""
+    raw_request: Request = kwargs["raw_request"]
+    editor: ContextEditor = raw_request.app.state.acm_context_editor
+    body = parse_json(await raw_request.body())
+    key = None
+    if sessions is not None and params is not None:
+        key = (sessions.tenant_of(raw_request.headers, body.get("cache_salt")), params.session_id)
+    edits = parse_context_management(body) or ()
+    asked = EditingRequest(kwargs["request"], raw_request, body, edits, key)
+    path = raw_request.url.path
+    if path.endswith(CHAT_PATH):
+        return await editor.answer_chat(asked, core)
+    return await (editor.count_messages if path.endswith(COUNT_PATH) else editor.answer_messages)(asked, core)
+
+
 def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
     raw_request: Request = kwargs["raw_request"]
     tenant = sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
     loop = parse_loop_options(body.get("acm") or {}, sessions.max_tool_calls)
-    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop)
+    budget = (body.get("acm") or {}).get("budget")
+    wanted = None if budget is None else sessions.budgets.parse(budget, "acm.budget")
+    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted)
 
 
 def _engine_exchange(sessions: Sessions | None, params: SessionParams, body: Any, raw_request: Request) -> Exchange:
@@ -146,23 +205,16 @@ def _engine_exchange(sessions: Sessions | None, params: SessionParams, body: Any
 def refuse(error: InvalidRequest, path: str) -> JSONResponse:
     """The error in the shape of vLLM's own, the field in `error.param`, the remedy beside it.
 
-    Anthropic's clients look for `type` beside `error`; the rest of the shape is common to both.
+    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors; of the
+    fields they show the message alone, so the remedy is in it.
     """
     response = problem_response(error)
-    if not path.endswith(MESSAGES_PATH):
+    if not path.endswith((MESSAGES_PATH, COUNT_PATH)):
         return response
-    return JSONResponse(json.loads(bytes(response.body)) | {"type": "error"}, status_code=response.status_code)
-
-
-def deliver(response: Response | None, exchange: Exchange) -> Response | None:
-    """Add the receipt to a finished answer, or to a stream as it passes. Errors, and None (client gone), stay."""
-    if isinstance(response, StreamingResponse):
-        response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
-        return response
-    if not isinstance(response, JSONResponse) or response.status_code != 200 or exchange.acm is None:
-        return response
-    kept = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
-    return JSONResponse(join_body(bytes(response.body), exchange.acm), headers=kept, background=response.background)
+    told = json.loads(bytes(response.body))["error"]
+    told["type"] = "not_found_error" if response.status_code == 404 else "invalid_request_error"
+    told["message"] = str(error)
+    return JSONResponse({"type": "error", "error": told}, status_code=response.status_code)
 
 
 def _has_sessions(args: Namespace) -> bool:

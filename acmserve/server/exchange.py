@@ -13,7 +13,8 @@ invalid session never reaches the engine core.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -51,22 +52,25 @@ class Exchange:
     """`acm` is what the answer carries: `{"session_id", "receipt"}`, None until the engine has said it.
 
     `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
-    the memory of the session's chat, `messages` what was rendered for this request, `on_receipt` is told once the
-    engine has taken the request. `finished` turns true with the last output, before vLLM renders it: the rendering
-    that follows is the answer's end.
+    the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
+    and the seconds to the first token; what `told` holds joins `acm`. `finished` turns true with the last output,
+    before vLLM renders it: the rendering that follows is the answer's end.
     """
 
     params: SessionParams
     session_id: str = ""
     served: ServedContext | None = None
     messages: Sequence[Message] = ()
-    on_receipt: Callable[[], None] | None = None
+    on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
     _token_ids: list[int] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _in_deltas: bool = False
+    _sent_at: float = 0.0
+    _seconds: float | None = None
 
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
@@ -78,6 +82,7 @@ class Exchange:
         transfer["acm"] = self.params.as_acm()
         extra_args["kv_transfer_params"] = transfer
         sampling_params.extra_args = extra_args
+        self._sent_at, self._seconds = time.monotonic(), None
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
 
     def prepare(self, prompt: Any, num_room: int) -> Any:
@@ -93,11 +98,13 @@ class Exchange:
         A request may pass the engine several times (tool loops of /v1/responses): the last receipt counts.
         """
         self.finished = output.finished
+        if self._seconds is None:
+            self._seconds = time.monotonic() - self._sent_at
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
-            self.acm = {**transfer["acm"], "session_id": self.session_id}
+            self.acm = {**transfer["acm"], "session_id": self.session_id, **self.told}
             if self.on_receipt is not None:
-                self.on_receipt()
+                self.on_receipt(transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
         if self.served is not None:
             self._remember(output, self.served)

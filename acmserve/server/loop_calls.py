@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.context.session import Session
+from acmserve.context.suite import find_suite
 from acmserve.context.tool_result import refused
 from acmserve.context.toolbox import ToolCall
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
@@ -65,7 +66,7 @@ class ContextTools:
 
     sessions: Sessions
     session: Session
-    suite: str
+    suites: Sequence[str]
     fidelity: str | None
     known: Sequence[str]
     max_calls: int
@@ -76,7 +77,8 @@ class ContextTools:
         made = Operation(str(call.get("id")), name, _parsed(arguments))
         try:
             self._check(name, num_before)
-            outcome = await self.sessions.call_tool(self.session, ToolCall(name, arguments), self.suite, self.fidelity)
+            suite = find_suite(self.suites, name)
+            outcome = await self.sessions.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
         except InvalidRequest as error:
             return replace(made, result=refused(error), is_error=True)
         except Unavailable as error:

@@ -30,6 +30,7 @@ from acmserve.context.session import Session
 from acmserve.context.state import append_answer, append_internal, end_turn
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
+from acmserve.server.budgets import Beside, Enforced
 from acmserve.server.exchange import CURRENT, Exchange
 from acmserve.server.loop_calls import Call, ContextTools, Operation, split_calls
 from acmserve.server.loop_options import LoopOptions
@@ -72,6 +73,7 @@ class LoopCourse:
     client_calls: list[Call] = field(default_factory=list)
     late_texts: dict[str, str] = field(default_factory=dict)
     _exchange: Exchange | None = None
+    _enforced: Enforced | None = None
 
     @property
     def acm(self) -> dict[str, Any]:
@@ -81,7 +83,13 @@ class LoopCourse:
             "receipt": self.steps[-1]["receipt"] if self.steps else None,
             "steps": self.steps,
             "stopped_by": self.stopped_by,
-        }
+        } | self._told_budget
+
+    @property
+    def _told_budget(self) -> dict[str, Any]:
+        """What the last step's budget demanded; nothing where there is none."""
+        report = None if self._enforced is None else self._enforced.report
+        return {} if report is None else {"budget": report}
 
     @property
     def receipt(self) -> dict[str, Any] | None:
@@ -90,15 +98,24 @@ class LoopCourse:
 
     async def ask(self) -> Response | None:
         """Let the model go one step on."""
-        messages = render(self.turn.session.state)
+        messages = render(self._under_budget().state)
         body = self.request.step(messages, len(self.steps), self.num_calls)
         try:
             request = ChatCompletionRequest.model_validate(body)
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
-        self._exchange = self.turn.sessions.exchange(self.turn.session, self.turn.params, messages)
+        self._exchange = self.turn.sessions.exchange(self.turn.session, self.turn.params, messages, self._enforced)
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
+
+    def _under_budget(self) -> Enforced:
+        """The session's state, what its budget demands taken out and stored."""
+        turn = self.turn
+        beside = Beside(self.request.tools, self.request.preset)
+        self._enforced = turn.sessions.enforce(turn.session, turn.session.state, beside, turn.params.fidelity)
+        if self._enforced.state is not turn.session.state:
+            turn.sessions.store.save(turn.session, self._enforced.state)
+        return self._enforced
 
     async def ask_again(self) -> Response | None:
         """A later step: an error carries what was done so far."""
@@ -123,7 +140,7 @@ class LoopCourse:
         if step.finish_reason == "length" or was_last:
             ours = []
         done: list[Operation] = []
-        self.steps.append({"receipt": self.receipt, "operations": []})
+        self.steps.append({"receipt": self.receipt, "operations": []} | self._told_budget)
         self.num_completion_tokens += step.num_completion_tokens
         tools = self._context_tools()
         for call in ours:
@@ -141,7 +158,7 @@ class LoopCourse:
         return ContextTools(
             turn.sessions,
             turn.session,
-            options.suite,
+            options.suites,
             turn.params.fidelity,
             self.request.tool_names,
             options.max_tool_calls,

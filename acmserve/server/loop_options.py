@@ -1,6 +1,6 @@
 """What a chat request says about the tool loop on the server: the loop's keys of its `acm` object.
 
-    "acm": {"tools": "sculptor", "max_tool_calls": 20, "first_call_required": true, "preset": "unified"}
+    "acm": {"tools": ["sculptor", "cwl"], "max_tool_calls": 20, "first_call_required": true, "preset": "unified"}
 
 Pure: JSON values in, a frozen object out. It does not know who runs the loop. Without `tools` there is no loop, and the
 other keys are refused, for their values would be dropped in silence. JSON null means "not given".
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.suite import PRESETS, SUITES
+from acmserve.context.suite import PRESETS, SUITES, check_suites
 from acmserve.errors import InvalidRequest
 
 LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset")
@@ -22,12 +22,12 @@ _MAX_ECHO_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """`suite` is the tools that the model gets, `preset` the prompt that teaches them (None: the client's own).
+    """`suites` are the tools that the model gets, `preset` the prompt that teaches them (None: the client's own).
 
     `max_tool_calls` bounds the context tool calls of one answer; the step after the last one has to answer.
     """
 
-    suite: str
+    suites: tuple[str, ...]
     max_tool_calls: int
     first_call_required: bool = False
     preset: str | None = None
@@ -47,11 +47,17 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
         )
     preset = given.get("preset")
     return LoopOptions(
-        suite=_one_of(given["tools"], "acm.tools", SUITES),
+        suites=_suites(given["tools"]),
         max_tool_calls=_count(given.get("max_tool_calls", default_max_tool_calls)),
         first_call_required=_boolean(given.get("first_call_required", False)),
         preset=None if preset is None else _one_of(preset, "acm.preset", PRESETS),
     )
+
+
+def _suites(value: object) -> tuple[str, ...]:
+    """One name, or a list of names."""
+    names = value if isinstance(value, list) else [value]
+    return check_suites([_one_of(name, "acm.tools", SUITES) for name in names], "acm.tools")
 
 
 def _one_of(value: object, field: str, known: Collection[str]) -> str:

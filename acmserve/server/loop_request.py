@@ -27,7 +27,7 @@ _INSTRUCTION_ROLES = ("system", "developer")
 
 
 class LoopRequest:
-    """Makes the bodies. `tool_names` are all tools that the model is offered, `client_tools` the client's of them.
+    """Makes the bodies. `tools` are all that the model is offered, `client_tools` the names of the client's of them.
 
     Raises InvalidRequest for a client's request that a loop cannot serve.
     """
@@ -35,19 +35,20 @@ class LoopRequest:
     def __init__(self, body: Mapping[str, Any], options: LoopOptions) -> None:
         _check_whole_answers(body)
         client_tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
-        context_names = tool_names(options.suite)
-        client_names = _client_names(client_tools, context_names, options.suite)
+        context_names = [name for suite in options.suites for name in tool_names(suite)]
+        client_names = _client_names(client_tools, context_names, " and ".join(options.suites))
         self.client_tools = frozenset(client_names)
         self.tool_names = (*client_names, *context_names)
         self._body = {name: value for name, value in body.items() if name != "acm"}
-        self._tools = [*client_tools, *suite_tools(options.suite)]
+        self.tools = [*client_tools, *(tool for suite in options.suites for tool in suite_tools(suite))]
+        self.preset = PRESETS[options.preset] if options.preset is not None else ""
         self._options = options
 
     def step(self, messages: Sequence[Message], number: int, num_calls: int) -> dict[str, Any]:
         """The body of step `number`, after `num_calls` context tool calls."""
         own = {
             "messages": with_preset(messages, self._options.preset),
-            "tools": self._tools,
+            "tools": self.tools,
             "tool_choice": self._tool_choice(number, num_calls),
         }
         return copy.deepcopy(self._body | own)

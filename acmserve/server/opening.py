@@ -1,28 +1,39 @@
 """Opens the sessions of a server at its start: from the settings to a `Sessions` object in the app's state.
 
-The one place where the parts meet: settings, the SQLite archive, the served tokenizer, who summarizes, who embeds.
+The one place where the parts meet: settings, the SQLite archive, the served tokenizer and chat template, who
+summarizes, who embeds.
 """
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from starlette.datastructures import State
 from vllm import envs
 from vllm.engine.protocol import EngineClient
+from vllm.logger import init_logger
+from vllm.renderers.chat_utils import load_chat_template
 
 from acmserve.context.archive import Archive
 from acmserve.context.session import Session, SessionLimits
 from acmserve.context.store import SessionStore
+from acmserve.context.tokens import count_tokens
 from acmserve.engine.config import EngineConfig
+from acmserve.errors import InvalidRequest
+from acmserve.server.budgets import Budgets
 from acmserve.server.config import ContextConfig
 from acmserve.server.embedder import parse_embedder
 from acmserve.server.served import ServedContexts
 from acmserve.server.sessions import Sessions
 from acmserve.server.summarizer import open_summarizer
+from acmserve.server.template_probe import probe_template
 from acmserve.server.tokenizer import ServedTokenizer
+
+logger = init_logger(f"vllm.{__name__}")
 
 
 def open_sessions(engine_client: EngineClient, state: State, args: Namespace) -> Sessions:
@@ -35,15 +46,51 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace) ->
     def drop(session: Session) -> None:
         served.drop(session.tenant, session.session_id)
 
+    counting = ServedTokenizer(tokenizer)
+    budgets = _open_budgets(config, counting, tokenizer, engine_client.model_config.max_model_len, args)
     limits = SessionLimits(config.max_sessions, config.max_session_mib * 2**20, config.session_hours * 3600)
     archive = Archive(Path(config.data_dir)) if config.data_dir else None
     return Sessions(
         SessionStore(limits, archive, drop),
-        ServedTokenizer(tokenizer),
+        counting,
         open_summarizer(config, state),
         parse_embedder(config.embedder),
         served,
         default_fidelity=EngineConfig.parse(extra).default_fidelity,
         max_tool_calls=config.max_tool_calls,
         has_api_keys=bool([key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]),
+        budgets=budgets,
     )
+
+
+def _open_budgets(
+    config: ContextConfig, counting: ServedTokenizer, tokenizer: Any, window: int, args: Namespace
+) -> Budgets:
+    """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong `--budget`."""
+    budgets = Budgets(counting, window=window)
+    if config.budget:
+        budgets.default = budgets.parse(_budget_value(config.budget), "--budget")
+
+    def render(messages: list[dict[str, Any]]) -> int:
+        template = load_chat_template(args.chat_template)
+        text = tokenizer.apply_chat_template(
+            messages, chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    try:
+        budgets.overheads, budgets.num_base = probe_template(render, lambda text: count_tokens(counting, text))
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+        # What templates raise, which are programs. The account learns from the first prompt instead.
+        logger.info("acmserve: the chat template was not measured (%s); budgets begin with a guess", error)
+    return budgets
+
+
+def _budget_value(text: str) -> object:
+    """`--budget` as JSON where it is an object, else its text."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest("--budget", f"is no JSON object: {error}.") from None

@@ -27,7 +27,8 @@ from acmserve.errors import InvalidRequest
 
 SESSION_HEADER = "x-session-id"
 LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset")
-_ACM_KEYS = ("fidelity", *LOOP_KEYS)
+CHAT_KEYS = (*LOOP_KEYS, "budget")
+_ACM_KEYS = ("fidelity", *CHAT_KEYS)
 
 
 def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
@@ -85,11 +86,11 @@ def _fidelity(acm: object) -> str | None:
 
 
 def check_no_loop(body: object) -> None:
-    """Raise InvalidRequest when a route that runs no context tools is asked to."""
+    """Raise InvalidRequest when a route that runs no context tools and knows no budget is asked to."""
     acm = body.get("acm") if isinstance(body, Mapping) else None
-    for key in LOOP_KEYS:
+    for key in CHAT_KEYS:
         if isinstance(acm, Mapping) and acm.get(key) is not None:
-            raise InvalidRequest(f"acm.{key}", "context tools run only in /v1/chat/completions; send the request there")
+            raise InvalidRequest(f"acm.{key}", "counts only in /v1/chat/completions; send the request there")
 
 
 def _direct_params(kv_transfer_params: object) -> SessionParams | None:

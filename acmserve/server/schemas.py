@@ -20,6 +20,7 @@ MAX_EDITS = 1_000
 MAX_PAGE = 1_000
 
 Suite = Literal["sculptor", "sculptor-v1"]
+AnySuite = Literal["sculptor", "sculptor-v1", "cwl"]
 Fidelity = Literal["exact", "reuse"]
 FragmentState = Literal["visible", "folded", "summarized", "redacted"]
 
@@ -128,7 +129,10 @@ class ContextMessage(BaseModel):
         "server: the client does not hold it)."
     )
     num_tokens: int = Field(ge=0, description="Tokens of its texts as shown, without the chat template's own.")
-    message: dict[str, Any] = Field(description="The message with hidden texts replaced by their markers.")
+    message: dict[str, Any] | None = Field(
+        description="The message, hidden texts replaced by their markers; null where an eviction left nothing of it."
+    )
+    evicted: bool = Field(description="Whether an eviction took out its text, or all of it.")
     kv: str | None = Field(
         description="What the next turn finds of its KV: `kept` (in place), `moved`, `partly moved`, `gone` (to be "
         "computed); null when not known."
@@ -170,9 +174,9 @@ class ContextView(BaseModel):
 class ToolSuite(BaseModel):
     """The tools of a suite, and system prompts that teach them."""
 
-    suite: Suite
+    suite: AnySuite
     tools: list[dict[str, Any]] = Field(description="Ready for the `tools` array of a chat request.")
-    presets: dict[str, str] = Field(description="System prompts by name: `unified`, `pi-llm`, `needlebench`.")
+    presets: dict[str, str] = Field(description="System prompts by name: `unified`, `pi-llm`, `needlebench`, `cwl`.")
 
 
 class ToolRequest(_Request):
@@ -183,7 +187,9 @@ class ToolRequest(_Request):
         description="The call's arguments: an object, or the JSON text in `tool_call.function.arguments`.",
         examples=[{"fragment_id": "f1a2b3"}],
     )
-    suite: Suite | None = Field(default=None, description=f"{_SUITE} Default: the session's.")
+    suite: AnySuite | None = Field(
+        default=None, description=f"{_SUITE} `cwl` has `delimiter`. Default: the one that has the tool."
+    )
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
 
 

@@ -128,6 +128,12 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
         ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
         ("--summary-url", str, "URL", "OpenAI-compatible server that summarizes instead"),
         (
+            "--budget",
+            str,
+            "TOKENS",
+            "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none)",
+        ),
+        (
             "--embedder",
             str,
             "WHAT",

@@ -24,9 +24,11 @@ from weakref import WeakValueDictionary
 
 from acmserve.context import tool_result
 from acmserve.context.batch import BatchOutcome, Edit, EditKind, run_batch
+from acmserve.context.delimiter import DELIMITER
 from acmserve.context.message import Message
 from acmserve.context.render import render
 from acmserve.context.session import Session
+from acmserve.context.state import SessionState
 from acmserve.context.store import SessionStore
 from acmserve.context.tokens import Tokenizer
 from acmserve.context.toolbox import (
@@ -40,6 +42,7 @@ from acmserve.context.toolbox import (
 )
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
+from acmserve.server.budgets import Beside, Budgets, Enforced
 from acmserve.server.exchange import Exchange
 from acmserve.server.served import ServedContexts
 
@@ -75,6 +78,7 @@ class Sessions:
         default_fidelity: str = "exact",
         max_tool_calls: int = 20,
         has_api_keys: bool = False,
+        budgets: Budgets | None = None,
     ) -> None:
         self.store = store
         self.tokenizer = tokenizer
@@ -84,6 +88,7 @@ class Sessions:
         self._embedder = embedder
         self._has_api_keys = has_api_keys
         self.served = served
+        self.budgets = budgets or Budgets(tokenizer)
         self._redacted: set[tuple[str, str]] = set()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -111,7 +116,11 @@ class Sessions:
     async def call_tool(self, session: Session, call: ToolCall, suite: str, fidelity: str | None) -> ToolOutcome:
         """Carry out one tool call and store the state. The caller holds the lock."""
         bench = self._bench(suite, fidelity)
+        if call.name == DELIMITER:
+            bench = replace(bench, scope=self.budgets.scope(session))
         outcome = run_tool(session.state, call, bench)
+        if outcome.scope is not None:
+            self.budgets.declare(session, outcome.scope)
         if outcome.wants is not None:
             try:
                 supplied = await self._supply(outcome.wants)
@@ -144,12 +153,23 @@ class Sessions:
         """
         self.store.delete(session.tenant, session.session_id)
         self.served.drop(session.tenant, session.session_id)
+        self.budgets.drop(session)
         self._redacted.discard(session.key)
         self._deleted[session.key] = None
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
 
-    def exchange(self, session: Session, params: SessionParams, messages: Sequence[Message]) -> Exchange:
+    def enforce(self, session: Session, state: SessionState, beside: Beside, fidelity: str | None) -> Enforced:
+        """Bring a state, which goes on from the session's own, under its budget."""
+        return self.budgets.enforce(session, state, beside, can_move=self.can_move(fidelity))
+
+    def can_move(self, fidelity: str | None) -> bool:
+        """Whether a request of this fidelity moves KV."""
+        return (fidelity or self.default_fidelity) != "exact"
+
+    def exchange(
+        self, session: Session, params: SessionParams, messages: Sequence[Message], enforced: Enforced | None = None
+    ) -> Exchange:
         """The exchange of one request of this session, for which `messages` were rendered."""
         key = (session.tenant, session.session_id)
         engine_params = replace(
@@ -157,13 +177,16 @@ class Sessions:
             session_id=engine_session_id(*key),
             forget=params.forget or key in self._redacted or key in self._deleted,
         )
-        return Exchange(
-            engine_params,
-            session.session_id,
-            self.served.of(*key),
-            messages,
-            on_receipt=lambda: self._told(key) if engine_params.forget else None,
-        )
+
+        def take(receipt: Mapping[str, Any], seconds: float) -> None:
+            if engine_params.forget:
+                self._told(key)
+            self.budgets.pace.note(receipt["computed_tokens"], receipt["moved_tokens"], seconds)
+            if enforced is not None and enforced.on_served is not None:
+                enforced.on_served(receipt["prompt_tokens"])
+
+        told = {"budget": enforced.report} if enforced is not None and enforced.report is not None else {}
+        return Exchange(engine_params, session.session_id, self.served.of(*key), messages, take, told)
 
     def describe_kv(self, session: Session) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served.py`)."""

@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from acmserve.context.suite import PRESETS, suite_tools
+from acmserve.context.delimiter import DELIMITER
+from acmserve.context.suite import CWL, PRESETS, suite_tools
 from acmserve.context.toolbox import ToolCall, find_tool
 from acmserve.server.acm_route import AcmRoute
 from acmserve.server.caller import CallerDep, SessionId
 from acmserve.server.problem import problems
-from acmserve.server.schemas import Suite, ToolAnswer, ToolRequest, ToolSuite
+from acmserve.server.schemas import AnySuite, ToolAnswer, ToolRequest, ToolSuite
 
 tools_router = APIRouter(route_class=AcmRoute, tags=["acm: tools"])
 
@@ -19,7 +20,10 @@ tools_router = APIRouter(route_class=AcmRoute, tags=["acm: tools"])
 @tools_router.get("/tools", operation_id="acm_list_tools", summary="Get the tools of a suite", responses=problems(400))
 async def list_tools(
     suite: Annotated[
-        Suite, Query(description="`sculptor` (six tools) or `sculptor-v1` (eight tools, semantic search).")
+        AnySuite,
+        Query(
+            description="`sculptor` (six tools), `sculptor-v1` (eight tools, semantic search) or `cwl` (`delimiter`)."
+        ),
     ] = "sculptor",
 ) -> ToolSuite:
     """Gives the tools of a suite, ready for the `tools` array of a chat request, and the prompts that teach them.
@@ -50,7 +54,7 @@ async def call_tool(
     """
     call = given or ToolRequest()
     async with caller.held(session_id) as session:
-        suite = call.suite or session.suite
+        suite = call.suite or (CWL if name == DELIMITER else session.suite)
         find_tool(suite, name)
         outcome = await caller.sessions.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
     return ToolAnswer(

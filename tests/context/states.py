@@ -7,8 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from acmserve.context.budget import Budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Message, Place, texts
+from acmserve.context.shed import EMPTY, EntryShed, Shed
 from acmserve.context.snapshot import entry_value, fragment_value, pack
 from acmserve.context.state import Entry, SearchHit, SessionState, adopt, append_answer, append_internal, end_turn
 
@@ -47,8 +49,34 @@ def session_states(draw: st.DrawFn) -> SessionState:
     fragments = [_fragment(draw, f"f{index:05x}", piece) for index, piece in enumerate(pieces)]
     hits = [SearchHit(f"s{index:05x}", piece.place, piece.start, piece.end) for index, piece in enumerate(pieces)]
     return SessionState(
-        state.entries, tuple(fragments), tuple(hits), draw(st.integers(0, 9)), state.num_turns, state.digest_key
+        state.entries,
+        tuple(fragments),
+        tuple(hits),
+        draw(st.integers(0, 9)),
+        state.num_turns,
+        state.digest_key,
+        draw(_sheds(len(state.entries))),
+        draw(st.none() | BUDGETS),
     )
+
+
+BUDGETS = st.sampled_from(
+    [
+        Budget(100),
+        Budget(7, 3, "pi-cwl", bulk_tools=frozenset({"ls", "é"})),
+        Budget(2**40, 1, "clear_tool_uses", keep=0, exclude_tools=frozenset({"a"}), clear_tool_inputs=True),
+    ]
+)
+
+
+@st.composite
+def _sheds(draw: st.DrawFn, num_entries: int) -> Shed:
+    if not num_entries or not draw(st.booleans()):
+        return EMPTY
+    entry, start = draw(st.integers(0, num_entries - 1)), draw(st.integers(0, num_entries - 1))
+    notes = tuple(draw(st.lists(TEXTS, min_size=1, max_size=2)))
+    kept = EntryShed(draw(st.booleans()), draw(st.booleans()), frozenset({draw(st.integers(0, 3))}), notes=notes)
+    return Shed(((start, draw(st.integers(start + 1, num_entries))),), {entry: kept})
 
 
 def _pieces(draw: st.DrawFn, index: int, entry: Entry) -> list[Piece]:

@@ -19,8 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.archive import Archive
+from acmserve.context.budget import Budget
 from acmserve.context.edits import cut_messages, redact, summarize
 from acmserve.context.session import Session
+from acmserve.context.shed import Shed
 from acmserve.context.state import SessionState, adopt
 from acmserve.context.store import SessionStore
 from acmserve.errors import AcmError
@@ -192,7 +194,7 @@ def damage(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("UPDATE meta SET value = 2", "has version 2, this acmserve reads version 1. Start the acmserve that wrote it"),
+        ("UPDATE meta SET value = 3", "has version 3, this acmserve reads version 2. Start the acmserve that wrote it"),
         ("DELETE FROM meta", "has version none"),
         ("DROP TABLE entries_1", "no such table: entries_1"),
         ("DROP TABLE sessions", "no such table: sessions"),
@@ -211,6 +213,29 @@ def test_damage_is_named_and_left_as_it_is(path: Path, statement: str, words: st
         SessionStore(archive=Archive(path.parent))
     assert str(path) in str(raised.value)
     assert b"world" in path.read_bytes() or "entries_1" in statement
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
+    store = SessionStore(archive=Archive(path.parent))
+    for session_id in ("a", "b"):
+        saved(store, conversation(["hello", session_id]), session_id)
+    store.close()
+    db = sqlite3.connect(path)
+    for statement in ("DROP TABLE limits_1", "DROP TABLE limits_2", "UPDATE meta SET value = 1"):
+        db.execute(statement)
+    db.commit()
+    db.close()
+    store = SessionStore(archive=Archive(path.parent))
+    state = replace(store.get("", "b").state, shed=Shed(((0, 1),)), budget=Budget(50))
+    store.save(store.get("", "b"), state)
+    store.check_integrity()
+    store.close()
+    store = SessionStore(archive=Archive(path.parent))
+    assert store.get("", "b").state == state
+    assert not store.get("", "a").state.shed
+    store.delete("", "b")
+    store.check_integrity()
+    store.close()
 
 
 @pytest.mark.parametrize("content", [b"no database at all, " * 100, b"SQLite format 3\x00" + b"\xff" * 5000])

@@ -35,7 +35,7 @@ from acmserve.context.fragment import Fragment, Visibility
 from acmserve.context.message import Message, text_at, texts, with_texts
 from acmserve.context.render import hidden_pieces, render, splice
 from acmserve.context.state import SessionState, adopt, append_answer, append_internal, end_turn
-from acmserve.context.suite import SUITES, tool_names
+from acmserve.context.suite import EDITING_SUITES, tool_names
 from acmserve.context.toolbox import ToolCall, run_tool
 from acmserve.errors import InvalidRequest
 from tests.context.conversation import KEY, Characters, as_bytes, bench
@@ -187,7 +187,7 @@ class EditScript(RuleBasedStateMachine):
         self.held += [*(Held(message, turn, internal=True) for message in internal), Held(answer, turn)]
         self.do(Step("turn", (internal, answer)))
 
-    @rule(data=st.data(), suite=st.sampled_from(list(SUITES)), role=st.sampled_from(["user", "assistant", "all"]))
+    @rule(data=st.data(), suite=st.sampled_from(EDITING_SUITES), role=st.sampled_from(["user", "assistant", "all"]))
     def fragment(self, data: st.DataObject, suite: str, role: str) -> None:
         start = end = self.words_of(data)
         here = [text for _, _, text in texts_of(self.state, role)]
@@ -206,7 +206,7 @@ class EditScript(RuleBasedStateMachine):
         self.do(Step("tool", ("sculptor", "fold_fragment", {"fragment_id": self.fragment_id(data)}, None)))
 
     @precondition(lambda self: self.state.fragments)
-    @rule(data=st.data(), suite=st.sampled_from(list(SUITES)))
+    @rule(data=st.data(), suite=st.sampled_from(EDITING_SUITES))
     def change_a_fragment(self, data: st.DataObject, suite: str) -> None:
         names = [name for name in tool_names(suite) if name in CHANGING]
         arguments = {"fragment_id": self.fragment_id(data)}

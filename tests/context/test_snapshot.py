@@ -14,6 +14,7 @@ from acmserve.context.edits import cut_messages, redact, summarize
 from acmserve.context.snapshot import (
     entry_value,
     fragment_value,
+    limit_values,
     pack,
     plan_change,
     state_from,
@@ -78,7 +79,7 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "version 2, this acmserve reads version 1"),
+        ({"version": 3}, "version 3, this acmserve reads version 2"),
         ({"version": True}, "version is bool, not int"),
         ({"digest_key": ""}, "digest_key has 0 bytes"),
         ({"digest_key": "xx"}, "non-hexadecimal"),
@@ -122,10 +123,12 @@ def test_a_change_leads_from_any_state_to_any_other(old: SessionState, new: Sess
             [pack(fragment_value(f)) for f in old.fragments],
             [pack(fragment_value(f)) for f in new.fragments],
         ),
+        (change.limits, [pack(v) for v in limit_values(old)], [pack(v) for v in limit_values(new)]),
     ):
         table = dict(enumerate(before)) | dict(rows.rows)
-        assert [table[position] for position in range(rows.num_rows)] == after
-        assert rows.sizes([len(row) for row in before]) == [len(row) for row in after]
+        rebuilt = [table[position] for position in range(rows.num_rows)]
+        assert [unpack(row) for row in rebuilt] == [unpack(row) for row in after]
+        assert rows.sizes([len(row) for row in before]) == [len(row) for row in rebuilt]
     assert (change.hits is None) == (old.hits == new.hits)
 
 

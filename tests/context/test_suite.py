@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from acmserve.context.marker import RESTORE_TOOLS
-from acmserve.context.suite import PRESETS, SCULPTOR, SCULPTOR_V1, SUITES, suite_tools, tool_names
+from acmserve.context.suite import CWL, EDITING_SUITES, PRESETS, SCULPTOR, SCULPTOR_V1, SUITES, suite_tools, tool_names
 from acmserve.context.toolbox import _HANDLERS
 from acmserve.errors import NotFound
 
@@ -53,7 +53,7 @@ TABLE: dict[str, dict[str, tuple[dict[str, Any], list[str]]]] = {
 
 
 def test_the_suites_and_their_tools_in_order() -> None:
-    assert {suite: list(tool_names(suite)) for suite in SUITES} == {
+    assert {suite: list(tool_names(suite)) for suite in EDITING_SUITES} == {
         suite: list(tools) for suite, tools in TABLE.items()
     }
 
@@ -87,20 +87,20 @@ def test_schemas_are_valid_and_ready_for_a_request(suite: str) -> None:
 
 
 def test_every_tool_has_a_handler_and_every_marker_names_a_tool() -> None:
-    assert _HANDLERS.keys() == {name for suite in SUITES for name in tool_names(suite)}
-    assert RESTORE_TOOLS.keys() == SUITES.keys()
+    assert _HANDLERS.keys() == {name for suite in EDITING_SUITES for name in tool_names(suite)}
+    assert set(RESTORE_TOOLS) == set(EDITING_SUITES) == SUITES.keys() - {CWL}
     for suite, tools in RESTORE_TOOLS.items():
         assert set(tools) <= set(tool_names(suite))
 
 
 def test_an_unknown_suite_names_those_there_are() -> None:
-    with pytest.raises(NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-v1\."):
+    with pytest.raises(NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-v1 or cwl\."):
         suite_tools("v3")
 
 
 def test_presets_teach_what_an_edit_costs() -> None:
-    assert set(PRESETS) == {"unified", "pi-llm", "needlebench"}
-    assert all("fold early" in prompt for prompt in PRESETS.values())
+    assert set(PRESETS) == {"unified", "pi-llm", "needlebench", "cwl"}
+    assert all("fold early" in prompt for name, prompt in PRESETS.items() if name != "cwl")
     assert PRESETS["unified"].startswith(
         "You are a helpful assistant. You can autonomously manage your own context: fold"
     )

@@ -163,6 +163,13 @@ def test_a_request_that_fails_changes_nothing(session: Session) -> None:
     assert session.context == before
 
 
+def test_a_first_request_that_fails_leaves_no_session(session: Session) -> None:
+    session.history = [{"role": "user", "content": LOG * 30}]
+    with pytest.raises(openai.BadRequestError):
+        session.chat()
+    assert httpx.get(session.url, headers={"X-Cache-Salt": session.name}).status_code == 404
+
+
 def test_a_redaction_is_computed_exactly_and_cannot_be_undone(session: Session) -> None:
     session.chat(acm={"fidelity": "reuse"})
     first, second, *_ = session.cut()

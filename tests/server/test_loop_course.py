@@ -121,7 +121,7 @@ def make_turn(**options: Any) -> Turn:
     sessions = Sessions(SessionStore(), words, NoSummarizer(), NoEmbedder(), ServedContexts(words))
     session = sessions.store.open("", "s")
     sessions.store.save(session, adopt(session.state, MESSAGES).state)
-    loop = LoopOptions(**({"suite": "sculptor", "max_tool_calls": 5} | options))
+    loop = LoopOptions(**({"suites": ("sculptor",), "max_tool_calls": 5} | options))
     return Turn(sessions, session, loop, SessionParams("s"))
 
 

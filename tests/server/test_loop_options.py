@@ -16,20 +16,27 @@ def test_without_tools_there_is_no_loop(acm: dict[str, Any]) -> None:
 
 
 def test_defaults_are_the_servers() -> None:
-    assert parse_loop_options({"tools": "sculptor"}, 7) == LoopOptions("sculptor", 7, False, None)
+    assert parse_loop_options({"tools": "sculptor"}, 7) == LoopOptions(("sculptor",), 7, False, None)
 
 
 def test_every_key_is_read() -> None:
     acm = {"tools": "sculptor-v1", "max_tool_calls": 100, "first_call_required": True, "preset": "pi-llm"}
     assert set(acm) == set(LOOP_KEYS)
-    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == LoopOptions("sculptor-v1", 100, True, "pi-llm")
+    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == LoopOptions(("sculptor-v1",), 100, True, "pi-llm")
+
+
+def test_suites_go_together() -> None:
+    options = parse_loop_options({"tools": ["sculptor", "cwl", "cwl"], "preset": "cwl"}, 20)
+    assert options == LoopOptions(("sculptor", "cwl"), 20, False, "cwl")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
         ("tools", "chisel", "'sculptor' or 'sculptor-v1'"),
-        ("tools", ["sculptor"], "'sculptor' or 'sculptor-v1'"),
+        ("tools", ["sculptor", "chisel"], "'sculptor' or 'sculptor-v1' or 'cwl'"),
+        ("tools", [], "names no tool suite. Choose sculptor or sculptor-v1 or cwl"),
+        ("tools", ["sculptor", "sculptor-v1"], "names two suites with the same tools. Choose sculptor or sculptor-v1"),
         ("max_tool_calls", 0, "from 1 to 100, not 0"),
         ("max_tool_calls", 101, "from 1 to 100, not 101"),
         ("max_tool_calls", True, "from 1 to 100, not True"),

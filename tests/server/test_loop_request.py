@@ -19,7 +19,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 def options(**changed: Any) -> LoopOptions:
-    return LoopOptions(**({"suite": "sculptor", "max_tool_calls": 3} | changed))
+    return LoopOptions(**({"suites": ("sculptor",), "max_tool_calls": 3} | changed))
 
 
 def test_every_step_offers_the_same_tools_the_clients_first() -> None:

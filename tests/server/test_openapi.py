@@ -31,6 +31,11 @@ OPERATIONS = {
     "acm_get_context",
     "acm_call_tool",
     "acm_edit_session",
+    "acm_get_budget",
+    "acm_set_budget",
+    "acm_delete_budget",
+    "acm_evict",
+    "acm_list_episodes",
 }
 
 
@@ -84,7 +89,9 @@ def test_errors_have_one_shape() -> None:
             assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
 
 
-@pytest.mark.parametrize("name", ["NewSession", "EditsRequest", "EditRequest", "ToolRequest", "Message", "ProblemInfo"])
+@pytest.mark.parametrize(
+    "name", ["NewSession", "BudgetRequest", "EditsRequest", "EditRequest", "ToolRequest", "Message", "ProblemInfo"]
+)
 def test_every_field_of_a_request_is_described(name: str) -> None:
     fields = DOCUMENT["components"]["schemas"][name]["properties"]
     assert [field for field, schema in fields.items() if not schema.get("description")] == []

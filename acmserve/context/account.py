@@ -1,0 +1,237 @@
+"""The running account of one session: its episodes, what each message weighs, and what the next prompt will.
+
+    state of turn n      [ e0 e1 e2 e3 e4 ]              graph, ledger: read once
+    state of turn n + 1  [ e0 e1 e2'e3 e4 ][ e5 e6 ]     e2 recounted (a fold), e5 and e6 read
+    a rewound history    [ e0 e1 e2'][ x3 ]              ledger rewound, graph built anew, x3 read
+
+A memory that can be thrown away: `follow` builds it from any state, and brings it up to date from the one before, at
+the cost of what is new. What the client resends is compared, not counted again.
+
+What a prompt weighs is known only when it was served. Messages are counted part by part; `calibrate` takes what a
+prompt had in truth and learns two things: the tokens beside the messages (`base`), and by how much a new message is
+more than its parts at worst, which `reserve` sets aside for the messages that came since.
+
+It changes no state and calls no model. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+
+from acmserve.context.budget import Budget
+from acmserve.context.delimiter import Scope
+from acmserve.context.episode_graph import EpisodeGraph
+from acmserve.context.eviction import EvictionOptions, plan_eviction, without_active
+from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, Protected
+from acmserve.context.ledger import TokenLedger
+from acmserve.context.message import Message
+from acmserve.context.policies import ClearToolUses, plan_clear_tool_uses, plan_recency
+from acmserve.context.protected import is_evicted
+from acmserve.context.render import render_whole
+from acmserve.context.shed import EMPTY, Shed
+from acmserve.context.shed_tokens import shown_tokens
+from acmserve.context.state import Entry, SessionState
+from acmserve.context.tokens import Tokenizer, count_tokens
+from acmserve.context.watermark import Measured, auto_watermark
+from acmserve.errors import IntegrityError, InvalidRequest
+
+_NUM_GROWTHS = 32
+# Before anything was served: tokens that a message may have beyond its parts, and the share by which the count of the
+# tools may be wrong.
+_FIRST_SEAM = 2.0
+_FIRST_BASE_SHARE = 0.1
+_FIRST_GROWTH_PART = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Tokens that the chat template writes around a message, a tool call, and a tool's result."""
+
+    message: int = 4
+    call: int = 8
+    result: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A prompt as it was counted when it was rendered: its tokens, and the entries of the transcript."""
+
+    num_tokens: int
+    num_entries: int
+
+
+class Account:
+    """`scope` is what calls of `delimiter` in the running step have declared; None when the transcript says it all."""
+
+    def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
+        weights = overheads or Overheads()
+        self.graph = EpisodeGraph()
+        self.ledger = TokenLedger(
+            lambda text: count_tokens(tokenizer, text), weights.message, weights.call, 0, weights.result
+        )
+        self.shed: Shed = EMPTY
+        self.scope: Scope | None = None
+        self._entries: tuple[Entry, ...] = ()
+        self._whole: list[Message] = []
+        self._correction = 0
+        self._seam = _FIRST_SEAM
+        self._served: Counted | None = None
+        self._num_written = 0
+        self._growths: deque[int] = deque(maxlen=_NUM_GROWTHS)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the next prompt, as far as they are counted."""
+        num_saved = self.ledger.remembered(self.shed)
+        if num_saved is None:
+            num_saved = self.ledger.num_tokens - shown_tokens(self.graph.outline, self.ledger, self.shed)
+            self.ledger.remember(self.shed, num_saved)
+        return self.ledger.num_tokens - num_saved
+
+    @property
+    def reserve(self) -> int:
+        """Tokens that the next prompt may have besides."""
+        if self._served is None:
+            num_shown = len(self._entries) - sum(end - start for start, end in self.shed.gone)
+            return math.ceil(self._seam * num_shown + _FIRST_BASE_SHARE * self.ledger.base_tokens)
+        return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
+
+    def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
+        """Bring the account to `state`; returns the state, in which an episode that a rewind has opened again is whole.
+
+        `keep_active` is for policies that know no episodes: then the state is returned as it is.
+        """
+        whole = render_whole(state)
+        num_same, changed = self._compare(state.entries, whole)
+        for entry in changed:
+            self.ledger.recount(entry, whole[entry])
+            self.graph.outline.reread(entry, state.entries[entry].message)
+        is_rewound = num_same < len(self._entries)
+        if is_rewound:
+            self.ledger.rewind(num_same)
+            if self._served is not None:
+                self._served = replace(self._served, num_entries=min(num_same, self._served.num_entries))
+            self._num_written = self.ledger.between(0, num_same)
+        if is_rewound or (self.graph.num_forgotten and state.shed != self.shed):
+            self.graph = EpisodeGraph(entry.message for entry in state.entries[:num_same])
+        if is_rewound and keep_active:
+            state = replace(state, shed=without_active(self.graph, self.ledger, state.shed))
+        if is_rewound or changed or num_same < len(state.entries):
+            self.scope = None
+        self.graph.extend(entry.message for entry in state.entries[num_same:])
+        self.ledger.extend(whole[num_same:])
+        self._entries, self._whole = state.entries, whole
+        self._take(state.shed)
+        return state
+
+    def expect(self, num_beside: int) -> None:
+        """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""
+        self.ledger.base_tokens = num_beside + self._correction
+
+    def counted(self) -> Counted:
+        """The prompt that is rendered from the state now, for `calibrate` when it was served."""
+        self.scope = None
+        return Counted(self.num_tokens, len(self._entries))
+
+    def calibrate(self, counted: Counted, num_served: int) -> None:
+        """Take in how many tokens a prompt had in truth. Prompts of a history that is no more are passed over."""
+        if counted.num_entries > len(self._entries):
+            return
+        error = num_served - counted.num_tokens
+        written = self.ledger.between(0, counted.num_entries)
+        if self._served is not None:
+            self._seam = max(error / max(1, counted.num_entries - self._served.num_entries), self._seam * 0.9, 1.0)
+            if written > self._num_written:
+                self._growths.append(written - self._num_written)
+        self._correction += error
+        self.ledger.calibrate(counted.num_tokens, num_served)
+        self._served, self._num_written = counted, written
+
+    def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
+        """What `auto` needs to know: the growth of this session, and the rates of its engine in tokens a second."""
+        growth = fmean(self._growths) if self._growths else max(1.0, budget.max_tokens * _FIRST_GROWTH_PART)
+        start = self.graph.prologue_end
+        return Measured(
+            growth=growth,
+            prefill_rate=prefill_rate,
+            move_rate=move_rate,
+            protected=self.ledger.base_tokens + self.ledger.between(0, len(self._entries) if start is None else start),
+            growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
+        )
+
+    def exceeds(self, budget: Budget) -> bool:
+        """Whether the next prompt may be larger than the budget."""
+        return self.num_tokens + self.reserve > budget.max_tokens
+
+    def watermark(self, budget: Budget, measured: Measured) -> int:
+        """Where an eviction stops: low enough that what is set aside still fits into the budget."""
+        low = auto_watermark(budget.max_tokens, measured) if budget.low_watermark is None else budget.low_watermark
+        return max(0, min(low, budget.max_tokens - self.reserve))
+
+    def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
+        """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
+        target = self.watermark(budget, measured)
+        outline, ledger = self.graph.outline, self.ledger
+        if budget.policy in ("cwl", "pi-cwl"):
+            options = EvictionOptions(budget.policy == "pi-cwl", budget.bulk_tools, budget.intermediate_tools)
+            plan = plan_eviction(self.graph, ledger, self.shed, target, options)
+        elif budget.policy == "recency":
+            plan = plan_recency(outline, ledger, self.shed, target)
+        elif budget.policy == "clear_tool_uses":
+            clearing = ClearToolUses(None, None, budget.keep, 0, budget.exclude_tools, budget.clear_tool_inputs)
+            plan = replace(plan_clear_tool_uses(outline, ledger, self.shed, clearing), target=target)
+        else:
+            raise InvalidRequest("budget.policy", f"{budget.policy} is not carried out yet.", "Choose cwl or recency.")
+        num_over = plan.num_after + self.reserve - budget.max_tokens
+        if num_over <= 0:
+            return replace(plan, unmet=None)
+        left = plan.unmet.protected if plan.unmet is not None else (Protected("what the policy keeps", plan.num_after),)
+        return replace(plan, unmet=BudgetUnmet(num_over, left))
+
+    def carry_out(self, plan: EvictionPlan, state: SessionState) -> SessionState:
+        """The state, which the account follows, after a plan."""
+        self._take(plan.shed)
+        return replace(state, shed=plan.shed)
+
+    def _take(self, shed: Shed) -> None:
+        if shed is not self.shed:
+            self.shed = shed
+            self.graph.compact(lambda episode: is_evicted(episode, self.graph.outline, shed))
+
+    def _compare(self, entries: Sequence[Entry], whole: Sequence[Message]) -> tuple[int, list[int]]:
+        """How many entries are those of the account, and which of these are shown in other words."""
+        changed: list[int] = []
+        for index, old in enumerate(self._entries):
+            if index == len(entries):
+                return index, changed
+            if whole[index] is self._whole[index] or whole[index] == self._whole[index]:
+                continue
+            if not _is_same(old, entries[index]):
+                return index, changed
+            changed.append(index)
+        return len(self._entries), changed
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when graph, ledger and transcript do not agree."""
+        self.graph.check_integrity()
+        self.ledger.check_integrity()
+        self.shed.check_integrity()
+        sizes = (len(self._entries), len(self._whole), self.graph.num_entries, len(self.ledger))
+        if len(set(sizes)) != 1:
+            raise IntegrityError(
+                f"account: {sizes[0]} entries, {sizes[1]} rendered, {sizes[2]} in the graph, {sizes[3]} in the ledger"
+            )
+        num_shown = shown_tokens(self.graph.outline, self.ledger, self.shed)
+        if num_shown != self.num_tokens:
+            raise IntegrityError(f"account: {self.num_tokens} tokens remembered, {num_shown} counted")
+
+
+def _is_same(old: Entry, new: Entry) -> bool:
+    """Whether two entries are the same message: by what the client holds, or the very message of an internal one."""
+    if old.digest or new.digest:
+        return old.digest == new.digest
+    return old.message == new.message

@@ -1,0 +1,176 @@
+"""The token budgets of this server's sessions: before every step of a model the conversation is brought under its own.
+
+    adopted state --follow--> account --exceeds?--> plan --> state with a larger `shed` --render--> prompt
+                                 ^                                                                     |
+                                 '------------------------- calibrate <------ receipt -----------------'
+
+The accounts are a memory only (`context.account`): the least recently used go, and are built anew when wanted. A
+session has its own budget, kept with it, or that of the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from acmserve.context.account import Account, Counted, Overheads
+from acmserve.context.budget import POLICIES, Budget, parse_budget
+from acmserve.context.delimiter import Scope
+from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, EvictionStep
+from acmserve.context.session import Key, Session
+from acmserve.context.state import SessionState
+from acmserve.context.tokens import Tokenizer, count_tokens
+from acmserve.errors import Conflict, InvalidRequest
+from acmserve.server.pace import Pace
+
+MAX_ACCOUNTS = 1024
+CARRIED_OUT = tuple(policy for policy in POLICIES if policy != "compact")
+_EPISODE_POLICIES = ("cwl", "pi-cwl")
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stands in every prompt of a request beside the messages."""
+
+    tools: Sequence[Mapping[str, Any]] = ()
+    preset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """The state to render, what the answer says of the budget (None: there is none), and whom to tell the receipt."""
+
+    state: SessionState
+    report: dict[str, Any] | None = None
+    on_served: Callable[[int], None] | None = None
+
+
+@dataclass(slots=True)
+class Budgets:
+    """`default` is the server's budget, `window` the model's context in tokens, `num_base` what every prompt has."""
+
+    tokenizer: Tokenizer
+    default: Budget | None = None
+    window: int = 32_768
+    overheads: Overheads = field(default_factory=Overheads)
+    num_base: int = 0
+    pace: Pace = field(default_factory=Pace)
+    _accounts: OrderedDict[Key, Account] = field(default_factory=OrderedDict)
+
+    def parse(self, value: object, where: str) -> Budget:
+        """The budget that a client wrote; raises `InvalidRequest`."""
+        budget = parse_budget(value, self.window, where)
+        if budget.policy not in CARRIED_OUT:
+            raise InvalidRequest(
+                f"{where}.policy", f"{budget.policy!r} is not carried out yet.", f"Choose {', '.join(CARRIED_OUT)}."
+            )
+        return budget
+
+    def of(self, state: SessionState) -> Budget | None:
+        """The budget that holds for a session."""
+        return self.default if state.budget is None else state.budget
+
+    def account(self, session: Session) -> Account:
+        """The session's account, brought to the state that is stored."""
+        account = self._accounts.get(session.key)
+        if account is None:
+            account = self._accounts[session.key] = Account(self.tokenizer, self.overheads)
+            account.expect(self.num_base)
+        self._accounts.move_to_end(session.key)
+        while len(self._accounts) > MAX_ACCOUNTS:
+            self._accounts.popitem(last=False)
+        account.follow(session.state, keep_active=False)
+        return account
+
+    def know(self, session: Session) -> None:
+        """Look at the stored state before another one takes its place, so that a rewind is seen as one."""
+        if self.of(session.state) is not None:
+            self.account(session)
+
+    def drop(self, session: Session) -> None:
+        """Forget a session's account."""
+        self._accounts.pop(session.key, None)
+
+    def scope(self, session: Session) -> Scope:
+        """What the next call of `delimiter` is judged against: the transcript, and the calls of the running step."""
+        account = self.account(session)
+        return account.graph.scope() if account.scope is None else account.scope
+
+    def declare(self, session: Session, scope: Scope) -> None:
+        """Remember the scope behind a call, until the transcript has it."""
+        self.account(session).scope = scope
+
+    def enforce(self, session: Session, state: SessionState, beside: Beside, *, can_move: bool) -> Enforced:
+        """Bring `state`, which goes on from the session's own, under its budget. Stores nothing."""
+        budget = self.of(state)
+        if budget is None:
+            if session.key in self._accounts:
+                self._accounts[session.key].scope = None
+            return Enforced(state)
+        account = self.account(session)
+        state = account.follow(state, keep_active=budget.policy in _EPISODE_POLICIES)
+        account.expect(self.num_base + self._count(beside))
+        plan = None
+        if account.exceeds(budget):
+            plan = self._plan(account, budget, can_move=can_move)
+            state = account.carry_out(plan, state)
+        counted = account.counted()
+        return Enforced(state, _report(budget, counted, plan), lambda served: account.calibrate(counted, served))
+
+    def plan(self, session: Session, *, can_move: bool) -> EvictionPlan:
+        """What an eviction down to the low watermark would take now; raises `Conflict` where there is no budget."""
+        budget = self.of(session.state)
+        if budget is None:
+            raise Conflict(
+                "budget", "this session has none.", "PUT .../budget sets one, --budget one for all sessions."
+            )
+        return self._plan(self.account(session), budget, can_move=can_move)
+
+    def _count(self, beside: Beside) -> int:
+        written = [json.dumps(tool) for tool in beside.tools]
+        return sum(count_tokens(self.tokenizer, text) for text in (*written, beside.preset)) + len(written)
+
+    def _plan(self, account: Account, budget: Budget, *, can_move: bool) -> EvictionPlan:
+        move_rate = self.pace.move_rate if can_move else None
+        return account.plan(budget, account.measure(budget, self.pace.prefill_rate, move_rate))
+
+
+def set_budget(state: SessionState, budget: Budget | None) -> SessionState:
+    """The state with another budget; the very state where it is the one that it has."""
+    return state if state.budget == budget else replace(state, budget=budget)
+
+
+def _report(budget: Budget, counted: Counted, plan: EvictionPlan | None) -> dict[str, Any]:
+    """What the answer says, `acm.budget`. Tokens are counted before the prompt is made; the receipt has the truth."""
+    return {
+        "max_tokens": budget.max_tokens,
+        "policy": budget.policy,
+        "tokens": counted.num_tokens,
+        "evicted_tokens": 0 if plan is None else plan.cleared_input_tokens,
+        "evicted": [] if plan is None else told_steps(plan.steps),
+        "unmet": None if plan is None else told_unmet(plan.unmet),
+    }
+
+
+def told_steps(steps: Sequence[EvictionStep]) -> list[dict[str, Any]]:
+    """What goes, one item for each episode (or message), in order, with the tokens of each level."""
+    items: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        item = items.setdefault(step.what, {"episode": step.what, "levels": {}, "tokens": 0})
+        item["levels"][step.level.value] = item["levels"].get(step.level.value, 0) + step.num_tokens
+        item["tokens"] += step.num_tokens
+    return list(items.values())
+
+
+def told_unmet(unmet: BudgetUnmet | None) -> dict[str, Any] | None:
+    """Why a budget cannot be met: by how many tokens, and what may not be evicted."""
+    if unmet is None:
+        return None
+    return {
+        "message": str(unmet),
+        "tokens_over": unmet.num_over,
+        "protected": [{"what": item.what, "tokens": item.num_tokens} for item in unmet.protected],
+    }
