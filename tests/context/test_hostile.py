@@ -19,7 +19,7 @@ from tests.context.conversation import KEY, WORDS, bench, call, cut, done, refus
 
 MILLION = 10**6
 SECONDS = 20.0
-"""Processor time: far more than any of these takes, far less than a loop over a million characters times a thousand of anything."""
+"""Processor time: far more than any of these takes, far less than a million characters times a thousand of anything."""
 
 ODD_MESSAGES: list[dict[str, Any]] = [
     {},
