@@ -54,11 +54,6 @@ def render_whole(state: SessionState) -> list[Message]:
     ]
 
 
-def visible_text(state: SessionState, place: Place) -> str:
-    """One text as the model sees it."""
-    return splice(state.text_at(place), hidden_pieces(state).get(place, []))
-
-
 def splice(text: str, hidden: Sequence[tuple[Piece, str]]) -> str:
     """`text` with every piece, ascending and disjoint, replaced by its marker."""
     parts, position = [], 0

@@ -59,7 +59,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
 def check_session_id(value: object, field: str) -> str:
     """Return `value` when it is 1 to 256 characters of Unicode text, else raise InvalidRequest."""
     if not isinstance(value, str):
-        raise InvalidRequest(field, f"must be a string, not {_echo(value)}")
+        raise InvalidRequest(field, f"must be a string, not {echo(value)}")
     if not value:
         raise InvalidRequest(field, "is empty; name the session, or leave it out for a request without session")
     if len(value) > MAX_SESSION_ID_CHARS:
@@ -67,7 +67,7 @@ def check_session_id(value: object, field: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidRequest(field, f"is not valid Unicode text: {_echo(value)}") from None
+        raise InvalidRequest(field, f"is not valid Unicode text: {echo(value)}") from None
     return value
 
 
@@ -76,24 +76,24 @@ def check_fidelity(value: object, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or value not in FIDELITIES:
-        raise InvalidRequest(field, f"unknown fidelity {_echo(value)}; choose {_listing(FIDELITIES)}")
+        raise InvalidRequest(field, f"unknown fidelity {echo(value)}; choose {_listing(FIDELITIES)}")
     return value
 
 
 def _check_forget(value: object, field: str) -> bool:
     """Booleans only, None for "not given": a redaction that was misread must not look like one that was done."""
     if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(field, f"must be true or false, not {_echo(value)}")
+        raise InvalidRequest(field, f"must be true or false, not {echo(value)}")
     return bool(value)
 
 
 def check_object(value: object, field: str, known: Collection[str]) -> Mapping[str, Any]:
     """Return `value` when it is an object with no other keys than `known`, else raise InvalidRequest."""
     if not isinstance(value, Mapping):
-        raise InvalidRequest(field, f"must be an object, not {_echo(value)}")
+        raise InvalidRequest(field, f"must be an object, not {echo(value)}")
     for key in value:
         if key not in known:
-            raise InvalidRequest(f"{field}.{_short(str(key))}", f"unknown key; {field} knows {_listing(known)}")
+            raise InvalidRequest(f"{field}.{short_ascii(str(key))}", f"unknown key; {field} knows {_listing(known)}")
     return value
 
 
@@ -101,11 +101,12 @@ def _listing(names: Collection[str]) -> str:
     return " or ".join(f"'{name}'" for name in names)
 
 
-def _echo(value: object) -> str:
+def echo(value: object) -> str:
     """The offending value as ASCII text, cut short: it goes into error bodies and logs."""
-    return _short(ascii(value))
+    return short_ascii(ascii(value))
 
 
-def _short(text: str) -> str:
+def short_ascii(text: str) -> str:
+    """The text as ASCII, cut short."""
     text = text.encode("ascii", "backslashreplace").decode("ascii")
     return text if len(text) <= _MAX_ECHO_CHARS else text[: _MAX_ECHO_CHARS - 3] + "..."

@@ -69,7 +69,7 @@ async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> 
         return response
     finally:
         if is_new and not answered and not session.state.entries and sessions.store.holds(session):
-            sessions.store.delete(session.tenant, session.session_id)
+            sessions.store.delete(*session.key)
 
 
 async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:

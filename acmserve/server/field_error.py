@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from acmserve.edit.session_params import echo, short_ascii
 from acmserve.errors import InvalidRequest
-from acmserve.server.json_value import short_ascii
 
 Schema = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> I
         return InvalidRequest(walk.path or "body", "is missing.", f"Add it: {walk.description()}".strip(" :"))
     same_field = [other for other in errors if _follow(other["loc"], body, params).path == walk.path]
     wanted = "; or ".join(dict.fromkeys(str(other["msg"]) for other in same_field))
-    message = f"{short_ascii(ascii(error['input']))} is not allowed. {wanted}."
+    message = f"{echo(error['input'])} is not allowed. {wanted}."
     remedy = f"{wanted.replace('Input should', 'It should', 1)}. {walk.description()}"
     return InvalidRequest(walk.path or "body", message, remedy.strip())
 

@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from acmserve.edit.session_params import short_ascii
 from acmserve.errors import InvalidRequest
 
 MAX_DEPTH = 64
-MAX_ECHO_CHARS = 60
 
 
 def check_json(value: object, *path: str | int) -> None:
@@ -40,12 +40,6 @@ def dotted(path: Sequence[str | int]) -> str:
     """A path as error bodies write it: `messages[2].content`; `body` for the empty one."""
     steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
     return short_ascii("".join(steps).removeprefix(".")) or "body"
-
-
-def short_ascii(text: str) -> str:
-    """The text as ASCII, cut short: it goes into error bodies and logs."""
-    text = text.encode("ascii", "backslashreplace").decode("ascii")
-    return text if len(text) <= MAX_ECHO_CHARS else text[: MAX_ECHO_CHARS - 3] + "..."
 
 
 def clean_json(value: Any, depth: int = 0) -> Any:

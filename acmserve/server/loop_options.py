@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.context.suite import PRESETS, SUITES, check_suites
+from acmserve.edit.session_params import echo
 from acmserve.errors import InvalidRequest
 
 LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset")
 MAX_TOOL_CALLS = 100
-_MAX_ECHO_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +62,21 @@ def _suites(value: object) -> tuple[str, ...]:
 
 def _one_of(value: object, field: str, known: Collection[str]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise InvalidRequest(field, f"does not know {_echo(value)}.", f"Choose {_listing(known)}.")
+        raise InvalidRequest(field, f"does not know {echo(value)}.", f"Choose {_listing(known)}.")
     return value
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOOL_CALLS:
-        raise InvalidRequest("acm.max_tool_calls", f"must be an integer from 1 to {MAX_TOOL_CALLS}, not {_echo(value)}")
+        raise InvalidRequest("acm.max_tool_calls", f"must be an integer from 1 to {MAX_TOOL_CALLS}, not {echo(value)}")
     return value
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidRequest("acm.first_call_required", f"must be true or false, not {_echo(value)}")
+        raise InvalidRequest("acm.first_call_required", f"must be true or false, not {echo(value)}")
     return value
 
 
 def _listing(names: Collection[str]) -> str:
     return " or ".join(f"'{name}'" for name in names)
-
-
-def _echo(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= _MAX_ECHO_CHARS else text[: _MAX_ECHO_CHARS - 3] + "..."

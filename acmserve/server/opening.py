@@ -44,7 +44,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace) ->
     served = ServedContexts(tokenizer)
 
     def drop(session: Session) -> None:
-        served.drop(session.tenant, session.session_id)
+        served.drop(*session.key)
 
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, tokenizer, engine_client.model_config.max_model_len, args)

@@ -24,9 +24,9 @@ from acmserve.edit.session_params import (
     parse_acm_params,
 )
 from acmserve.errors import InvalidRequest
+from acmserve.server.loop_options import LOOP_KEYS
 
 SESSION_HEADER = "x-session-id"
-LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset")
 CHAT_KEYS = (*LOOP_KEYS, "budget")
 _ACM_KEYS = ("fidelity", *CHAT_KEYS)
 

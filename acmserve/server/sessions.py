@@ -106,7 +106,7 @@ class Sessions:
     @asynccontextmanager
     async def locked(self, session: Session) -> AsyncIterator[None]:
         """Hold the session: nobody else changes it meanwhile."""
-        key = (session.tenant, session.session_id)
+        key = session.key
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
@@ -142,7 +142,7 @@ class Sessions:
             outcome = run_batch(session.state, batch, bench, summaries)
         self.store.save(session, outcome.state)
         if any(done.kind is EditKind.REDACT for done in outcome.done):
-            self.served.drop(session.tenant, session.session_id)
+            self.served.drop(*session.key)
             self._redacted.add(session.key)
         return outcome
 
@@ -151,8 +151,8 @@ class Sessions:
 
         Of many deleted sessions only the last ones are remembered for that; the engine's own memory is bounded too.
         """
-        self.store.delete(session.tenant, session.session_id)
-        self.served.drop(session.tenant, session.session_id)
+        self.store.delete(*session.key)
+        self.served.drop(*session.key)
         self.budgets.drop(session)
         self._redacted.discard(session.key)
         self._deleted[session.key] = None
@@ -171,7 +171,7 @@ class Sessions:
         self, session: Session, params: SessionParams, messages: Sequence[Message], enforced: Enforced | None = None
     ) -> Exchange:
         """The exchange of one request of this session, for which `messages` were rendered."""
-        key = (session.tenant, session.session_id)
+        key = session.key
         engine_params = replace(
             params,
             session_id=engine_session_id(*key),
@@ -190,7 +190,7 @@ class Sessions:
 
     def describe_kv(self, session: Session) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served.py`)."""
-        context = self.served.of(session.tenant, session.session_id)
+        context = self.served.of(*session.key)
         return context.describe_kv(render(session.state), self.tokenizer)
 
     def _told(self, key: tuple[str, str]) -> None:
