@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
+from acmserve.context.branch import hide_closed
 from acmserve.context.budget import Budget
 from acmserve.context.delimiter import Scope
 from acmserve.context.episode_graph import EpisodeGraph
@@ -77,6 +78,7 @@ class Account:
         self.scope: Scope | None = None
         self._entries: tuple[Entry, ...] = ()
         self._whole: list[Message] = []
+        self._num_free = 0
         self._correction = 0
         self._seam = _FIRST_SEAM
         self._served: Counted | None = None
@@ -119,12 +121,14 @@ class Account:
         if is_rewound or (self.graph.num_forgotten and state.shed != self.shed):
             self.graph = EpisodeGraph(entry.message for entry in state.entries[:num_same])
         if is_rewound and keep_active:
-            state = replace(state, shed=without_active(self.graph, self.ledger, state.shed))
+            shed = without_active(self.graph, self.ledger, state.shed)
+            state = replace(state, shed=hide_closed(shed, state.branches))
         if is_rewound or changed or num_same < len(state.entries):
             self.scope = None
         self.graph.extend(entry.message for entry in state.entries[num_same:])
         self.ledger.extend(whole[num_same:])
         self._entries, self._whole = state.entries, whole
+        self._num_free = len(whole) if state.branch is None else state.branch.call_entry
         self._take(state.shed)
         return state
 
@@ -180,10 +184,11 @@ class Account:
             options = EvictionOptions(budget.policy == "pi-cwl", budget.bulk_tools, budget.intermediate_tools)
             plan = plan_eviction(self.graph, ledger, self.shed, target, options)
         elif budget.policy == "recency":
-            plan = plan_recency(outline, ledger, self.shed, target)
+            plan = plan_recency(outline, ledger, self.shed, target, self._num_free)
         elif budget.policy == "clear_tool_uses":
             clearing = ClearToolUses(None, None, budget.keep, 0, budget.exclude_tools, budget.clear_tool_inputs)
-            plan = replace(plan_clear_tool_uses(outline, ledger, self.shed, clearing), target=target)
+            plan = plan_clear_tool_uses(outline, ledger, self.shed, clearing, self._num_free)
+            plan = replace(plan, target=target)
         else:
             raise InvalidRequest("budget.policy", f"{budget.policy} is not carried out yet.", "Choose cwl or recency.")
         num_over = plan.num_after + self.reserve - budget.max_tokens
@@ -231,7 +236,12 @@ class Account:
 
 
 def _is_same(old: Entry, new: Entry) -> bool:
-    """Whether two entries are the same message: by what the client holds, or the very message of an internal one."""
+    """Whether two entries are the same message: by what the client holds, or the very message of an internal one.
+
+    The result of a call stays that when its branch has returned and it reads otherwise.
+    """
     if old.digest or new.digest:
         return old.digest == new.digest
-    return old.message == new.message
+    if old.message == new.message or not old.message.get("tool_call_id"):
+        return old.message == new.message
+    return {**old.message, "content": None} == {**new.message, "content": None}

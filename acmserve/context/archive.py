@@ -4,7 +4,7 @@
     entries_n    one row for each message           a save writes the rows that changed, in one transaction
     fragments_n  one row for each fragment
     limits_n     one row for the budget and what it took out, or none
-    meta         the version of this layout
+    meta         the version of this layout, and that of the context maps beside it (`map_table.py`)
 
 Decisions:
 
@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from acmserve.context.map_table import MapTable
 from acmserve.context.session import Key, Session
 from acmserve.context.snapshot import FIRST_VERSION, VERSION, RowChange, StateChange, damaged, state_from, unpack
 from acmserve.context.state import SessionState
@@ -44,6 +45,7 @@ _SCHEMA = (
         created_at REAL NOT NULL, used_at REAL NOT NULL, num_bytes INTEGER NOT NULL, num_ids INTEGER NOT NULL,
         num_turns INTEGER NOT NULL, digest_key BLOB NOT NULL, hits BLOB NOT NULL, UNIQUE (tenant, session_id))""",
 )
+_PRAGMAS = "locking_mode = EXCLUSIVE; journal_mode = WAL; synchronous = NORMAL; secure_delete = ON; temp_store = MEMORY"
 _TABLES = ("entries", "fragments", "limits")
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_SCHEMA")
 
@@ -78,6 +80,7 @@ class Archive:
             raise
         self._numbers: dict[Key, int] = {(tenant, session_id): number for tenant, session_id, number in rows}
         self._last_number = max(self._numbers.values(), default=0)
+        self.maps = MapTable(self._db, self._transaction, self.empty_log)
 
     def stored(self) -> list[Stored]:
         """Every session in the file, the one used last at the end."""
@@ -166,11 +169,8 @@ class Archive:
     def _open(self) -> None:
         """Lock the file, check that it is ours, and make the tables of a new one."""
         with self._explained():
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute("PRAGMA secure_delete = ON")
-            self._db.execute("PRAGMA temp_store = MEMORY")
+            for setting in _PRAGMAS.split("; "):
+                self._db.execute(f"PRAGMA {setting}")
         with self._transaction():
             tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             if not tables:

@@ -46,8 +46,10 @@ class ClearToolUses:
         return asked if isinstance(asked, bool) else name in asked
 
 
-def plan_clear_tool_uses(outline: Outline, ledger: TokenLedger, shed: Shed, options: ClearToolUses) -> EvictionPlan:
-    """Clear the results of all but the last tool uses."""
+def plan_clear_tool_uses(
+    outline: Outline, ledger: TokenLedger, shed: Shed, options: ClearToolUses, end: int | None = None
+) -> EvictionPlan:
+    """Clear the results of all but the last tool uses, before entry `end`."""
     editor = ShedEditor(outline, ledger, shed)
     before, target = editor.num_tokens, options.trigger_tokens or 0
     uses = [use for use in outline.uses() if outline.result(use) is not None and not shed.has_lost(use)]
@@ -58,7 +60,7 @@ def plan_clear_tool_uses(outline: Outline, ledger: TokenLedger, shed: Shed, opti
     for use in uses[: max(0, len(uses) - options.keep)]:
         name = outline.name(use)
         size, num_done = editor.num_tokens, editor.num_operations
-        if name not in options.exclude_tools:
+        if name not in options.exclude_tools and (end is None or use.entry < end):
             editor.clear_result(use, options.clears_inputs(name))
         if editor.num_operations > num_done:
             steps.append(EvictionStep(f"{name} in message {use.entry}", Level.CLEAR, size - editor.num_tokens))
@@ -107,12 +109,14 @@ def _thinking_turns(outline: Outline) -> list[list[int]]:
     return [turn for turn in turns if turn]
 
 
-def plan_recency(outline: Outline, ledger: TokenLedger, shed: Shed, target: int) -> EvictionPlan:
-    """Drop the oldest steps, each an assistant's message with its results, until `target` tokens are shown."""
+def plan_recency(
+    outline: Outline, ledger: TokenLedger, shed: Shed, target: int, end: int | None = None
+) -> EvictionPlan:
+    """Drop the oldest steps before entry `end`, an assistant's message with its results, until `target` is met."""
     editor = ShedEditor(outline, ledger, shed)
     before, steps = editor.num_tokens, []
     for entry in _steps(outline)[:-1]:
-        if editor.num_tokens <= target:
+        if editor.num_tokens <= target or (end is not None and entry >= end):
             break
         size, num_done = editor.num_tokens, editor.num_operations
         for index in range(len(outline.lines[entry].names)):

@@ -99,6 +99,17 @@ class Shed:
 EMPTY = Shed()
 
 
+def with_range(shed: Shed, start: int, end: int) -> Shed:
+    """The shed with entries `[start, end)` gone, whatever was taken out of them before; the very shed if they are."""
+    inside = [entry for entry in shed.entries if start <= entry < end]
+    if not inside and any(first <= start and end <= last for first, last in shed.gone):
+        return shed
+    touching = [(first, last) for first, last in shed.gone if first <= end and start <= last]
+    merged = (min([start, *(first for first, _ in touching)]), max([end, *(last for _, last in touching)]))
+    gone = sorted([*(piece for piece in shed.gone if piece not in touching), merged])
+    return Shed(tuple(gone), {entry: kept for entry, kept in shed.entries.items() if entry not in inside})
+
+
 def shed_before_divergence(shed: Shed, kept: Sequence[Message]) -> Shed:
     """What stays taken out when only the messages `kept` of the old history stay.
 

@@ -1,6 +1,6 @@
 """A session's state as JSON, whole or row by row, and what changes in it from one save to the next.
 
-    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [shed, budget]      hits, counters, key
+    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [shed, budget, branches]      hits, counters, key
                       |  |  |  |                    |  |        one row, or none
     rows             one row each                 one each     read back equal, to the byte
 
@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from acmserve.context.budget import Budget, parse_budget
+from acmserve.context.branch_value import branch_from, branch_value, parent_from, parent_value
+from acmserve.context.budget import parse_budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Place
-from acmserve.context.shed import EMPTY, Shed
 from acmserve.context.shed_value import shed_from, shed_value
 from acmserve.context.state import Entry, Origin, SearchHit, SessionState
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
@@ -141,10 +141,20 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget and what it took out, as one JSON object, or none where there is neither."""
-    if not state.shed and state.budget is None:
+    """The budget, what is taken out, and the branches, as one JSON object, or none where there is nothing of all that.
+
+    Rows of earlier versions know no branches, so what there is none of is not written.
+    """
+    value: dict[str, Any] = {}
+    if state.branches:
+        value["branches"] = [branch_value(branch) for branch in state.branches]
+    if state.parent is not None:
+        value["parent"] = parent_value(state.parent)
+    if not value and not state.shed and state.budget is None:
         return []
-    return [{"shed": shed_value(state.shed), "budget": None if state.budget is None else state.budget.as_dict()}]
+    return [
+        {"shed": shed_value(state.shed), "budget": None if state.budget is None else state.budget.as_dict()} | value
+    ]
 
 
 def hit_value(hit: SearchHit) -> list[Any]:
@@ -178,7 +188,7 @@ def state_from(value: Any, where: str) -> SessionState:
         key = bytes.fromhex(_field(value, "digest_key", str))
         if not 0 < len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"digest_key has {len(key)} bytes")
-        shed, budget = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
+        limits = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
         state = SessionState(
             entries=tuple(_entry(item) for item in _field(value, "entries", list)),
             fragments=tuple(_fragment(item) for item in _field(value, "fragments", list)),
@@ -186,8 +196,7 @@ def state_from(value: Any, where: str) -> SessionState:
             num_ids=_field(value, "num_ids", int),
             num_turns=_field(value, "num_turns", int),
             digest_key=key,
-            shed=shed,
-            budget=budget,
+            **limits,
         )
         state.check_integrity()
     except (ValueError, TypeError, IntegrityError) as error:
@@ -195,14 +204,20 @@ def state_from(value: Any, where: str) -> SessionState:
     return state
 
 
-def _limits(rows: Sequence[Any]) -> tuple[Shed, Budget | None]:
+def _limits(rows: Sequence[Any]) -> dict[str, Any]:
+    """The fields of a state that `limit_values` wrote."""
     if not rows:
-        return EMPTY, None
+        return {}
     [row] = rows
     budget = _field(row, "budget", dict, type(None))
     if budget is not None:
         budget = parse_budget(budget, _is(budget.get("max_tokens"), "max_tokens", int))
-    return shed_from(_field(row, "shed", dict)), budget
+    return {
+        "shed": shed_from(_field(row, "shed", dict)),
+        "budget": budget,
+        "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
+        "parent": None if "parent" not in row else parent_from(row["parent"]),
+    }
 
 
 def damaged(where: str, error: Exception) -> AcmError:

@@ -11,7 +11,8 @@ cancelled leaves the last state that was stored. Count and order of the entries 
 Decision: clients resend their whole history, and `adopt` recognises it by digests. Entries that the client does not
 hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn* and stay exactly as
 long as the answer of that turn is recognised. Where the history diverges, everything behind is replaced, and fragments
-that reach there are dropped; edits of earlier text stay, and so does what was taken out in front of it (`shed`).
+that reach there are dropped; edits of earlier text stay, and so does what was taken out in front of it (`shed`). A
+branch that is open ends, failed, where somebody else than the model speaks: no such message is left out with it.
 
 It does not know how a text is hidden (`edits.py`), searched (`search.py`), or stored (`archive.py`).
 """
@@ -24,13 +25,18 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import compress, pairwise
 
+from acmserve.context.branch import Branch, check_branches, open_of
+from acmserve.context.branch_edits import cut_back_branches, end_where_interrupted
 from acmserve.context.budget import Budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Message, Place, digest_message, text_at
+from acmserve.context.parent import Parent
 from acmserve.context.shed import EMPTY, Shed, shed_before_divergence
 from acmserve.errors import IntegrityError, InvalidRequest, NotFound
 
 MAX_SEARCH_HITS = 1000
+# The turn of what was put into the conversation from outside: it stays as long as what stands before it.
+PLACED = -1
 _NUM_IDS = 16**5
 _ID_STEP = 0x9E375  # odd, so that multiples visit every number below _NUM_IDS; golden ratio, so that neighbours differ
 
@@ -72,7 +78,8 @@ class SearchHit:
 class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
-    `shed` is what an eviction took out, by entry; `budget` is the session's own, None where it has none.
+    `shed` is what an eviction took out, by entry, and what closed branches hold; `budget` is the session's own, None
+    where it has none. `parent` is the session of which this one is a branch.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -83,6 +90,13 @@ class SessionState:
     digest_key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     shed: Shed = EMPTY
     budget: Budget | None = None
+    branches: tuple[Branch, ...] = ()
+    parent: Parent | None = None
+
+    @property
+    def branch(self) -> Branch | None:
+        """The branch that is open."""
+        return open_of(self.branches)
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
         """The fragment of that id; raises `NotFound` naming those that exist."""
@@ -155,6 +169,7 @@ class SessionState:
         ends = [end for _, end in self.shed.gone[-1:]] + [max(self.shed.entries, default=-1) + 1]
         if max(ends) > len(self.entries):
             raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
+        check_branches(self.branches, [entry.message for entry in self.entries], self.shed)
 
 
 def _check_fragment(fragment: Fragment) -> None:
@@ -200,31 +215,35 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
             break
         kept.append(entry if entry.sealed else replace(entry, message=messages[num_known]))
         num_known += 1
-    answered = {entry.turn for entry in kept if entry.origin is Origin.ANSWER}
-    while kept and kept[-1].origin is Origin.INTERNAL and kept[-1].turn not in answered:
-        kept.pop()
-    new = (
+    left = cut_back(state, kept)
+    new = tuple(
         Entry(message, Origin.CLIENT, digest)
         for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
     )
+    adopted = end_where_interrupted(replace(left, entries=(*left.entries, *new)))
+    stays = {fragment.fragment_id for fragment in left.fragments}
+    return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
+
+
+def cut_back(state: SessionState, kept: Sequence[Entry]) -> SessionState:
+    """The state when only its first entries are left, `kept`, which may be in other words: a turn that was cut goes."""
+    kept = list(kept)
+    answered = {entry.turn for entry in kept if entry.origin is Origin.ANSWER}
+    while kept and kept[-1].origin is Origin.INTERNAL and kept[-1].turn not in answered and kept[-1].turn != PLACED:
+        kept.pop()
     limit = len(kept)
     stays = [left for fragment in state.fragments if (left := _left_of(fragment, limit)) is not None]
-    dropped = {f.fragment_id for f in state.fragments} - {f.fragment_id for f in stays}
-    adopted = replace(
+    cut = replace(
         state,
-        entries=(*kept, *new),
+        entries=tuple(kept),
         fragments=tuple(stays),
         hits=tuple(hit for hit in state.hits if hit.place.entry < limit),
         num_turns=max(state.num_turns, *(turn + 1 for turn in answered), 0),
-        shed=_left_of_shed(state, kept),
     )
-    return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id in dropped))
-
-
-def _left_of_shed(state: SessionState, kept: Sequence[Entry]) -> Shed:
-    if len(kept) == len(state.entries):
-        return state.shed
-    return shed_before_divergence(state.shed, [entry.message for entry in kept])
+    if limit == len(state.entries):
+        return cut
+    shed = shed_before_divergence(state.shed, [entry.message for entry in kept])
+    return cut_back_branches(replace(cut, shed=shed))
 
 
 def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:
@@ -252,9 +271,13 @@ def _digest(index: int, message: object, key: bytes) -> bytes:
     raise InvalidRequest(f"messages[{index}]", reason)
 
 
-def append_internal(state: SessionState, messages: Sequence[Message]) -> SessionState:
-    """Append entries of the running turn that the client will not see: tool calls of the model, and their results."""
-    new = (Entry(message, Origin.INTERNAL, turn=state.num_turns, sealed=True) for message in messages)
+def append_internal(state: SessionState, messages: Sequence[Message], turn: int | None = None) -> SessionState:
+    """Append entries that the client will not see: tool calls of the model, and their results.
+
+    They belong to the running turn, or to `turn`: with `PLACED` they stay as long as what stands before them.
+    """
+    number = state.num_turns if turn is None else turn
+    new = (Entry(message, Origin.INTERNAL, turn=number, sealed=True) for message in messages)
     return replace(state, entries=(*state.entries, *new))
 
 

@@ -3,7 +3,7 @@
 `sculptor` has the six tools of 000, Figures 10 to 15: names, types, defaults, bounds and enums are the paper's.
 `sculptor-v1` has the eight tools of 001 section 3.2 under their own names, on the same engine. The descriptions are
 ours; they tell the model what the schema cannot. Schemas are part of the cached prefix: they never depend on a session.
-`cwl` has the one tool of 002, `delimiter`, and goes together with either of the others.
+`cwl` has the one tool of 002, `delimiter`, `branch` the two of Context-Folding; both go together with all others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from acmserve.context.branch_tool import BRANCH_GUIDANCE, BRANCH_TOOL, RETURN_TOOL
 from acmserve.context.delimiter import DELIMITER_TOOL, GUIDANCE
 from acmserve.errors import InvalidRequest, NotFound
 
@@ -19,6 +20,7 @@ Schema = dict[str, Any]
 SCULPTOR = "sculptor"
 SCULPTOR_V1 = "sculptor-v1"
 CWL = "cwl"
+BRANCHES = "branch"
 
 
 def _tool(name: str, description: str, properties: Schema, required: list[str]) -> Schema:
@@ -165,6 +167,7 @@ SUITES: Mapping[str, tuple[Schema, ...]] = {
         _GET_SEARCH_DETAIL,
     ),
     CWL: (DELIMITER_TOOL,),
+    BRANCHES: (BRANCH_TOOL, RETURN_TOOL),
 }
 # The suites that edit; a session has one of them.
 EDITING_SUITES = (SCULPTOR, SCULPTOR_V1)
@@ -201,6 +204,7 @@ PRESETS: Mapping[str, str] = {
     "pi-llm": _PI_LLM + _COST,
     "needlebench": _NEEDLEBENCH + _COST,
     "cwl": GUIDANCE,
+    "branch": BRANCH_GUIDANCE,
 }
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from acmserve.context import edits, tool_result
 from acmserve.context.arguments import echo, parse_arguments
+from acmserve.context.branch_edits import check_main
+from acmserve.context.branch_tool import BRANCH, RETURN
 from acmserve.context.cost import edit_cost
 from acmserve.context.delimiter import DELIMITER, Scope, run_delimiter
 from acmserve.context.episode_graph import EpisodeGraph
@@ -91,7 +93,11 @@ def run_tool(state: SessionState, call: ToolCall, bench: Workbench) -> ToolOutco
         tool = find_tool(bench.suite, call.name)
         if call.name == DELIMITER:
             return _delimit(state, call.arguments, bench)
-        return _HANDLERS[call.name](state, parse_arguments(tool, call.arguments), bench)
+        if call.name in (BRANCH, RETURN):
+            raise Conflict("name", f"{call.name} is carried out in the server's own loop only.", _BRANCHES_ELSEWHERE)
+        outcome = _HANDLERS[call.name](state, parse_arguments(tool, call.arguments), bench)
+        check_main(state, outcome.state)
+        return outcome
     except InvalidRequest as error:
         return ToolOutcome(state, tool_result.refused(error), error=error)
 
@@ -109,6 +115,8 @@ Arguments = Mapping[str, Any]
 
 def _delimit(state: SessionState, arguments: object, bench: Workbench) -> ToolOutcome:
     """A mark changes nothing by itself: the call and its result, in the transcript, are the annotation."""
+    if state.branch is not None:
+        raise Conflict("action", "episodes are marked in the main conversation only.", "Call return first.")
     scope = EpisodeGraph(entry.message for entry in state.entries).scope() if bench.scope is None else bench.scope
     marked = run_delimiter(scope, arguments)
     return ToolOutcome(state, marked.result, error=marked.error, scope=marked.scope)
@@ -206,6 +214,7 @@ def _get_search_detail(state: SessionState, args: Arguments, bench: Workbench) -
     return ToolOutcome(state, tool_result.detail(state, hit, args["extended_context"]))
 
 
+_BRANCHES_ELSEWHERE = "Send acm.tools, or make a branch with POST .../sessions/{session_id}/branches."
 _OTHER_WAY = {
     Visibility.FOLDED: "Call expand_fragment instead.",
     Visibility.SUMMARIZED: "Call revert_summary instead.",

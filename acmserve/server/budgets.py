@@ -37,6 +37,7 @@ class Beside:
 
     tools: Sequence[Mapping[str, Any]] = ()
     preset: str = ""
+    num_map_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,8 @@ class Budgets:
 
     def _count(self, beside: Beside) -> int:
         written = [json.dumps(tool) for tool in beside.tools]
-        return sum(count_tokens(self.tokenizer, text) for text in (*written, beside.preset)) + len(written)
+        num_said = sum(count_tokens(self.tokenizer, text) for text in (*written, beside.preset))
+        return num_said + len(written) + beside.num_map_tokens
 
     def _plan(self, account: Account, budget: Budget, *, can_move: bool) -> EvictionPlan:
         move_rate = self.pace.move_rate if can_move else None

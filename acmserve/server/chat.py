@@ -25,15 +25,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
+from acmserve.context.branch import hide_closed
 from acmserve.context.budget import Budget
 from acmserve.context.message import Message
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import Origin, SessionState, adopt, append_answer, end_turn
+from acmserve.context.suite import BRANCHES
 from acmserve.edit.session_params import SessionParams
+from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Beside, set_budget
 from acmserve.server.exchange import CURRENT
+from acmserve.server.loop_branch import fail_open
 from acmserve.server.loop_options import LoopOptions
+from acmserve.server.map_options import MapOptions
+from acmserve.server.map_turn import MapTurn, num_tokens_of, placed
 from acmserve.server.message_builder import MessageBuilder
 from acmserve.server.sessions import Sessions
 from acmserve.server.tool_loop import Turn, run_loop
@@ -55,6 +61,7 @@ class ChatRequest:
     tenant: str
     loop: LoopOptions | None
     budget: Budget | None = None
+    map: MapOptions | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
@@ -76,12 +83,15 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
     """Ask the model once, and record what it answers."""
     async with sessions.locked(session):
         before = session.state
-    beside = Beside(chat.body.get("tools") or ())
-    enforced = sessions.enforce(session, _taken_in(before, chat), beside, chat.params.fidelity)
-    state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat)
+    taken_in = _taken_in(sessions, before, chat)
+    turn_map = _begin_map(sessions, session, chat, taken_in)
+    beside = Beside(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
+    enforced = sessions.enforce(session, taken_in, beside, chat.params.fidelity)
+    state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat, turn_map)
     messages = render(state)
-    CURRENT.set(sessions.exchange(session, chat.params, messages, enforced))
-    response = await core(request=_edited(chat, state, messages), raw_request=chat.raw_request)
+    CURRENT.set(sessions.exchange(session, chat.params, messages, enforced, turn_map))
+    request = _edited(chat, state, placed(turn_map, messages))
+    response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
         response.body_iterator = _recorded(recording, response.body_iterator)
     elif isinstance(response, JSONResponse) and response.status_code == 200:
@@ -90,10 +100,25 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
     return response
 
 
-def _taken_in(state: SessionState, chat: ChatRequest) -> SessionState:
-    """The session's state with the history and the budget of a request."""
-    adopted = adopt(state, chat.body["messages"]).state
+def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> SessionState:
+    """The session's state with the history and the budget of a request. Without its tools a branch cannot go on."""
+    adoption = adopt(state, chat.body["messages"])
+    adopted = adoption.state
+    if state.parent is not None and adoption.num_known < state.parent.num_messages:
+        raise InvalidRequest(
+            "messages",
+            f"begin with {adoption.num_known} of the {state.parent.num_messages} messages that this branch had from "
+            f"{state.parent.session_id!a}.",
+            "Send the messages of that session as they were when the branch was made, then the branch's own.",
+        )
+    if chat.loop is None or BRANCHES not in chat.loop.suites:
+        adopted = fail_open(adopted, "a request without the tools of branches came.", sessions.tokenizer)
     return adopted if chat.budget is None else set_budget(adopted, chat.budget)
+
+
+def _begin_map(sessions: Sessions, session: Session, chat: ChatRequest, state: SessionState) -> MapTurn | None:
+    """The context map that the request asks for."""
+    return sessions.maps.begin(session, chat.map, state, can_move=sessions.can_move(chat.params.fidelity))
 
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
@@ -116,6 +141,7 @@ class _Recording:
     before: SessionState
     after: SessionState
     chat: ChatRequest
+    turn_map: MapTurn | None = None
 
     def record(self, message: Message | None) -> None:
         """Store the client's history and the answer.
@@ -131,10 +157,12 @@ class _Recording:
         state = self.after
         if self.session.state is not self.before:
             shed = self.session.state.shed if self.session.state.shed != self.before.shed else self.after.shed
-            state = replace(_taken_in(self.session.state, self.chat), shed=shed)
+            state = _taken_in(self.sessions, self.session.state, self.chat)
+            state = replace(state, shed=hide_closed(shed, state.branches))
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
+        self.sessions.maps.finished(self.turn_map, self.session)
 
 
 async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
@@ -159,9 +187,10 @@ async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatReques
         await held.enter_async_context(sessions.locked(session))
         before = session.state
         sessions.budgets.know(session)
-        sessions.store.save(session, _taken_in(before, chat))
+        sessions.store.save(session, _taken_in(sessions, before, chat))
         try:
-            turn = Turn(sessions, session, chat.loop, chat.params)
+            turn_map = _begin_map(sessions, session, chat, session.state)
+            turn = Turn(sessions, session, chat.loop, chat.params, turn_map)
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
             sessions.store.save(session, before)

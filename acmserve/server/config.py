@@ -24,7 +24,8 @@ class ContextConfig:
     all transcripts together, `session_hours` is how long an unused session is kept. `summary_model` names the served
     model (or LoRA adapter) that writes summaries ("": the one of the request); `summary_url` an OpenAI-compatible
     server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
-    followed by `#model`, or `model2vec:FOLDER`. `budget` is that of every session which has none of its own: tokens
+    followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps;
+    `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
     ("80k", "50%"), or a JSON object like `acm.budget`; "": none.
     """
 
@@ -37,6 +38,9 @@ class ContextConfig:
     summary_model: str = ""
     summary_url: str = ""
     embedder: str = ""
+    max_map_tokens: int = 1024
+    map_model: str = ""
+    map_url: str = ""
     budget: str = ""
 
     @classmethod

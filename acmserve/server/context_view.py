@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from acmserve.context.branch import branch_at
 from acmserve.context.fragment import Fragment, Visibility
 from acmserve.context.message import Message, texts
 from acmserve.context.render import evicted_entries, render, render_entries, render_whole
@@ -15,6 +16,7 @@ from acmserve.context.session import Session
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
 from acmserve.context.turn_cost import num_tokens_shown
+from acmserve.server.branch_view import branch_infos
 from acmserve.server.json_value import clean_json
 from acmserve.server.schemas import ContextFragment, ContextMessage, ContextView, FragmentPiece, SessionInfo, Suite
 
@@ -31,6 +33,7 @@ def session_info(session: Session) -> SessionInfo:
         num_messages=len(session.state.entries),
         num_fragments=len(session.state.fragments),
         num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
+        branch_of=None if session.state.parent is None else session.state.parent.session_id,
     )
 
 
@@ -45,10 +48,12 @@ def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None
             origin=entry.origin.value,
             num_tokens=0 if message is None else num_message_tokens(message, tokenizer),
             message=None if message is None else clean_json(dict(message)),
-            evicted=message is None or index in evicted,
+            evicted=(message is None or index in evicted) and (inside is None or inside.is_open),
+            branch=None if inside is None else clean_json(inside.call_id),
             kv=None if message is None else next(left),
         )
         for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True))
+        for inside in (branch_at(state.branches, index),)
     ]
     fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
     num_tokens = sum(message.num_tokens for message in messages)
@@ -57,6 +62,7 @@ def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None
         session_id=session.session_id,
         messages=messages,
         fragments=fragments,
+        branches=branch_infos(session, tokenizer),
         num_tokens=num_tokens,
         num_tokens_original=max(num_whole + sum(f.num_tokens - f.num_tokens_shown for f in fragments), 0),
     )

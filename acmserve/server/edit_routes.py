@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 
 from acmserve.context.batch import Edit, EditKind
+from acmserve.context.session import Session
 from acmserve.context.turn_cost import turn_cost
+from acmserve.errors import Conflict
 from acmserve.server.acm_route import AcmRoute
 from acmserve.server.caller import CallerDep, SessionId
 from acmserve.server.context_view import num_context_tokens
 from acmserve.server.problem import problems
 from acmserve.server.schemas import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
+from acmserve.server.session_branches import branches_of
+from acmserve.server.sessions import Sessions
 
 edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 
@@ -32,6 +38,7 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     async with caller.held(session_id) as session:
         before = session.state
         batch = [_edit(edit) for edit in wanted.edits]
+        _check_no_copies(sessions, session, batch)
         outcome = await sessions.edit(session, batch, wanted.fidelity)
     cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
     return EditsAnswer(
@@ -49,6 +56,17 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
         tokens_after=num_context_tokens(outcome.state, sessions.tokenizer),
         next_turn=NextTurn(recomputed_tokens=cost.num_computed, moved_tokens=cost.num_moved),
     )
+
+
+def _check_no_copies(sessions: Sessions, session: Session, batch: Sequence[Edit]) -> None:
+    """Raise `Conflict` for a redaction of text of which branches hold copies."""
+    branches = branches_of(sessions, session) if any(edit.kind is EditKind.REDACT for edit in batch) else ()
+    if branches:
+        raise Conflict(
+            "edits",
+            f"cannot redact while branches hold copies of the text: {', '.join(b.session_id for b in branches[:5])}.",
+            "Let them return, or delete them first.",
+        )
 
 
 def _edit(wanted: EditRequest) -> Edit:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import functools
 import json
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from acmserve.server.delivery import deliver, deliver_field
 from acmserve.server.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.json_body import parse_json
 from acmserve.server.loop_options import parse_loop_options
+from acmserve.server.map_options import parse_map_options
 from acmserve.server.opening import open_sessions
 from acmserve.server.params import check_no_loop, parse_session_params
 from acmserve.server.problem import problem_response
@@ -79,6 +81,7 @@ class SessionEndpoint:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
         if _has_sessions(app.state.args):
             app.include_router(router())
+            app.router.lifespan_context = _closing_maps(app.router.lifespan_context)
         for route in routes:
             app.add_api_route(
                 route.path,
@@ -190,7 +193,8 @@ def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: 
     loop = parse_loop_options(body.get("acm") or {}, sessions.max_tool_calls)
     budget = (body.get("acm") or {}).get("budget")
     wanted = None if budget is None else sessions.budgets.parse(budget, "acm.budget")
-    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted)
+    options = parse_map_options((body.get("acm") or {}).get("map"))
+    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted, options)
 
 
 def _engine_exchange(sessions: Sessions | None, params: SessionParams, body: Any, raw_request: Request) -> Exchange:
@@ -215,6 +219,20 @@ def refuse(error: InvalidRequest, path: str) -> JSONResponse:
     told["type"] = "not_found_error" if response.status_code == 404 else "invalid_request_error"
     told["message"] = str(error)
     return JSONResponse({"type": "error", "error": told}, status_code=response.status_code)
+
+
+def _closing_maps(lifespan: Callable[[FastAPI], Any]) -> Callable[[FastAPI], Any]:
+    """The app's lifespan, at whose end the updates of context maps end, too."""
+
+    @asynccontextmanager
+    async def closing(app: FastAPI) -> AsyncIterator[Any]:
+        async with lifespan(app) as given:
+            yield given
+            sessions: Sessions | None = getattr(app.state, "acm_sessions", None)
+            if sessions is not None:
+                await sessions.maps.close()
+
+    return closing
 
 
 def _has_sessions(args: Namespace) -> bool:

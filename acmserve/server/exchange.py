@@ -26,6 +26,7 @@ from vllm.sampling_params import RequestOutputKind
 from acmserve.context.message import Message
 from acmserve.edit.session_params import SessionParams, check_session_id, parse_acm_params
 from acmserve.errors import InvalidRequest
+from acmserve.server.map_slot import Slot
 from acmserve.server.served import ServedContext
 
 
@@ -53,8 +54,8 @@ class Exchange:
 
     `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
     the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
-    and the seconds to the first token; what `told` holds joins `acm`. `finished` turns true with the last output,
-    before vLLM renders it: the rendering that follows is the answer's end.
+    and the seconds to the first token; what `told` holds joins `acm`. `slot` is that of a context map in the prompt.
+    `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
     """
 
     params: SessionParams
@@ -63,6 +64,7 @@ class Exchange:
     messages: Sequence[Message] = ()
     on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
+    slot: Slot | None = None
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
@@ -86,10 +88,17 @@ class Exchange:
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
 
     def prepare(self, prompt: Any, num_room: int) -> Any:
-        """The prompt with the session's own outputs as the tokens that were sampled, in at most `num_room` tokens."""
+        """The prompt with the session's own outputs as the tokens that were sampled, in at most `num_room` tokens.
+
+        A slot is filled last: what takes its place is shorter than its placeholder. Raises InvalidRequest.
+        """
         if self.served is None or not isinstance(prompt, dict) or prompt.get("type") != "token":
+            if self.slot is not None:
+                raise InvalidRequest("acm.map.placement", "'head' needs a prompt of text alone.", "Send 'tail'.")
             return prompt
         self._prompt = self.served.splice(prompt["prompt_token_ids"], num_room)
+        if self.slot is not None:
+            self._prompt = self.slot.fill(self._prompt)
         return {**prompt, "prompt_token_ids": self._prompt}
 
     def receive(self, output: EngineOutput) -> None:

@@ -21,6 +21,7 @@ from acmserve.context.suite import find_suite
 from acmserve.context.tool_result import refused
 from acmserve.context.toolbox import ToolCall
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
+from acmserve.server.loop_branch import NAMES, LoopBranches
 from acmserve.server.sessions import Sessions
 
 Call = dict[str, Any]
@@ -56,8 +57,8 @@ class Operation:
 
 def split_calls(calls: Sequence[Call], client_tools: frozenset[str]) -> tuple[list[Call], list[Call]]:
     """The calls that are carried out here, and those of the client."""
-    theirs = [call for call in calls if _name(call) in client_tools]
-    return [call for call in calls if _name(call) not in client_tools], theirs
+    theirs = [call for call in calls if call_name(call) in client_tools]
+    return [call for call in calls if call_name(call) not in client_tools], theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,18 @@ class ContextTools:
     fidelity: str | None
     known: Sequence[str]
     max_calls: int
+    branches: LoopBranches
 
     async def carry_out(self, call: Call, num_before: int) -> Operation:
         """One call, after `num_before` others of the same answer. Never raises for a wrong call."""
-        name, arguments = _name(call), call["function"].get("arguments")
+        name, arguments = call_name(call), call["function"].get("arguments")
         made = Operation(str(call.get("id")), name, _parsed(arguments))
         try:
             self._check(name, num_before)
+            self.branches.check_other(name)
+            if name in NAMES:
+                told = self.branches.call(made.call_id, name, arguments, self.session.state)
+                return replace(made, result=told, changed=True)
             suite = find_suite(self.suites, name)
             outcome = await self.sessions.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
         except InvalidRequest as error:
@@ -94,13 +100,14 @@ class ContextTools:
     def _check(self, name: str, num_before: int) -> None:
         if name not in self.known:
             raise NotFound("name", f"there is no tool {name[:40]!a}.", f"Choose one of {', '.join(self.known)}.")
-        if num_before >= self.max_calls:
+        if num_before >= self.max_calls and not self.branches.is_forced:
             raise InvalidRequest(
                 "max_tool_calls", f"all {self.max_calls} context tool calls of this answer are used.", "Answer now."
             )
 
 
-def _name(call: Mapping[str, Any]) -> str:
+def call_name(call: Mapping[str, Any]) -> str:
+    """The tool that a call of a step names."""
     return str(call["function"].get("name") or "")
 
 

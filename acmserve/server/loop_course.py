@@ -4,7 +4,8 @@
 
 A step is recorded as a whole, after its calls. What the client does not see (calls of context tools, their results)
 stays in the session as internal entries in front of the answer; `context.state.adopt` keeps them when the client sends
-its history again. A client that leaves in the middle leaves whole steps, which its next request drops.
+its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A branch of
+the model opens and closes between two steps (`loop_branch.py`).
 
 It does not know how an answer is written, streamed or whole (`tool_loop.py`).
 """
@@ -25,6 +26,7 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 from vllm.exceptions import VLLMClientError
 from vllm.logger import init_logger
 
+from acmserve.context.branch_tool import RETURN
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import append_answer, append_internal, end_turn
@@ -32,15 +34,18 @@ from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Beside, Enforced
 from acmserve.server.exchange import CURRENT, Exchange
-from acmserve.server.loop_calls import Call, ContextTools, Operation, split_calls
+from acmserve.server.loop_branch import DEFAULT_SHARE, LoopBranches, fail_open
+from acmserve.server.loop_calls import Call, ContextTools, Operation, call_name, split_calls
 from acmserve.server.loop_options import LoopOptions
 from acmserve.server.loop_request import LoopRequest
+from acmserve.server.map_turn import MapTurn, num_tokens_of, placed
 from acmserve.server.model_step import Spoken, Step
 from acmserve.server.problem import problem_response
 from acmserve.server.sessions import Sessions
 
 logger = init_logger(f"vllm.{__name__}")
 
+MAX_REASON_CHARS = 300
 Endpoint = Callable[..., Awaitable[Response | None]]
 
 
@@ -52,6 +57,7 @@ class Turn:
     session: Session
     options: LoopOptions
     params: SessionParams
+    turn_map: MapTurn | None = None
 
 
 @dataclass(slots=True)
@@ -72,18 +78,35 @@ class LoopCourse:
     num_completion_tokens: int = 0
     client_calls: list[Call] = field(default_factory=list)
     late_texts: dict[str, str] = field(default_factory=dict)
+    branches: LoopBranches = field(init=False)
     _exchange: Exchange | None = None
     _enforced: Enforced | None = None
+
+    def __post_init__(self) -> None:
+        sessions, session, options = self.turn.sessions, self.turn.session, self.turn.options
+        max_tokens = options.branch_tokens or max(1, sessions.budgets.window // DEFAULT_SHARE)
+        self.branches = LoopBranches(sessions.tokenizer, max_tokens, is_branch=session.state.parent is not None)
 
     @property
     def acm(self) -> dict[str, Any]:
         """What the answer carries, as far as it has come."""
-        return {
-            "session_id": self.turn.session.session_id,
-            "receipt": self.steps[-1]["receipt"] if self.steps else None,
-            "steps": self.steps,
-            "stopped_by": self.stopped_by,
-        } | self._told_budget
+        return (
+            {
+                "session_id": self.turn.session.session_id,
+                "receipt": self.steps[-1]["receipt"] if self.steps else None,
+                "steps": self.steps,
+                "stopped_by": self.stopped_by,
+            }
+            | self._told_budget
+            | self._told_branches
+            | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.told))
+        )
+
+    @property
+    def _told_branches(self) -> dict[str, Any]:
+        """The branches that this answer had to do with; nothing where there are none."""
+        told = self.branches.told(self.turn.session.state)
+        return {"branches": told} if told else {}
 
     @property
     def _told_budget(self) -> dict[str, Any]:
@@ -97,21 +120,45 @@ class LoopCourse:
         return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
 
     async def ask(self) -> Response | None:
-        """Let the model go one step on."""
+        """Let the model go one step on. A branch in which it cannot has failed; it goes on in the main conversation."""
+        try:
+            response = await self._ask()
+        except (InvalidRequest, VLLMClientError) as error:
+            if not self._fail_branch(str(error)):
+                raise
+            return await self._ask()
+        if isinstance(response, JSONResponse) and 400 <= response.status_code < 500:
+            told = json.loads(bytes(response.body)).get("error") or {}
+            if self._fail_branch(str(told.get("message", response.status_code))):
+                return await self._ask()
+        return response
+
+    def _fail_branch(self, reason: str) -> bool:
+        """Close the branch that is open; False where none is."""
+        turn, state = self.turn, self.turn.session.state
+        if state.branch is not None:
+            said = f"the model could not be asked: {reason[:MAX_REASON_CHARS]}"
+            turn.sessions.store.save(turn.session, fail_open(state, said, turn.sessions.tokenizer))
+        return state.branch is not None
+
+    async def _ask(self) -> Response | None:
+        must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
         messages = render(self._under_budget().state)
-        body = self.request.step(messages, len(self.steps), self.num_calls)
+        shown, wanted = placed(self.turn.turn_map, messages), RETURN if must_return else None
+        body = self.request.step(shown, len(self.steps), self.num_calls, wanted)
         try:
             request = ChatCompletionRequest.model_validate(body)
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
-        self._exchange = self.turn.sessions.exchange(self.turn.session, self.turn.params, messages, self._enforced)
+        turn = self.turn
+        self._exchange = turn.sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
     def _under_budget(self) -> Enforced:
         """The session's state, what its budget demands taken out and stored."""
         turn = self.turn
-        beside = Beside(self.request.tools, self.request.preset)
+        beside = Beside(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
         self._enforced = turn.sessions.enforce(turn.session, turn.session.state, beside, turn.params.fidelity)
         if self._enforced.state is not turn.session.state:
             turn.sessions.store.save(turn.session, self._enforced.state)
@@ -137,10 +184,15 @@ class LoopCourse:
         """Carry out the context calls of a step, yielding each; then record it. With `stopped_by` the loop is over."""
         was_last = self.request.is_last(self.num_calls)
         ours, self.client_calls = split_calls(step.calls, self.request.client_tools)
-        if step.finish_reason == "length" or was_last:
+        if self.branches.is_forced:
+            ours, self.client_calls = [call for call in ours if call_name(call) == RETURN], []
+        if step.finish_reason == "length" or (was_last and not self.branches.is_forced):
             ours = []
+        self.branches.client_calls = [call_name(call) for call in self.client_calls]
         done: list[Operation] = []
-        self.steps.append({"receipt": self.receipt, "operations": []} | self._told_budget)
+        open_now = self.turn.session.state.branch
+        inside = {} if open_now is None else {"branch": open_now.call_id}
+        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._told_budget)
         self.num_completion_tokens += step.num_completion_tokens
         tools = self._context_tools()
         for call in ours:
@@ -162,10 +214,14 @@ class LoopCourse:
             turn.params.fidelity,
             self.request.tool_names,
             options.max_tool_calls,
+            self.branches,
         )
 
     def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation]) -> str | None:
-        if step.finish_reason == "length":
+        is_cut, state = step.finish_reason == "length", self.turn.session.state
+        if self.branches.end_step(state, step.message, is_done=bool(done), is_cut=is_cut):
+            return None
+        if is_cut:
             return "length"
         if self.client_calls:
             return "client_tools"
@@ -181,10 +237,13 @@ class LoopCourse:
         results = [operation.message() for operation in done]
         state = self.turn.session.state
         if self.stopped_by is None:
-            state = append_internal(state, [message, *results])
+            state = self.branches.settle(append_internal(state, [message, *results]))
         else:
+            state = self.branches.settle(state)
             state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
         self.turn.sessions.store.save(self.turn.session, state)
+        if self.stopped_by is not None:
+            self.turn.sessions.maps.finished(self.turn.turn_map, self.turn.session)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""

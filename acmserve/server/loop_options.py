@@ -1,6 +1,7 @@
 """What a chat request says about the tool loop on the server: the loop's keys of its `acm` object.
 
-    "acm": {"tools": ["sculptor", "cwl"], "max_tool_calls": 20, "first_call_required": true, "preset": "unified"}
+    "acm": {"tools": ["sculptor", "branch"], "max_tool_calls": 20, "first_call_required": true, "preset": "unified",
+            "branch": {"max_tokens": 16000}}
 
 Pure: JSON values in, a frozen object out. It does not know who runs the loop. Without `tools` there is no loop, and the
 other keys are refused, for their values would be dropped in silence. JSON null means "not given".
@@ -12,12 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.suite import PRESETS, SUITES, check_suites
-from acmserve.edit.session_params import echo
+from acmserve.context.suite import BRANCHES, PRESETS, SUITES, check_suites
+from acmserve.edit.session_params import check_object, echo
 from acmserve.errors import InvalidRequest
 
-LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset")
+LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset", "branch")
 MAX_TOOL_CALLS = 100
+MAX_BRANCH_TOKENS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class LoopOptions:
     """`suites` are the tools that the model gets, `preset` the prompt that teaches them (None: the client's own).
 
     `max_tool_calls` bounds the context tool calls of one answer; the step after the last one has to answer.
+    `branch_tokens` bounds one branch; None: a share of the context window.
     """
 
     suites: tuple[str, ...]
     max_tool_calls: int
     first_call_required: bool = False
     preset: str | None = None
+    branch_tokens: int | None = None
 
 
 def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> LoopOptions | None:
@@ -45,13 +49,24 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
         raise InvalidRequest(
             f"acm.{next(iter(given))}", "has no meaning without acm.tools.", f"Send acm.tools: {_listing(SUITES)}."
         )
-    preset = given.get("preset")
+    preset, suites = given.get("preset"), _suites(given["tools"])
     return LoopOptions(
-        suites=_suites(given["tools"]),
+        suites=suites,
         max_tool_calls=_count(given.get("max_tool_calls", default_max_tool_calls)),
         first_call_required=_boolean(given.get("first_call_required", False)),
         preset=None if preset is None else _one_of(preset, "acm.preset", PRESETS),
+        branch_tokens=_branch_tokens(given["branch"], suites) if "branch" in given else None,
     )
+
+
+def _branch_tokens(value: object, suites: Collection[str]) -> int | None:
+    if BRANCHES not in suites:
+        raise InvalidRequest("acm.branch", f"has no meaning without the tools '{BRANCHES}' in acm.tools.")
+    tokens = check_object(value, "acm.branch", ("max_tokens",)).get("max_tokens")
+    is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and 1 <= tokens <= MAX_BRANCH_TOKENS
+    if tokens is not None and not is_count:
+        raise InvalidRequest("acm.branch.max_tokens", f"must be a number of tokens, at least 1, not {echo(tokens)}")
+    return tokens
 
 
 def _suites(value: object) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
     step's body     {"messages": as the session renders them, the preset's prompt in the system message,
                      "tools": [weather, fragment_context, fold_fragment, ...],     the same bytes in every step
                      "tool_choice": "required" or the client's, then "auto", at last "none", "temperature", ...}
+                                    or one tool by name, where a branch has to return
 
 Tools and preset stand at the beginning of the prompt, so they never change inside a loop: a changed byte there would
 recompute the conversation. The prompt of the preset is not part of the session, whose messages are the client's own.
@@ -44,12 +45,14 @@ class LoopRequest:
         self.preset = PRESETS[options.preset] if options.preset is not None else ""
         self._options = options
 
-    def step(self, messages: Sequence[Message], number: int, num_calls: int) -> dict[str, Any]:
-        """The body of step `number`, after `num_calls` context tool calls."""
+    def step(
+        self, messages: Sequence[Message], number: int, num_calls: int, must_call: str | None = None
+    ) -> dict[str, Any]:
+        """The body of step `number`, after `num_calls` context tool calls; it has to call the tool `must_call`."""
         own = {
             "messages": with_preset(messages, self._options.preset),
             "tools": self.tools,
-            "tool_choice": self._tool_choice(number, num_calls),
+            "tool_choice": self._tool_choice(number, num_calls) if must_call is None else _named(must_call),
         }
         return copy.deepcopy(self._body | own)
 
@@ -63,6 +66,10 @@ class LoopRequest:
         if number > 0:
             return "auto"
         return "required" if self._options.first_call_required else self._body.get("tool_choice") or "auto"
+
+
+def _named(tool: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": tool}}
 
 
 def with_preset(messages: Sequence[Message], preset: str | None) -> list[Message]:

@@ -27,6 +27,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Budgets
 from acmserve.server.config import ContextConfig
 from acmserve.server.embedder import parse_embedder
+from acmserve.server.map_opening import open_maps
 from acmserve.server.served import ServedContexts
 from acmserve.server.sessions import Sessions
 from acmserve.server.summarizer import open_summarizer
@@ -50,8 +51,11 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace) ->
     budgets = _open_budgets(config, counting, tokenizer, engine_client.model_config.max_model_len, args)
     limits = SessionLimits(config.max_sessions, config.max_session_mib * 2**20, config.session_hours * 3600)
     archive = Archive(Path(config.data_dir)) if config.data_dir else None
+    store = SessionStore(limits, archive, drop)
+    table = None if archive is None else archive.maps
+    window = engine_client.model_config.max_model_len
     return Sessions(
-        SessionStore(limits, archive, drop),
+        store,
         counting,
         open_summarizer(config, state),
         parse_embedder(config.embedder),
@@ -60,6 +64,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace) ->
         max_tool_calls=config.max_tool_calls,
         has_api_keys=bool([key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]),
         budgets=budgets,
+        maps=open_maps(config, state, table, tokenizer, counting, window),
     )
 
 

@@ -27,7 +27,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.loop_options import LOOP_KEYS
 
 SESSION_HEADER = "x-session-id"
-CHAT_KEYS = (*LOOP_KEYS, "budget")
+CHAT_KEYS = (*LOOP_KEYS, "budget", "map")
 _ACM_KEYS = ("fidelity", *CHAT_KEYS)
 
 

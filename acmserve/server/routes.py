@@ -9,6 +9,11 @@
     GET    /sessions/{session_id}/budget       show           PUT  set    DELETE
     POST   /sessions/{session_id}/evict        down to the low watermark, or plan it
     GET    /sessions/{session_id}/episodes     the episode graph
+    POST   /sessions/{session_id}/branches     make           GET  list
+    DELETE /sessions/{session_id}/branches/{branch_id}                POST  .../return
+    GET    /maps                               list
+    GET    /maps/{external_context_id}         show           PUT  set    DELETE
+    GET    /maps/{external_context_id}/text    export         GET  .../history
 
 `app.state.acm_sessions` must be set before the first request. Everything else below `/v1/acm` ends in an error of the
 same shape as the routes' own, not in the framework's.
@@ -25,8 +30,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from acmserve.server.acm_route import AcmRoute
+from acmserve.server.branch_routes import branches_router
 from acmserve.server.budget_routes import budget_router
 from acmserve.server.edit_routes import edits_router
+from acmserve.server.map_routes import maps_router
 from acmserve.server.problem import problem
 from acmserve.server.session_routes import sessions_router
 from acmserve.server.tool_routes import tools_router
@@ -38,7 +45,7 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 def router() -> APIRouter:
     """The routes, to be included into an app without a prefix."""
     ours = APIRouter(prefix=PREFIX)
-    for part in (tools_router, sessions_router, edits_router, budget_router):
+    for part in (tools_router, sessions_router, edits_router, budget_router, branches_router, maps_router):
         ours.include_router(part)
     elsewhere = APIRouter(prefix=PREFIX, route_class=AcmRoute)
     elsewhere.add_api_route("/{path:path}", _elsewhere, methods=_METHODS, include_in_schema=False)

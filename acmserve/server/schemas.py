@@ -14,13 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Pr
 
 from acmserve.context.edits import MAX_FOCUS_CHARS
 from acmserve.edit.session_params import MAX_SESSION_ID_CHARS
+from acmserve.server.branch_schemas import BranchInfo
 
 MAX_MESSAGES = 65_536
 MAX_EDITS = 1_000
 MAX_PAGE = 1_000
 
 Suite = Literal["sculptor", "sculptor-v1"]
-AnySuite = Literal["sculptor", "sculptor-v1", "cwl"]
+AnySuite = Literal["sculptor", "sculptor-v1", "cwl", "branch"]
 Fidelity = Literal["exact", "reuse"]
 FragmentState = Literal["visible", "folded", "summarized", "redacted"]
 
@@ -107,6 +108,7 @@ class SessionInfo(BaseModel):
     num_messages: int = Field(ge=0, description="Messages in the transcript, internal ones included.")
     num_fragments: int = Field(ge=0, description="Fragments cut so far, visible ones included.")
     num_hidden_fragments: int = Field(ge=0, description="Fragments folded, summarized or redacted now.")
+    branch_of: str | None = Field(default=None, description="The session that this one is a branch of.")
 
 
 class SessionList(BaseModel):
@@ -133,6 +135,9 @@ class ContextMessage(BaseModel):
         description="The message, hidden texts replaced by their markers; null where an eviction left nothing of it."
     )
     evicted: bool = Field(description="Whether an eviction took out its text, or all of it.")
+    branch: str | None = Field(
+        default=None, description="The branch that it belongs to; the messages of one that has ended are not shown."
+    )
     kv: str | None = Field(
         description="What the next turn finds of its KV: `kept` (in place), `moved`, `partly moved`, `gone` (to be "
         "computed); null when not known."
@@ -167,6 +172,9 @@ class ContextView(BaseModel):
     session_id: str
     messages: list[ContextMessage]
     fragments: list[ContextFragment] = Field(description="In the order in which they were cut.")
+    branches: list[BranchInfo] = Field(
+        default_factory=list, description="The branches that the model opened, in the order of the conversation."
+    )
     num_tokens: int = Field(ge=0, description="Tokens of all texts as shown.")
     num_tokens_original: int = Field(ge=0, description="The same with nothing hidden.")
 
@@ -176,7 +184,9 @@ class ToolSuite(BaseModel):
 
     suite: AnySuite
     tools: list[dict[str, Any]] = Field(description="Ready for the `tools` array of a chat request.")
-    presets: dict[str, str] = Field(description="System prompts by name: `unified`, `pi-llm`, `needlebench`, `cwl`.")
+    presets: dict[str, str] = Field(
+        description="System prompts by name: `unified`, `pi-llm`, `needlebench`, `cwl`, `branch`."
+    )
 
 
 class ToolRequest(_Request):
@@ -188,7 +198,9 @@ class ToolRequest(_Request):
         examples=[{"fragment_id": "f1a2b3"}],
     )
     suite: AnySuite | None = Field(
-        default=None, description=f"{_SUITE} `cwl` has `delimiter`. Default: the one that has the tool."
+        default=None,
+        description=f"{_SUITE} `cwl` has `delimiter`, `branch` has `branch` and `return`. Default: the one that has "
+        "the tool.",
     )
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
 

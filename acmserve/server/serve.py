@@ -128,6 +128,14 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
         ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
         ("--summary-url", str, "URL", "OpenAI-compatible server that summarizes instead"),
         (
+            "--map-model",
+            str,
+            "NAME",
+            "served model or adapter that keeps context maps (default: the served model)",
+        ),
+        ("--map-url", str, "URL", "OpenAI-compatible server that keeps context maps instead"),
+        ("--max-map-tokens", _positive, "N", f"length of its answers (default {default.max_map_tokens})"),
+        (
             "--budget",
             str,
             "TOKENS",

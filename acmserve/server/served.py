@@ -84,6 +84,10 @@ class ServedContext:
         while len(self._outputs) > MAX_OUTPUTS:
             self._outputs.popitem(last=False)
 
+    def take_over(self, other: ServedContext) -> None:
+        """Begin with the memory of another session."""
+        self.last, self._outputs = other.last, OrderedDict(other._outputs)
+
     def record(
         self,
         messages: Sequence[Message],
@@ -170,6 +174,11 @@ class ServedContexts:
         while len(self._contexts) > MAX_CONTEXTS:
             self._contexts.popitem(last=False)
         return self._contexts[key]
+
+    def share(self, old: tuple[str, str], new: tuple[str, str]) -> None:
+        """Let a new session know what was served to an old one, with which it begins."""
+        if old in self._contexts:
+            self.of(*new).take_over(self.of(*old))
 
     def drop(self, tenant: str, session_id: str) -> None:
         """Forget a session."""

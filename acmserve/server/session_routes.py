@@ -18,6 +18,7 @@ from acmserve.server.caller import CallerDep, SessionId
 from acmserve.server.context_view import context_view, session_info
 from acmserve.server.problem import problems
 from acmserve.server.schemas import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
+from acmserve.server.session_branches import branches_of
 
 sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
 
@@ -102,10 +103,16 @@ async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
 async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
-    The id is free then: a later chat request with it begins a new session.
+    The id is free then: a later chat request with it begins a new session. Its branches are deleted, too.
     """
+    sessions = caller.sessions
     async with caller.held(session_id) as session:
-        caller.sessions.delete(session)
+        branches = branches_of(sessions, session)
+        sessions.delete(session)
+    for branch in branches:
+        async with sessions.locked(branch):
+            if sessions.store.holds(branch):
+                sessions.delete(branch)
 
 
 @sessions_router.get(

@@ -25,6 +25,8 @@ from weakref import WeakValueDictionary
 from acmserve.context import tool_result
 from acmserve.context.batch import BatchOutcome, Edit, EditKind, run_batch
 from acmserve.context.delimiter import DELIMITER
+from acmserve.context.map_rules import MapRules
+from acmserve.context.map_store import MapStore
 from acmserve.context.message import Message
 from acmserve.context.render import render
 from acmserve.context.session import Session
@@ -44,6 +46,9 @@ from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Beside, Budgets, Enforced
 from acmserve.server.exchange import Exchange
+from acmserve.server.map_turn import MapTurn
+from acmserve.server.map_updates import MapUpdates
+from acmserve.server.maps import Maps
 from acmserve.server.served import ServedContexts
 
 SALT_HEADER = "x-cache-salt"
@@ -79,6 +84,7 @@ class Sessions:
         max_tool_calls: int = 20,
         has_api_keys: bool = False,
         budgets: Budgets | None = None,
+        maps: Maps | None = None,
     ) -> None:
         self.store = store
         self.tokenizer = tokenizer
@@ -89,6 +95,7 @@ class Sessions:
         self._has_api_keys = has_api_keys
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
+        self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
         self._redacted: set[tuple[str, str]] = set()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -150,12 +157,16 @@ class Sessions:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
 
         Of many deleted sessions only the last ones are remembered for that; the engine's own memory is bounded too.
+        What a branch was served goes with its parent, under whose name it was; what was redacted in it goes first.
         """
         self.store.delete(*session.key)
         self.served.drop(*session.key)
         self.budgets.drop(session)
+        if session.state.parent is None:
+            self._deleted[session.key] = None
+        elif session.key in self._redacted:
+            self._redacted.add(engine_key(session))
         self._redacted.discard(session.key)
-        self._deleted[session.key] = None
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
 
@@ -168,13 +179,18 @@ class Sessions:
         return (fidelity or self.default_fidelity) != "exact"
 
     def exchange(
-        self, session: Session, params: SessionParams, messages: Sequence[Message], enforced: Enforced | None = None
+        self,
+        session: Session,
+        params: SessionParams,
+        messages: Sequence[Message],
+        enforced: Enforced | None = None,
+        turn_map: MapTurn | None = None,
     ) -> Exchange:
-        """The exchange of one request of this session, for which `messages` were rendered."""
+        """The exchange of one request of this session, for which `messages` were rendered; the map is not in them."""
         key = session.key
         engine_params = replace(
             params,
-            session_id=engine_session_id(*key),
+            session_id=engine_session_id(*engine_key(session)),
             forget=params.forget or key in self._redacted or key in self._deleted,
         )
 
@@ -186,7 +202,10 @@ class Sessions:
                 enforced.on_served(receipt["prompt_tokens"])
 
         told = {"budget": enforced.report} if enforced is not None and enforced.report is not None else {}
-        return Exchange(engine_params, session.session_id, self.served.of(*key), messages, take, told)
+        slot = None
+        if turn_map is not None:
+            told, slot = {**told, **turn_map.told}, turn_map.slot
+        return Exchange(engine_params, session.session_id, self.served.of(*key), messages, take, told, slot)
 
     def describe_kv(self, session: Session) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served.py`)."""
@@ -204,6 +223,12 @@ class Sessions:
 
     def _bench(self, suite: str, fidelity: str | None) -> Workbench:
         return Workbench(self.tokenizer, suite, fidelity or self.default_fidelity)
+
+
+def engine_key(session: Session) -> tuple[str, str]:
+    """Whose name a session has in the engine: a branch goes by that of its parent, whose KV it shares."""
+    parent = session.state.parent
+    return session.key if parent is None else (session.tenant, parent.session_id)
 
 
 def engine_session_id(tenant: str, session_id: str) -> str:

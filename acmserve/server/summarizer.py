@@ -1,30 +1,20 @@
 """Summaries of fragments, written by a model: the one that is served here, or one on a server elsewhere.
 
-The served model is asked through vLLM's own chat handler, as a request without a session and with a cache salt of its
-own: a summary is no part of anybody's conversation, and leaves no prefix that somebody else could find. It runs in a
-context of its own, because `exchange.CURRENT` names the session of the request that asked for it.
-
 Summaries are made at temperature 0 and stored by the session, so asking again costs nothing (`context.toolbox`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import secrets
-from contextvars import copy_context
 from typing import Any
 
 from starlette.datastructures import State
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.exceptions import VLLMError
 
 from acmserve.context.toolbox import SummaryWanted
 from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.server.config import ContextConfig
-from acmserve.server.exchange import CURRENT
 from acmserve.server.openai_server import OpenAIServer
+from acmserve.server.served_chat import ask_served
 from acmserve.server.sessions import Summarizer
 
 API_KEY_VARIABLE = "ACMSERVE_SUMMARY_API_KEY"
@@ -66,17 +56,7 @@ class ServedSummarizer:
         window = serving.model_config.max_model_len - self._max_tokens
         if wanted.num_tokens + _NUM_PROMPT_TOKENS > window:
             raise _too_long(wanted, window - _NUM_PROMPT_TOKENS)
-        request = ChatCompletionRequest.model_validate(
-            _body(wanted, self._model, self._max_tokens)
-            | {"cache_salt": secrets.token_hex(16), "chat_template_kwargs": {"enable_thinking": False}}
-        )
-        try:
-            answer = await _in_own_context(serving, request)
-        except (VLLMError, ValueError) as error:
-            raise Unavailable(f"the served model wrote no summary: {error}") from error
-        if isinstance(answer, ErrorResponse):
-            raise Unavailable(f"the served model wrote no summary: {answer.error.message}")
-        return answer.choices[0].message.content or ""
+        return await ask_served(serving, _body(wanted, self._model, self._max_tokens), "summary")
 
 
 class HttpSummarizer:
@@ -125,19 +105,3 @@ def _too_long(wanted: SummaryWanted, num_readable: int) -> InvalidRequest:
         f"{max(0, num_readable):,}.",
         _SMALLER,
     )
-
-
-async def _in_own_context(serving: Any, request: ChatCompletionRequest) -> ChatCompletionResponse | ErrorResponse:
-    """Ask vLLM's chat handler outside of the running exchange.
-
-    The handler answers a cancelled request with an error object, which would swallow the cancellation of the caller.
-    """
-    context = copy_context()
-    context.run(CURRENT.set, None)
-    asking = asyncio.create_task(serving.create_chat_completion(request), context=context)
-    answer = await asking
-    caller = asyncio.current_task()
-    if caller is not None and caller.cancelling():
-        raise asyncio.CancelledError
-    assert isinstance(answer, ChatCompletionResponse | ErrorResponse)
-    return answer

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from acmserve.context.delimiter import DELIMITER
-from acmserve.context.suite import CWL, PRESETS, suite_tools
+from acmserve.context.suite import BRANCHES, CWL, PRESETS, find_suite, suite_tools
 from acmserve.context.toolbox import ToolCall, find_tool
 from acmserve.server.acm_route import AcmRoute
 from acmserve.server.caller import CallerDep, SessionId
@@ -22,7 +21,8 @@ async def list_tools(
     suite: Annotated[
         AnySuite,
         Query(
-            description="`sculptor` (six tools), `sculptor-v1` (eight tools, semantic search) or `cwl` (`delimiter`)."
+            description="`sculptor` (six tools), `sculptor-v1` (eight tools, semantic search), `cwl` (`delimiter`) or "
+            "`branch` (`branch`, `return`)."
         ),
     ] = "sculptor",
 ) -> ToolSuite:
@@ -54,7 +54,7 @@ async def call_tool(
     """
     call = given or ToolRequest()
     async with caller.held(session_id) as session:
-        suite = call.suite or (CWL if name == DELIMITER else session.suite)
+        suite = call.suite or find_suite((session.suite, CWL, BRANCHES), name)
         find_tool(suite, name)
         outcome = await caller.sessions.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
     return ToolAnswer(

@@ -9,7 +9,17 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from acmserve.context.marker import RESTORE_TOOLS
-from acmserve.context.suite import CWL, EDITING_SUITES, PRESETS, SCULPTOR, SCULPTOR_V1, SUITES, suite_tools, tool_names
+from acmserve.context.suite import (
+    BRANCHES,
+    CWL,
+    EDITING_SUITES,
+    PRESETS,
+    SCULPTOR,
+    SCULPTOR_V1,
+    SUITES,
+    suite_tools,
+    tool_names,
+)
 from acmserve.context.toolbox import _HANDLERS
 from acmserve.errors import NotFound
 
@@ -88,19 +98,21 @@ def test_schemas_are_valid_and_ready_for_a_request(suite: str) -> None:
 
 def test_every_tool_has_a_handler_and_every_marker_names_a_tool() -> None:
     assert _HANDLERS.keys() == {name for suite in EDITING_SUITES for name in tool_names(suite)}
-    assert set(RESTORE_TOOLS) == set(EDITING_SUITES) == SUITES.keys() - {CWL}
+    assert set(RESTORE_TOOLS) == set(EDITING_SUITES) == SUITES.keys() - {CWL, BRANCHES}
     for suite, tools in RESTORE_TOOLS.items():
         assert set(tools) <= set(tool_names(suite))
 
 
 def test_an_unknown_suite_names_those_there_are() -> None:
-    with pytest.raises(NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-v1 or cwl\."):
+    with pytest.raises(
+        NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-v1 or cwl or branch\."
+    ):
         suite_tools("v3")
 
 
 def test_presets_teach_what_an_edit_costs() -> None:
-    assert set(PRESETS) == {"unified", "pi-llm", "needlebench", "cwl"}
-    assert all("fold early" in prompt for name, prompt in PRESETS.items() if name != "cwl")
+    assert set(PRESETS) == {"unified", "pi-llm", "needlebench", "cwl", "branch"}
+    assert all("fold early" in prompt for name, prompt in PRESETS.items() if name not in ("cwl", "branch"))
     assert PRESETS["unified"].startswith(
         "You are a helpful assistant. You can autonomously manage your own context: fold"
     )

@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from acmserve.edit.session_params import SessionParams
+from acmserve.errors import InvalidRequest
 from acmserve.server.exchange import CURRENT, Exchange, tap_generate
+from acmserve.server.map_slot import MapSlots, Slot
+from acmserve.server.served import ServedContext
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2_folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(smollm2_folder)
 
 
 @dataclass
@@ -110,3 +120,15 @@ def test_invalid_session_of_any_other_route_never_reaches_the_engine(
         tap_generate(engine.generate)("p", params, "r", session_id=session_id)
     assert refused.value.parameter == field
     assert engine.calls == []
+
+
+def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
+    slots = MapSlots(tokenizer)
+    exchange = Exchange(SessionParams("s"), served=ServedContext(tokenizer), slot=Slot(slots, "388 records", 64))
+    prompt = tokenizer.encode(f"Map:\n{slots.placeholder(64)}\nGo on.")
+    sent = exchange.prepare({"type": "token", "prompt_token_ids": prompt}, 10_000)
+    assert "Map:\n" in tokenizer.decode(sent["prompt_token_ids"])
+    assert "388 records\n" in tokenizer.decode(sent["prompt_token_ids"])
+    assert len(sent["prompt_token_ids"]) < len(prompt)
+    with pytest.raises(InvalidRequest, match="'head' needs a prompt of text alone"):
+        exchange.prepare({"type": "multimodal", "prompt_token_ids": prompt}, 10_000)

@@ -20,9 +20,11 @@ def test_defaults_are_the_servers() -> None:
 
 
 def test_every_key_is_read() -> None:
-    acm = {"tools": "sculptor-v1", "max_tool_calls": 100, "first_call_required": True, "preset": "pi-llm"}
+    acm = {"tools": ["sculptor-v1", "branch"], "max_tool_calls": 100, "first_call_required": True, "preset": "pi-llm"}
+    acm |= {"branch": {"max_tokens": 4000}}
     assert set(acm) == set(LOOP_KEYS)
-    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == LoopOptions(("sculptor-v1",), 100, True, "pi-llm")
+    suites = ("sculptor-v1", "branch")
+    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == LoopOptions(suites, 100, True, "pi-llm", 4000)
 
 
 def test_suites_go_together() -> None:
@@ -43,6 +45,7 @@ def test_suites_go_together() -> None:
         ("max_tool_calls", "20", "from 1 to 100, not '20'"),
         ("first_call_required", "yes", "true or false"),
         ("preset", "\u2603" * 200, "'unified' or 'pi-llm' or 'needlebench'"),
+        ("branch", {"max_tokens": 4000}, "has no meaning without the tools 'branch'"),
     ],
 )
 def test_bad_values_are_named_with_what_is_allowed(key: str, value: object, said: str) -> None:
@@ -56,3 +59,19 @@ def test_bad_values_are_named_with_what_is_allowed(key: str, value: object, said
 def test_options_of_a_loop_that_is_not_asked_for_are_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"acm\.preset: has no meaning without acm\.tools"):
         parse_loop_options({"preset": "unified"}, 20)
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "said"),
+    [
+        (4000, "acm.branch", "must be an object, not 4000"),
+        ({"max_token": 1}, "acm.branch.max_token", "unknown key"),
+        ({"max_tokens": 0}, "acm.branch.max_tokens", "at least 1, not 0"),
+        ({"max_tokens": True}, "acm.branch.max_tokens", "at least 1, not True"),
+        ({"max_tokens": "8k"}, "acm.branch.max_tokens", "not '8k'"),
+    ],
+)
+def test_a_bad_limit_of_branches_is_named(value: object, field: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        parse_loop_options({"tools": "branch", "branch": value}, 20)
+    assert caught.value.field == field

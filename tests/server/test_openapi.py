@@ -17,8 +17,10 @@ from hypothesis import HealthCheck, Phase, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from acmserve.context.map_update import MapSettings
 from acmserve.context.state import adopt
 from acmserve.context.suite import tool_names
+from acmserve.server.session_branches import make_branch
 from acmserve.server.sessions import Sessions
 from tests.server.acm_app import HISTORY, make_app, make_sessions
 
@@ -36,6 +38,16 @@ OPERATIONS = {
     "acm_delete_budget",
     "acm_evict",
     "acm_list_episodes",
+    "acm_create_branch",
+    "acm_list_branches",
+    "acm_return_branch",
+    "acm_delete_branch",
+    "acm_list_maps",
+    "acm_get_map",
+    "acm_set_map",
+    "acm_delete_map",
+    "acm_export_map",
+    "acm_get_map_history",
 }
 
 
@@ -55,10 +67,12 @@ def strict_app() -> FastAPI:
 
 
 def sessions_with_one() -> Sessions:
-    """A session `s` with four messages, so that ranges of edits exist."""
+    """A session `s` with four messages, so that ranges of edits exist, a branch of it, and a context map `m`."""
     sessions = make_sessions()
     session = sessions.store.create("", "s")
     sessions.store.save(session, adopt(session.state, HISTORY).state)
+    make_branch(sessions, session, "find out", "What is it?")
+    sessions.maps.settle("", "m", MapSettings("## CONTEXT ROADMAP\n388 records"))
     return sessions
 
 
@@ -90,7 +104,19 @@ def test_errors_have_one_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NewSession", "BudgetRequest", "EditsRequest", "EditRequest", "ToolRequest", "Message", "ProblemInfo"]
+    "name",
+    [
+        "NewSession",
+        "BudgetRequest",
+        "MapRequest",
+        "NewBranch",
+        "ReturnRequest",
+        "EditsRequest",
+        "EditRequest",
+        "ToolRequest",
+        "Message",
+        "ProblemInfo",
+    ],
 )
 def test_every_field_of_a_request_is_described(name: str) -> None:
     fields = DOCUMENT["components"]["schemas"][name]["properties"]
@@ -117,7 +143,14 @@ def test_the_routes_do_what_the_document_says(case: schemathesis.Case) -> None:
     if "session_id" in case.path_parameters:
         names = tool_names("sculptor")
         case.path_parameters["session_id"] = "s"
+        if "branch_id" in case.path_parameters:
+            [branch] = [session for session in APP.state.acm_sessions.store.list("") if session.session_id != "s"]
+            case.path_parameters["branch_id"] = branch.session_id
         if "name" in case.path_parameters:
             case.path_parameters["name"] = names[len(str(case.body)) % len(names)]
         case.call_and_validate(excluded_checks=[positive_data_acceptance, negative_data_rejection])
+    if "external_context_id" in case.path_parameters:
+        case.path_parameters["external_context_id"] = "m"
+        case.call_and_validate(excluded_checks=[positive_data_acceptance, negative_data_rejection])
     APP.state.acm_sessions.store.check_integrity()
+    APP.state.acm_sessions.maps.store.check_integrity()
