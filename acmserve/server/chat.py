@@ -7,6 +7,7 @@ is recorded.
 
 Clients resend their whole history, so an edit made once has to be replayed at every turn, to the byte: otherwise the
 edited prefix would not be found in the cache. A request of a session that was never edited reaches vLLM as it came.
+`context_management` of a request edits the session, too: what it clears stays cleared, and its answer carries what was.
 
 Nothing is lost by a request that fails: the session keeps the state from before. What the client has been answered is
 recorded only if nobody changed the conversation meanwhile.
@@ -29,9 +30,13 @@ from acmserve.context.budget import Budget
 from acmserve.context.message import Message
 from acmserve.context.render import render
 from acmserve.context.session import Session
+from acmserve.context.shed import Shed
 from acmserve.context.state import Origin, SessionState, adopt, append_answer, end_turn
+from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.server.budgets import Beside, set_budget
+from acmserve.server.context_management import FIELD
+from acmserve.server.delivery import deliver_field
 from acmserve.server.exchange import CURRENT
 from acmserve.server.loop_options import LoopOptions
 from acmserve.server.message_builder import MessageBuilder
@@ -55,6 +60,7 @@ class ChatRequest:
     tenant: str
     loop: LoopOptions | None
     budget: Budget | None = None
+    edits: tuple[VendorEdit, ...] | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
@@ -73,11 +79,14 @@ async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> 
 
 
 async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
-    """Ask the model once, and record what it answers."""
+    """Ask the model once, and record what it answers.
+
+    The session is held until its messages are decided: nobody redacts a text while a summary of it is written.
+    """
+    beside = Beside(chat.body.get("tools") or ())
     async with sessions.locked(session):
         before = session.state
-    beside = Beside(chat.body.get("tools") or ())
-    enforced = sessions.enforce(session, _taken_in(before, chat), beside, chat.params.fidelity)
+        enforced = await sessions.enforce(session, _taken_in(before, chat), beside, chat.params.fidelity, chat.edits)
     state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat)
     messages = render(state)
     CURRENT.set(sessions.exchange(session, chat.params, messages, enforced))
@@ -87,7 +96,7 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
     elif isinstance(response, JSONResponse) and response.status_code == 200:
         choices = json.loads(bytes(response.body))["choices"]
         recording.record(choices[0]["message"] if choices else None)
-    return response
+    return response if enforced.edited is None else deliver_field(response, FIELD, enforced.edited)
 
 
 def _taken_in(state: SessionState, chat: ChatRequest) -> SessionState:
@@ -120,9 +129,10 @@ class _Recording:
     def record(self, message: Message | None) -> None:
         """Store the client's history and the answer.
 
-        An edit made meanwhile stays; when another request of the session was answered meanwhile, that one wins: the
-        client will send what it made of the two. A session deleted meanwhile stays deleted. An answer that continues
-        the client's last message is left out.
+        An edit made meanwhile stays, and a summary written before it is dropped, for it may tell what was redacted.
+        When another request of the session was answered meanwhile, that one wins: the client will send what it made of
+        the two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left
+        out.
         """
         if not self.sessions.store.holds(self.session):
             return
@@ -130,11 +140,21 @@ class _Recording:
             return
         state = self.after
         if self.session.state is not self.before:
-            shed = self.session.state.shed if self.session.state.shed != self.before.shed else self.after.shed
+            shed = self.session.state.shed if self._is_stale else self.after.shed
             state = replace(_taken_in(self.session.state, self.chat), shed=shed)
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
+
+    @property
+    def _is_stale(self) -> bool:
+        """Whether an edit made meanwhile outdates what this request took out."""
+        now, before, after = self.session.state.shed, self.before.shed, self.after.shed
+        return now != before or _summary(after) != _summary(before)
+
+
+def _summary(shed: Shed) -> str:
+    return "" if shed.summarized is None else shed.entries[shed.summarized].summary
 
 
 async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
@@ -161,7 +181,7 @@ async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatReques
         sessions.budgets.know(session)
         sessions.store.save(session, _taken_in(before, chat))
         try:
-            turn = Turn(sessions, session, chat.loop, chat.params)
+            turn = Turn(sessions, session, chat.loop, chat.params, chat.edits)
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
             sessions.store.save(session, before)

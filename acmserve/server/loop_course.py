@@ -28,9 +28,12 @@ from vllm.logger import init_logger
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import append_answer, append_internal, end_turn
+from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
-from acmserve.server.budgets import Beside, Enforced
+from acmserve.server.budgets import Beside
+from acmserve.server.context_management import FIELD
+from acmserve.server.enforcement import Enforced
 from acmserve.server.exchange import CURRENT, Exchange
 from acmserve.server.loop_calls import Call, ContextTools, Operation, split_calls
 from acmserve.server.loop_options import LoopOptions
@@ -52,6 +55,7 @@ class Turn:
     session: Session
     options: LoopOptions
     params: SessionParams
+    edits: tuple[VendorEdit, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +90,12 @@ class LoopCourse:
         } | self._told_budget
 
     @property
+    def edited(self) -> dict[str, Any]:
+        """What the answer carries beside `acm`: the edits in force in the last step; nothing where none were asked."""
+        edited = None if self._enforced is None else self._enforced.edited
+        return {} if edited is None else {FIELD: edited}
+
+    @property
     def _told_budget(self) -> dict[str, Any]:
         """What the last step's budget demanded; nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
@@ -98,7 +108,7 @@ class LoopCourse:
 
     async def ask(self) -> Response | None:
         """Let the model go one step on."""
-        messages = render(self._under_budget().state)
+        messages = render((await self._enforce()).state)
         body = self.request.step(messages, len(self.steps), self.num_calls)
         try:
             request = ChatCompletionRequest.model_validate(body)
@@ -108,11 +118,13 @@ class LoopCourse:
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
-    def _under_budget(self) -> Enforced:
-        """The session's state, what its budget demands taken out and stored."""
+    async def _enforce(self) -> Enforced:
+        """The session's state, what its edits and its budget demand taken out and stored."""
         turn = self.turn
         beside = Beside(self.request.tools, self.request.preset)
-        self._enforced = turn.sessions.enforce(turn.session, turn.session.state, beside, turn.params.fidelity)
+        self._enforced = await turn.sessions.enforce(
+            turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
+        )
         if self._enforced.state is not turn.session.state:
             turn.sessions.store.save(turn.session, self._enforced.state)
         return self._enforced

@@ -102,10 +102,16 @@ async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
 async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
-    The id is free then: a later chat request with it begins a new session.
+    The id is free then: a later chat request with it begins a new session. What `context_management` cleared in
+    /v1/messages under this id is forgotten, too; such a session has no transcript, but it can be deleted.
     """
-    async with caller.held(session_id) as session:
-        caller.sessions.delete(session)
+    had_edits = caller.forget_edits(session_id)
+    try:
+        async with caller.held(session_id) as session:
+            caller.sessions.delete(session)
+    except NotFound:
+        if not had_edits:
+            raise
 
 
 @sessions_router.get(
