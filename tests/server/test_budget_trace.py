@@ -4,7 +4,6 @@ and no prompt exceeds the budget. A scripted model says the calls; the client an
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,8 +13,7 @@ from openai import OpenAI
 from acmserve.context.compaction import HEAD
 from tests.context.valid_chat import orphans
 
-from .conftest import running_server
-from .scripted_server import FLAGS, MODEL, write_model
+from .scripted_server import MODEL
 from .scripts import log_lines, new_session
 from .working_agent import SYSTEM, Agent
 
@@ -44,6 +42,17 @@ def test_what_is_counted_is_what_is_served(worked: Agent) -> None:
     errors = [step["receipt"]["prompt_tokens"] - step["budget"]["tokens"] for step in worked.steps[1:]]
     assert max(map(abs, errors)) <= 60, errors
     assert sum(map(abs, errors)) / len(errors) <= 15, errors
+
+
+def test_a_streamed_loop_is_counted_as_well(scripted_server: str) -> None:
+    """The receipt comes with every token of a stream, and counts once."""
+    agent = Agent(scripted_server, BUDGET, stream=True)
+    for number in range(2):
+        agent.task(number)
+    errors = [step["receipt"]["prompt_tokens"] - step["budget"]["tokens"] for step in agent.steps[1:]]
+    assert len(errors) >= 8
+    assert max(map(abs, errors)) <= 60, errors
+    assert not agent.evictions
 
 
 def test_receipts_sum_up(worked: Agent) -> None:
@@ -93,38 +102,6 @@ def test_a_client_that_resends_everything_finds_its_prefix(worked: Agent) -> Non
     step = worked.turn("All mills are set.")["steps"][-1]
     assert step["budget"]["evicted_tokens"] == 0
     assert step["receipt"]["computed_tokens"] <= 48
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("budget")
-    write_model(folder / "model")
-    return folder
-
-
-def test_a_restart_keeps_what_was_evicted(folder: Path) -> None:
-    """From the archive; the account of the session is built anew, and the server's own budget holds."""
-    flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", '{"max_tokens": 2000, "low_watermark": 1400}']
-    with running_server(folder / "model", folder / "first.log", flags) as server:
-        agent = Agent(server, BUDGET, fidelity="exact")
-        for number in range(4):
-            agent.task(number)
-        before = agent.get("context")["messages"]
-    with running_server(folder / "model", folder / "second.log", flags) as server:
-        agent.server = server
-        after = agent.get("context")["messages"]
-        assert [message | {"kv": None} for message in after] == [message | {"kv": None} for message in before]
-        assert agent.get("budget")["source"] == "session"
-        for number in range(4, 8):
-            agent.task(number)
-        httpx.delete(f"{server}/v1/acm/sessions/{agent.session}/budget").raise_for_status()
-        assert agent.get("budget")["source"] == "server"
-        agent.messages.append({"role": "user", "content": "Go on."})
-        said = agent.turn("Gladly.", budget=None)
-    assert said["budget"]["max_tokens"] == 2000
-    assert said["receipt"]["prompt_tokens"] <= 2000
-    assert agent.evictions
-    assert max(step["receipt"]["prompt_tokens"] for step in agent.steps) <= BUDGET["max_tokens"]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -40,33 +40,42 @@ class Agent:
     messages: list[dict[str, Any]] = field(default_factory=lambda: [{"role": "system", "content": SYSTEM}])
     steps: list[dict[str, Any]] = field(default_factory=list)
     num_turns: int = 0
+    stream: bool = False
 
     def turn(self, *script: str, **acm: Any) -> dict[str, Any]:
         """One request; the model says the lines of `script`. Tool calls are answered with lines of a log."""
-        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
-            answer = client.chat.completions.create(
-                model=MODEL,
-                messages=self.messages,  # type: ignore[arg-type]
-                tools=TOOLS,  # type: ignore[arg-type]
-                max_tokens=400,
-                temperature=0,
-                extra_body={
-                    "session_id": self.session,
-                    "acm": {"tools": "cwl", "fidelity": self.fidelity, "budget": self.budget} | acm,
-                    "vllm_xargs": {"script_id": uuid.uuid4().hex, "script": list(script)},
-                },
-            )
-        message = answer.choices[0].message.model_dump(exclude_none=True)
+        body = {
+            "session_id": self.session,
+            "acm": {"tools": "cwl", "fidelity": self.fidelity, "budget": self.budget} | acm,
+            "vllm_xargs": {"script_id": uuid.uuid4().hex, "script": list(script)},
+        }
+        message, acm_said = self._ask(body)
         self.messages.append(message)
         for call in message.get("tool_calls") or ():
             num_lines = {"grep": 14, "read": 10, "edit": 2}[call["function"]["name"]]
             content = log_lines(num_lines, first=37 * self.num_turns)
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         self.num_turns += 1
-        acm_said: dict[str, Any] = answer.model_extra["acm"]  # type: ignore[index]
         assert not any(operation["is_error"] for step in acm_said["steps"] for operation in step["operations"])
         self.steps += acm_said["steps"]
         return acm_said
+
+    def _ask(self, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The model's message, and what the server says of it."""
+        arguments: dict[str, Any] = {"model": MODEL, "messages": self.messages, "tools": TOOLS, "max_tokens": 400}
+        arguments |= {"temperature": 0, "extra_body": body}
+        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
+            if not self.stream:
+                answer = client.chat.completions.create(**arguments)
+                return answer.choices[0].message.model_dump(exclude_none=True), answer.model_extra["acm"]
+            chunks = list(client.chat.completions.create(**arguments, stream=True))
+        deltas = [chunk.choices[0].delta for chunk in chunks]
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.content or "" for delta in deltas)}
+        calls = [call.model_dump(exclude_none=True) for delta in deltas for call in delta.tool_calls or ()]
+        if calls:
+            message["tool_calls"] = [{name: value for name, value in call.items() if name != "index"} for call in calls]
+        said = [chunk.model_extra["acm"] for chunk in chunks if chunk.model_extra and "acm" in chunk.model_extra]
+        return message, said[-1]
 
     def task(self, number: int) -> None:
         """Three requests: explore, act, say that it is done."""
