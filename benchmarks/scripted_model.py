@@ -14,6 +14,7 @@ Small models do not call tools by themselves; this stands behind the same interf
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ _STEP = "script_step"
 class ScriptedModel(AdapterLogitsProcessor):
     """Forces the tokens of the line that is due, then the end of the answer."""
 
+    unscripted: Sequence[str] = (UNSCRIPTED,)
+
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
         self._tokenizer = AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
@@ -40,7 +43,7 @@ class ScriptedModel(AdapterLogitsProcessor):
     def new_req_logits_processor(self, params: SamplingParams) -> Any:
         """Called again when the engine takes a request back into its batch: the step is kept in the request itself."""
         extra: dict[str, Any] = params.extra_args if params.extra_args is not None else {}
-        script = extra.get("script", [UNSCRIPTED])
+        script = extra.get("script", self.unscripted)
         if _STEP not in extra:
             extra[_STEP] = self._num_seen[extra.get("script_id", "")]
             self._num_seen[extra.get("script_id", "")] += 1

@@ -8,18 +8,14 @@ under `exact`), and every receipt has to add up. A number stands only where thes
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
+from acmserve.bench.chat_stream import stream_chat
 from acmserve.bench.workloads import Workload
 
 FOLLOW_UP = "Thank you. Say it once more."
-_SECONDS = 900.0
 _READ_ONLY = frozenset({"fragment_context", "search_context", "get_search_detail"})
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
@@ -66,7 +62,7 @@ def run_course(url: str, workload: Workload, script: list[str], fidelity: str, n
         "vllm_xargs": {"script_id": name, "script": [*script, "It is as I said."]},
     }
     last_operation = time.monotonic()
-    for chunk, now in _stream(url, body | {"messages": workload.messages}):
+    for chunk, now in stream_chat(url, body | {"messages": workload.messages}):
         acm = chunk.get("acm") or {}
         if acm.get("event") == "receipt":
             course.receipts.append(acm["receipt"])
@@ -85,7 +81,7 @@ def run_course(url: str, workload: Workload, script: list[str], fidelity: str, n
     ]
     body["acm"] = body["acm"] | {"first_call_required": False}  # type: ignore[operator]
     start = time.monotonic()
-    for chunk, now in _stream(url, body | {"messages": again}):
+    for chunk, now in stream_chat(url, body | {"messages": again}):
         if chunk["choices"][0]["delta"].get("content") and not course.seconds_to_follow_up:
             course.seconds_to_follow_up = now - start
         if (chunk.get("acm") or {}).get("event") == "receipt":
@@ -113,16 +109,3 @@ def check_course(course: Course, workload: Workload) -> list[str]:
         elif course.fidelity == "reuse" and len(after["moves"]) != 1:
             failures.append(f"{where}: {len(done)} folds moved {len(after['moves'])} pieces: {after}")
     return failures
-
-
-def _stream(url: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
-    """The chunks of an answer, each with the time it came at. Raises RuntimeError with the server's words."""
-    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=_SECONDS) as response:
-        if response.status_code != 200:
-            raise RuntimeError(f"HTTP {response.status_code}: {response.read().decode()[:500]}")
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                chunk = json.loads(line[6:])
-                if "error" in chunk:
-                    raise RuntimeError(f"the stream failed: {chunk['error']}")
-                yield chunk, time.monotonic()

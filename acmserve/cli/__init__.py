@@ -33,18 +33,23 @@ examples:
 `acmserve COMMAND --help` tells more about each command.
 """
 BENCH_HELP = """\
-usage: acmserve bench {edit,kernel,sculptor,search,step} [options]
+usage: acmserve bench {budget,budget-pass,edit,kernel,sculptor,search,step} [options]
 
-  edit     time to first token after a context edit, beside a plain append and a stock engine
-  kernel   bandwidth of the KV move, beside memcpy of the same bytes
-  sculptor what context tools save and what they cost, on two scripted conversations
-  search   what one search_context call takes over a million characters
-  step     what a request without session pays for the plugin, in scheduler time per step
+  budget       one long agent conversation under a token budget, treated in six ways
+  budget-pass  what a budget costs a step beside the model: its account, and an eviction pass
+  edit         time to first token after a context edit, beside a plain append and a stock engine
+  kernel       bandwidth of the KV move, beside memcpy of the same bytes
+  sculptor     what context tools save and what they cost, on two scripted conversations
+  search       what one search_context call takes over a million characters
+  step         what a request without session pays for the plugin, in scheduler time per step
 
 `acmserve bench edit --help` tells its options. Every benchmark checks correctness first and reports no speed-up
 when that check fails (exit code 1).
 """
-BENCHMARKS = {name: f"acmserve.bench.{name}" for name in ("edit", "kernel", "sculptor", "search", "step")}
+BENCHMARKS = {
+    name: f"acmserve.bench.{name.replace('-', '_')}"
+    for name in ("budget", "budget-pass", "edit", "kernel", "sculptor", "search", "step")
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_model(commands)
     _add_doctor(commands)
-    commands.add_parser("bench", help="measure: bench edit, kernel, sculptor, search, step", add_help=False)
+    commands.add_parser(
+        "bench", help="measure: bench budget, budget-pass, edit, kernel, sculptor, search, step", add_help=False
+    )
     return parser
 
 

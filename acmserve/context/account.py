@@ -11,7 +11,8 @@ What a prompt weighs is known only when it was served. Messages are counted part
 prompt had in truth and learns two things: the tokens beside the messages (`base`), and by how much a new message is
 more than its parts at worst, which `reserve` sets aside for the messages that came since.
 
-It changes no state and calls no model. One thread at a time.
+It changes no state and calls no model: a policy that wants one plans in two steps (`compaction`, `summarized`). One
+thread at a time.
 """
 
 from __future__ import annotations
@@ -21,26 +22,30 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
+from typing import Any
 
 from acmserve.context.branch import hide_closed
 from acmserve.context.budget import Budget
+from acmserve.context.compaction import Compaction, plan_compaction, predicted_plan, summary_plan
 from acmserve.context.delimiter import Scope
 from acmserve.context.episode_graph import EpisodeGraph
 from acmserve.context.eviction import EvictionOptions, plan_eviction, without_active
-from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, Protected
+from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.ledger import TokenLedger
 from acmserve.context.message import Message
-from acmserve.context.policies import ClearToolUses, plan_clear_tool_uses, plan_recency
+from acmserve.context.policies import ClearToolUses, only_cleared, plan_clear_tool_uses, plan_recency
 from acmserve.context.protected import is_evicted
 from acmserve.context.render import render_whole
 from acmserve.context.shed import EMPTY, Shed
 from acmserve.context.shed_tokens import shown_tokens
 from acmserve.context.state import Entry, SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
+from acmserve.context.vendor_edits import VendorEdit, applied_edits, plan_edits
 from acmserve.context.watermark import Measured, auto_watermark
 from acmserve.errors import IntegrityError, InvalidRequest
 
 _NUM_GROWTHS = 32
+_NUM_PIECES = 128
 # Before anything was served: tokens that a message may have beyond its parts, and the share by which the count of the
 # tools may be wrong.
 _FIRST_SEAM = 2.0
@@ -84,6 +89,7 @@ class Account:
         self._served: Counted | None = None
         self._num_written = 0
         self._growths: deque[int] = deque(maxlen=_NUM_GROWTHS)
+        self._pieces: deque[int] = deque(maxlen=_NUM_PIECES)
 
     @property
     def num_tokens(self) -> int:
@@ -156,7 +162,7 @@ class Account:
         self._served, self._num_written = counted, written
 
     def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
-        """What `auto` needs to know: the growth of this session, and the rates of its engine in tokens a second."""
+        """What `auto` needs: how this session grows and is evicted, and the rates of its engine in tokens a second."""
         growth = fmean(self._growths) if self._growths else max(1.0, budget.max_tokens * _FIRST_GROWTH_PART)
         start = self.graph.prologue_end
         return Measured(
@@ -165,6 +171,8 @@ class Account:
             move_rate=move_rate,
             protected=self.ledger.base_tokens + self.ledger.between(0, len(self._entries) if start is None else start),
             growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
+            piece=fmean(self._pieces) if self._pieces else None,
+            piece_variation=pstdev(self._pieces) / fmean(self._pieces) if len(self._pieces) > 1 else 0.0,
         )
 
     def exceeds(self, budget: Budget) -> bool:
@@ -190,15 +198,46 @@ class Account:
             plan = plan_clear_tool_uses(outline, ledger, self.shed, clearing, self._num_free)
             plan = replace(plan, target=target)
         else:
-            raise InvalidRequest("budget.policy", f"{budget.policy} is not carried out yet.", "Choose cwl or recency.")
+            raise InvalidRequest("budget.policy", f"{budget.policy} calls a model.", "Choose cwl or recency.")
+        return self.judge(plan, budget)
+
+    def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:
+        """The plan with `unmet` where `max_tokens` is not met after it. `reason`: why nothing could be taken."""
         num_over = plan.num_after + self.reserve - budget.max_tokens
         if num_over <= 0:
             return replace(plan, unmet=None)
         left = plan.unmet.protected if plan.unmet is not None else (Protected("what the policy keeps", plan.num_after),)
-        return replace(plan, unmet=BudgetUnmet(num_over, left))
+        return replace(plan, unmet=BudgetUnmet(num_over, left, reason))
+
+    def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
+        """What is to be summarized so that `target` tokens are left; None where nothing is worth it. Pure."""
+        return plan_compaction(
+            self.graph.outline, self.ledger, self.shed, self._whole, target, max_summary_tokens, self._num_free
+        )
+
+    def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
+        """The plan of a compaction; without a summary what the longest one would give, for showing only. Pure."""
+        if summary is None:
+            return predicted_plan(compaction, self.graph.outline, self.ledger, self.shed)
+        return summary_plan(compaction, self.graph.outline, self.ledger, self.shed, summary)
+
+    def edit(self, edits: Sequence[VendorEdit], state: SessionState) -> SessionState:
+        """The state, which the account follows, after the clearing edits of a request."""
+        shed = plan_edits(self.graph.outline, self.ledger, self.shed, edits, self._num_free)
+        if shed is self.shed:
+            return state
+        self._take(shed)
+        return replace(state, shed=shed)
+
+    def applied(self) -> list[dict[str, Any]]:
+        """The vendor's `applied_edits`: all that clearing edits took out and that is still there otherwise."""
+        outline = self.graph.outline
+        return applied_edits(outline, self.ledger, only_cleared(outline, self.shed))
 
     def carry_out(self, plan: EvictionPlan, state: SessionState) -> SessionState:
         """The state, which the account follows, after a plan."""
+        pieces = (step for step in plan.steps if step.level is not Level.SUMMARIZE)
+        self._pieces.extend(step.num_tokens for step in pieces if step.num_tokens > 0)
         self._take(plan.shed)
         return replace(state, shed=plan.shed)
 

@@ -7,7 +7,7 @@
 
 Read from JSON that a person wrote: every wrong value is refused by its name, with what it may be. Tokens are written
 as 80000, "80000", "80k" or "50%" (of the model's context window); a watermark also as a fraction of `max_tokens` (0.6,
-"60%"). It does not evict: see `eviction.py` and `policies.py`; `watermark.py` finds "auto".
+"60%"). It does not evict: see `eviction.py`, `policies.py` and `compaction.py`; `watermark.py` finds "auto".
 """
 
 from __future__ import annotations

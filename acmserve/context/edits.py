@@ -15,9 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from acmserve.context import marker
+from acmserve.context.branch import hide_closed
 from acmserve.context.find import find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Place, texts, with_texts
+from acmserve.context.shed import EMPTY
 from acmserve.context.split import plan_split
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
@@ -129,7 +131,10 @@ def restore_all(state: SessionState) -> SessionState:
 
 
 def redact(state: SessionState, fragment_id: str) -> SessionState:
-    """Erase the text of a fragment from the session: no restore, no search, no summary brings it back."""
+    """Erase the text of a fragment from the session: no restore, no search, no summary brings it back.
+
+    A summary of the conversation that may tell of it goes, too, and all that was taken out is shown, but for branches.
+    """
     fragment = _editable(state, fragment_id)
     entries = list(state.entries)
     for piece in fragment.pieces:
@@ -142,6 +147,9 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     shown = _in_line(state, fragment, shown)
     new = replace(fragment, visibility=Visibility.REDACTED, shown=shown, focus=None, summaries=())
     hits = tuple(hit for hit in state.hits if not fragment.overlaps((Piece(hit.place, hit.start, hit.end),)))
+    summarized = state.shed.summarized
+    if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
+        state = replace(state, shed=hide_closed(EMPTY, state.branches))
     return replace(state, entries=tuple(entries), hits=hits).replace_fragment(new)
 
 

@@ -21,6 +21,7 @@ class Level(Enum):
     INTERMEDIATE = "strip_intermediate"
     REMOVE = "remove"
     CLEAR = "clear_result"
+    SUMMARIZE = "summarize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,18 @@ class Protected:
 
 @dataclass(frozen=True, slots=True)
 class BudgetUnmet:
-    """The target cannot be met: by how many tokens, and what is left, the largest first; the sum is what is shown."""
+    """The target cannot be met: by how many tokens, and what is left, the largest first; the sum is what is shown.
+
+    `reason` says why nothing could be taken, where that is not what the policy protects.
+    """
 
     num_over: int
     protected: tuple[Protected, ...]
+    reason: str = ""
 
     def __str__(self) -> str:
+        if self.reason:
+            return f"{self.num_over:,} tokens over the budget; {self.reason}"
         named = ", ".join(f"{item.what} {item.num_tokens:,}" for item in self.protected[:5])
         more = f" and {len(self.protected) - 5} more" if len(self.protected) > 5 else ""
         return f"{self.num_over:,} tokens over the budget; what is left may not be evicted: {named}{more}"
@@ -58,7 +65,8 @@ class EvictionPlan:
     """`shed` is all that is taken out when the plan is carried out; empty `steps`: nothing changes.
 
     `first_entry` is the first message that changes, `num_behind` the tokens shown from there on afterwards: what the
-    next turn computes under `exact`. The counters are those of the vendor's `applied_edits`.
+    next turn computes under `exact`. `num_written` of them are a summary that nobody has computed yet. The counters are
+    those of the vendor's `applied_edits`.
     """
 
     shed: Shed
@@ -71,6 +79,7 @@ class EvictionPlan:
     num_behind: int = 0
     cleared_tool_uses: int = 0
     cleared_thinking_turns: int = 0
+    num_written: int = 0
 
     @property
     def changes(self) -> bool:

@@ -116,6 +116,10 @@ class TokenLedger:
         self._sum_up()
         return self._sheddable_sums[end] - self._sheddable_sums[start]
 
+    def count(self, text: str) -> int:
+        """Tokens of a text that is no part of the conversation."""
+        return self._count(text)
+
     def text_tokens(self, text: str) -> int:
         """Tokens of a line that we write ourselves (a note, a placeholder); each is counted once."""
         if text not in self._texts:

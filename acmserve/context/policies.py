@@ -20,7 +20,7 @@ from acmserve.context.eviction import finish_plan
 from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected
 from acmserve.context.ledger import TokenLedger
 from acmserve.context.outline import Outline, Role, Use
-from acmserve.context.shed import Shed
+from acmserve.context.shed import NOTHING, EntryShed, Shed
 from acmserve.context.shed_editor import ShedEditor
 from acmserve.context.shed_tokens import shown_tokens
 
@@ -171,6 +171,27 @@ def count_cleared(outline: Outline, ledger: TokenLedger, shed: Shed) -> Cleared:
     ]
     turns = sum(any(_has_lost_reasoning(shed, entry) for entry in turn) for turn in _thinking_turns(outline))
     return Cleared(len(lost), turns, max(0, ledger.num_tokens - shown_tokens(outline, ledger, shed)))
+
+
+def only_cleared(outline: Outline, shed: Shed) -> Shed:
+    """The part of a shed that clears: without what a budget took out altogether, messages, calls and texts."""
+    entries = {
+        entry: EntryShed(
+            reasoning=kept.reasoning and not kept.text,
+            cleared=kept.cleared - kept.calls,
+            inputs=kept.inputs - kept.calls,
+        )
+        for entry, kept in shed.entries.items()
+    }
+    lines = outline.lines
+    thoughts = (
+        entry
+        for start, end in shed.gone
+        for entry in range(start, end)
+        if lines[entry].has_reasoning and not lines[entry].has_text and not lines[entry].names
+    )
+    gone = tuple((entry, entry + 1) for entry in thoughts if entry not in shed.entries)
+    return Shed(gone, {entry: kept for entry, kept in entries.items() if kept != NOTHING})
 
 
 def _has_lost_reasoning(shed: Shed, entry: int) -> bool:

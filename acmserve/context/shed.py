@@ -12,7 +12,9 @@ shows everything again. Rendering is a pure function, deterministic to the byte,
 - Messages of the user and the system, and all of which nothing is taken, are the very objects that came in.
 
 Decision: of an exploration the message that ended it stays, as a short text of the assistant in its place. Where the
-model spoke twice in a row after that, the template decides how it looks; no role is invented to stand between.
+model spoke twice in a row after that, the template decides how it looks; no role is invented to stand between. A
+summary stands so, too, in the place of the last message that it covers. It is the only text that tells what went before
+it, so where it goes (a rewind, a redaction), everything in front of it is shown again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class EntryShed:
     """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
 
     `calls` are gone with their results; the results of `cleared` are a placeholder, the arguments of `inputs` are
-    empty. `notes` are lines that stand behind what is left of the text.
+    empty. `notes` are lines that stand behind what is left of the text. `summary` stands in front of them: it speaks
+    for all that was taken out up to this message, and no two messages have one.
     """
 
     reasoning: bool = False
@@ -46,6 +49,12 @@ class EntryShed:
     cleared: frozenset[int] = frozenset()
     inputs: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    summary: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is written in the place of what is gone."""
+        return (self.summary, *self.notes) if self.summary else self.notes
 
 
 NOTHING = EntryShed()
@@ -78,8 +87,16 @@ class Shed:
         kept = self.entries.get(use.entry)
         return use.number in kept.calls if kept is not None else self.in_gone(use.entry)
 
+    @property
+    def summarized(self) -> int | None:
+        """The entry that has the summary; None where there is none."""
+        return next((entry for entry, kept in self.entries.items() if kept.summary), None)
+
     def first(self, num_entries: int) -> Shed:
-        """What is taken out of the first entries."""
+        """What is taken out of the first entries; nothing where the summary that speaks for it stands behind them."""
+        summarized = self.summarized
+        if summarized is not None and summarized >= num_entries:
+            return EMPTY
         gone = tuple((start, min(end, num_entries)) for start, end in self.gone if start < num_entries)
         return Shed(gone, {entry: kept for entry, kept in self.entries.items() if entry < num_entries})
 
@@ -94,6 +111,9 @@ class Shed:
         for entry, kept in self.entries.items():
             if entry < 0 or kept == NOTHING or min(kept.calls | kept.cleared | kept.inputs, default=0) < 0:
                 raise IntegrityError(f"shed: entry {entry} has {kept}")
+        num_summaries = sum(bool(kept.summary) for kept in self.entries.values())
+        if num_summaries > 1:
+            raise IntegrityError(f"shed: {num_summaries} summaries")
 
 
 EMPTY = Shed()
@@ -176,8 +196,8 @@ def shed_message(message: Message, shed: EntryShed) -> Message | None:
         left["tool_calls"] = calls
     else:
         left.pop("tool_calls", None)
-    if shed.notes:
-        left["content"] = _with_notes(left, shed.notes)
+    if shed.lines:
+        left["content"] = _with_notes(left, shed.lines)
     elif not calls and not has_text(left):
         return None
     return message if left == message else left

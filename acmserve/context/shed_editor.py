@@ -115,6 +115,16 @@ class ShedEditor:
         kept = self.of(entry)
         self._set(entry, replace(kept, notes=(*kept.notes, note)))
 
+    def drop_lines(self, entry: int) -> None:
+        """Take out the notes and the summary that stand in a message's place."""
+        kept = self.of(entry)
+        if kept.lines:
+            self._set(entry, replace(kept, notes=(), summary=""))
+
+    def set_summary(self, entry: int, summary: str) -> None:
+        """Put a summary in the place of a message."""
+        self._set(entry, replace(self.of(entry), summary=summary))
+
     def shed(self) -> Shed:
         """All that is taken out now."""
         if not self._changed and not self._gone:

@@ -12,7 +12,7 @@ from acmserve.context.shed import NOTHING, EntryShed, Shed
 
 def is_left(line: Line, shed: EntryShed) -> bool:
     """Whether anything of an assistant's message stays."""
-    if shed is NOTHING or shed.notes or (line.has_text and not shed.text):
+    if shed is NOTHING or shed.lines or (line.has_text and not shed.text):
         return True
     return len(shed.calls) < len(line.names)
 
@@ -23,7 +23,7 @@ def message_tokens(line: Line, size: EntrySize, shed: EntryShed, ledger: TokenLe
         return size.total
     if not is_left(line, shed):
         return 0
-    notes = sum([ledger.text_tokens(note) for note in shed.notes])
+    notes = sum([ledger.text_tokens(note) for note in shed.lines])
     if shed.text and shed.reasoning and len(shed.calls) == len(size.calls):
         return size.overhead + notes
     calls = sum(

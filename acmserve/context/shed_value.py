@@ -37,18 +37,20 @@ def shed_from(value: Any) -> Shed:
 def _entry_value(kept: EntryShed) -> dict[str, Any]:
     told: dict[str, Any] = {name: True for name in _FLAGS if getattr(kept, name)}
     told |= {name: sorted(getattr(kept, name)) for name in _CALLS if getattr(kept, name)}
-    return told | ({"notes": list(kept.notes)} if kept.notes else {})
+    told |= {"notes": list(kept.notes)} if kept.notes else {}
+    return told | ({"summary": kept.summary} if kept.summary else {})
 
 
 def _entry_from(value: Any) -> EntryShed:
-    unknown = set(_dict(value)) - {*_FLAGS, *_CALLS, "notes"}
+    unknown = set(_dict(value)) - {*_FLAGS, *_CALLS, "notes", "summary"}
     if unknown or any(value.get(name, True) is not True for name in _FLAGS):
         raise ValueError(f"what is taken out of a message is {sorted(value)}")
     notes = _list(value.get("notes", []))
-    if not all(isinstance(note, str) for note in notes):
-        raise TypeError("a note is no text")
+    if not all(isinstance(note, str) for note in (*notes, value.get("summary", ""))):
+        raise TypeError("a note or a summary is no text")
     calls, cleared, inputs = (frozenset(_number(item) for item in _list(value.get(name, []))) for name in _CALLS)
-    return EntryShed("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes))
+    summary = value.get("summary", "")
+    return EntryShed("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes), summary)
 
 
 def _number(value: Any) -> int:

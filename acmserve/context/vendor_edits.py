@@ -33,6 +33,7 @@ from acmserve.context.shed_tokens import shown_tokens
 
 CLEAR_TOOL_USES = "clear_tool_uses_20250919"
 CLEAR_THINKING = "clear_thinking_20251015"
+COMPACT = "compact_20260112"
 DIGEST_BYTES = 16
 _KEY = secrets.token_bytes(32)
 
@@ -44,24 +45,40 @@ class ClearThinking:
     keep: int | None = 1
 
 
-VendorEdit = ClearToolUses | ClearThinking
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Over `trigger_tokens` of prompt a summary takes the place of the conversation.
+
+    `instructions` replace the server's prompt for summaries, "" keeps it; with `pause_after_compaction` the answer ends
+    behind the summary.
+    """
+
+    trigger_tokens: int = 150_000
+    pause_after_compaction: bool = False
+    instructions: str = ""
+
+
+VendorEdit = ClearToolUses | ClearThinking | Compact
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How a prompt is counted: `count` is the served tokenizer, the rest what the template writes around the texts.
 
-    `base_tokens` is what the prompt has besides the messages (system, tools).
+    `base_tokens` is what the prompt has besides the messages (system, tools); a result weighs like a message if None.
     """
 
     count: Count
     message_overhead: int = 4
     call_overhead: int = 8
     base_tokens: int = 0
+    result_overhead: int | None = None
 
     def ledger(self) -> TokenLedger:
         """A new ledger that counts so."""
-        return TokenLedger(self.count, self.message_overhead, self.call_overhead, self.base_tokens)
+        return TokenLedger(
+            self.count, self.message_overhead, self.call_overhead, self.base_tokens, self.result_overhead
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +91,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class EditedHistory:
-    """`applied` is the vendor's `applied_edits`; `memory` is for the next request of the session."""
+    """`applied` is the vendor's `applied_edits`; `memory` is for the next request; `num_tokens` is what is left."""
 
     outline: Outline
     shed: Shed
     applied: list[dict[str, Any]]
     memory: Memory
+    num_tokens: int
 
 
 def edit_history(
@@ -94,7 +112,8 @@ def edit_history(
     digests = b"".join(digest_message(without_reasoning(message), _KEY) for message in messages)
     before = EMPTY if memory is None else _still_cleared(memory, digests, messages)
     shed = plan_edits(outline, ledger, before, edits)
-    return EditedHistory(outline, shed, applied_edits(outline, ledger, shed), Memory(digests, shed))
+    applied, num_tokens = applied_edits(outline, ledger, shed), shown_tokens(outline, ledger, shed)
+    return EditedHistory(outline, shed, applied, Memory(digests, shed), num_tokens)
 
 
 def edit_chat(
@@ -108,13 +127,18 @@ def edit_chat(
     return render_shed(messages, edited.shed), edited
 
 
-def plan_edits(outline: Outline, ledger: TokenLedger, shed: Shed, edits: Sequence[VendorEdit]) -> Shed:
-    """What is taken out after these edits, in their order; `shed` is what is already."""
+def plan_edits(
+    outline: Outline, ledger: TokenLedger, shed: Shed, edits: Sequence[VendorEdit], end: int | None = None
+) -> Shed:
+    """What the clearing edits take out, in their order; `shed` is what is already. A `Compact` clears nothing.
+
+    Results from entry `end` on stay.
+    """
     for edit in edits:
         if isinstance(edit, ClearThinking):
             shed = plan_clear_thinking(outline, ledger, shed, edit.keep).shed
-        else:
-            shed = plan_clear_tool_uses(outline, ledger, shed, edit).shed
+        elif isinstance(edit, ClearToolUses):
+            shed = plan_clear_tool_uses(outline, ledger, shed, edit, end).shed
     return shed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -65,7 +64,7 @@ async def delete_budget(session_id: SessionId, caller: CallerDep) -> None:
     "/sessions/{session_id}/evict",
     operation_id="acm_evict",
     summary="Evict down to the low watermark",
-    responses=problems(400, 404, 409, 413, 415),
+    responses=problems(400, 404, 409, 413, 415, 503),
 )
 async def evict(
     session_id: SessionId,
@@ -75,15 +74,14 @@ async def evict(
     """Evicts down to the low watermark of the session's budget, also when `max_tokens` is not reached.
 
     The answer says what goes by episode and level, and what the next turn costs under either fidelity. The transcript
-    keeps everything: only what the model sees changes.
+    keeps everything: only what the model sees changes. The policy `compact` has a model write a summary; a dry run asks
+    none, and takes the longest summary there may be.
     """
     sessions = caller.sessions
     async with caller.held(session_id) as session:
-        plan = sessions.budgets.plan(session, can_move=sessions.can_move(None))
-        before, account = session.state.shed, sessions.budgets.account(session)
-        if not dry_run:
-            sessions.store.save(session, replace(session.state, shed=plan.shed))
-        return eviction_view(plan, account, before, dry_run=dry_run)
+        before = session.state.shed
+        evicted = await sessions.evict(session, dry_run=dry_run)
+        return eviction_view(evicted, sessions.budgets.account(session), before, dry_run=dry_run)
 
 
 @budget_router.get(

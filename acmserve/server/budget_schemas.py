@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 ToolName = str
 _TOOL_LIMIT = 256
+_INSTRUCTIONS_LIMIT = 16_384
 
 
 class BudgetRequest(BaseModel):
@@ -24,10 +25,11 @@ class BudgetRequest(BaseModel):
         description="Where an eviction stops: `auto` (the default), tokens, or a share of max_tokens (0.6, `60%`).",
         examples=["auto"],
     )
-    policy: Literal["cwl", "pi-cwl", "clear_tool_uses", "recency"] | None = Field(
+    policy: Literal["cwl", "pi-cwl", "clear_tool_uses", "recency", "compact"] | None = Field(
         default=None,
         description="What goes first. `cwl`: episodes marked with `delimiter`, acts before what they depend on; "
-        "`pi-cwl`: the oldest episode; `clear_tool_uses`: old tool results; `recency`: the oldest steps.",
+        "`pi-cwl`: the oldest episode; `clear_tool_uses`: old tool results; `recency`: the oldest steps; "
+        "`compact`: the oldest steps, for which a summary stands that a model writes.",
     )
     bulk_tools: list[ToolName] | None = Field(
         default=None, max_length=_TOOL_LIMIT, description="Tools whose results list much; they go first (cwl, pi-cwl)."
@@ -41,6 +43,11 @@ class BudgetRequest(BaseModel):
     )
     clear_tool_inputs: bool | None = Field(
         default=None, description="Whether the arguments of cleared calls go, too (clear_tool_uses)."
+    )
+    instructions: str | None = Field(
+        default=None,
+        max_length=_INSTRUCTIONS_LIMIT,
+        description="What the summary is to keep, in place of the server's own instructions (compact).",
     )
 
 
@@ -93,6 +100,13 @@ class NextTurns(BaseModel):
     reuse: TurnCost
 
 
+class SummaryCost(BaseModel):
+    """What a summary cost beside the conversation; in a dry run the most that it would."""
+
+    input_tokens: int | None = Field(description="Tokens that its model read; null where it does not tell.")
+    output_tokens: int | None = Field(description="Tokens that it wrote.")
+
+
 class Eviction(BaseModel):
     """An eviction down to the low watermark: planned, or carried out."""
 
@@ -103,6 +117,7 @@ class Eviction(BaseModel):
     evicted: list[EvictedEpisode] = Field(description="What goes, in this order.")
     first_message: int | None = Field(description="The first message that changes; null: nothing does.")
     next_turn: NextTurns
+    summary: SummaryCost | None = Field(description="The summary that a model wrote (compact), or would in a dry run.")
     unmet: Unmet | None = Field(description="Why max_tokens cannot be met; null where it is.")
 
 

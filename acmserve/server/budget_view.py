@@ -7,7 +7,6 @@ from typing import Literal
 from acmserve.context.account import Account
 from acmserve.context.episode import Episode
 from acmserve.context.episode_graph import EpisodeGraph
-from acmserve.context.eviction_plan import EvictionPlan
 from acmserve.context.protected import episode_tokens, is_evicted
 from acmserve.context.shed import EMPTY, Shed
 from acmserve.context.state import SessionState
@@ -17,10 +16,12 @@ from acmserve.server.budget_schemas import (
     EvictedEpisode,
     Eviction,
     NextTurns,
+    SummaryCost,
     TurnCost,
     Unmet,
 )
 from acmserve.server.budgets import told_steps, told_unmet
+from acmserve.server.enforcement import Evicted, told_summary
 
 
 def episode_list(state: SessionState, account: Account) -> EpisodeList:
@@ -56,11 +57,11 @@ def _episode(episode: Episode, graph: EpisodeGraph, account: Account, shed: Shed
     )
 
 
-def eviction_view(plan: EvictionPlan, account: Account, before: Shed, *, dry_run: bool) -> Eviction:
-    """A plan, and what it costs the next turn: under `exact` all behind the first change, under `reuse` the notes."""
-    num_new = 0
+def eviction_view(evicted: Evicted, account: Account, before: Shed, *, dry_run: bool) -> Eviction:
+    """A plan, and what it costs the next turn: `exact` computes all behind the first change, `reuse` the new text."""
+    plan, num_new = evicted.plan, evicted.plan.num_written
     if plan.first_entry is not None:
-        num_new = sum(
+        num_new += sum(
             account.ledger.text_tokens(note)
             for entry, kept in plan.shed.entries.items()
             for note in kept.notes
@@ -78,5 +79,6 @@ def eviction_view(plan: EvictionPlan, account: Account, before: Shed, *, dry_run
             exact=TurnCost(recomputed_tokens=plan.num_behind, moved_tokens=0),
             reuse=TurnCost(recomputed_tokens=num_new, moved_tokens=max(0, plan.num_behind - num_new)),
         ),
+        summary=None if evicted.summary is None else SummaryCost.model_validate(told_summary(evicted.summary)),
         unmet=None if unmet is None else Unmet.model_validate(unmet),
     )

@@ -1,33 +1,32 @@
-"""The token budgets of this server's sessions: before every step of a model the conversation is brought under its own.
+"""The token budgets of this server's sessions, and the account of each: what the next prompt will weigh.
 
     adopted state --follow--> account --exceeds?--> plan --> state with a larger `shed` --render--> prompt
                                  ^                                                                     |
                                  '------------------------- calibrate <------ receipt -----------------'
 
 The accounts are a memory only (`context.account`): the least recently used go, and are built anew when wanted. A
-session has its own budget, kept with it, or that of the server.
+session has its own budget, kept with it, or that of the server. It brings nothing under a budget: see `enforcement.py`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acmserve.context.account import Account, Counted, Overheads
-from acmserve.context.budget import POLICIES, Budget, parse_budget
+from acmserve.context.account import Account, Overheads
+from acmserve.context.budget import Budget, parse_budget
 from acmserve.context.delimiter import Scope
 from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, EvictionStep
 from acmserve.context.session import Key, Session
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
-from acmserve.errors import Conflict, InvalidRequest
+from acmserve.context.watermark import Measured
 from acmserve.server.pace import Pace
 
 MAX_ACCOUNTS = 1024
-CARRIED_OUT = tuple(policy for policy in POLICIES if policy != "compact")
 _EPISODE_POLICIES = ("cwl", "pi-cwl")
 
 
@@ -38,15 +37,6 @@ class Beside:
     tools: Sequence[Mapping[str, Any]] = ()
     preset: str = ""
     num_map_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Enforced:
-    """The state to render, what the answer says of the budget (None: there is none), and whom to tell the receipt."""
-
-    state: SessionState
-    report: dict[str, Any] | None = None
-    on_served: Callable[[int], None] | None = None
 
 
 @dataclass(slots=True)
@@ -63,12 +53,7 @@ class Budgets:
 
     def parse(self, value: object, where: str) -> Budget:
         """The budget that a client wrote; raises `InvalidRequest`."""
-        budget = parse_budget(value, self.window, where)
-        if budget.policy not in CARRIED_OUT:
-            raise InvalidRequest(
-                f"{where}.policy", f"{budget.policy!r} is not carried out yet.", f"Choose {', '.join(CARRIED_OUT)}."
-            )
-        return budget
+        return parse_budget(value, self.window, where)
 
     def of(self, state: SessionState) -> Budget | None:
         """The budget that holds for a session."""
@@ -104,57 +89,38 @@ class Budgets:
         """Remember the scope behind a call, until the transcript has it."""
         self.account(session).scope = scope
 
-    def enforce(self, session: Session, state: SessionState, beside: Beside, *, can_move: bool) -> Enforced:
-        """Bring `state`, which goes on from the session's own, under its budget. Stores nothing."""
+    def follow(self, session: Session, state: SessionState) -> tuple[Account, SessionState]:
+        """The account at `state`, which goes on from the session's own, and the state (see `Account.follow`)."""
         budget = self.of(state)
-        if budget is None:
-            if session.key in self._accounts:
-                self._accounts[session.key].scope = None
-            return Enforced(state)
         account = self.account(session)
-        state = account.follow(state, keep_active=budget.policy in _EPISODE_POLICIES)
-        account.expect(self.num_base + self._count(beside))
-        plan = None
-        if account.exceeds(budget):
-            plan = self._plan(account, budget, can_move=can_move)
-            state = account.carry_out(plan, state)
-        counted = account.counted()
-        return Enforced(state, _report(budget, counted, plan), lambda served: account.calibrate(counted, served))
+        return account, account.follow(state, keep_active=budget is not None and budget.policy in _EPISODE_POLICIES)
 
-    def plan(self, session: Session, *, can_move: bool) -> EvictionPlan:
-        """What an eviction down to the low watermark would take now; raises `Conflict` where there is no budget."""
-        budget = self.of(session.state)
-        if budget is None:
-            raise Conflict(
-                "budget", "this session has none.", "PUT .../budget sets one, --budget one for all sessions."
-            )
-        return self._plan(self.account(session), budget, can_move=can_move)
+    def end_scope(self, session: Session) -> None:
+        """The step that ran is over, and the transcript says it all."""
+        if session.key in self._accounts:
+            self._accounts[session.key].scope = None
 
-    def _count(self, beside: Beside) -> int:
+    def watermark(self, account: Account, budget: Budget, *, can_move: bool) -> int:
+        """Where an eviction stops, in tokens."""
+        return account.watermark(budget, self._measure(account, budget, can_move=can_move))
+
+    def plan(self, account: Account, budget: Budget, *, can_move: bool) -> EvictionPlan:
+        """What an eviction down to the low watermark takes, by a policy that calls no model."""
+        return account.plan(budget, self._measure(account, budget, can_move=can_move))
+
+    def num_beside(self, beside: Beside) -> int:
+        """Tokens of a prompt beside its messages, about."""
         written = [json.dumps(tool) for tool in beside.tools]
-        num_said = sum(count_tokens(self.tokenizer, text) for text in (*written, beside.preset))
-        return num_said + len(written) + beside.num_map_tokens
+        num_tokens = sum(count_tokens(self.tokenizer, text) for text in (*written, beside.preset))
+        return self.num_base + num_tokens + len(written) + beside.num_map_tokens
 
-    def _plan(self, account: Account, budget: Budget, *, can_move: bool) -> EvictionPlan:
-        move_rate = self.pace.move_rate if can_move else None
-        return account.plan(budget, account.measure(budget, self.pace.prefill_rate, move_rate))
+    def _measure(self, account: Account, budget: Budget, *, can_move: bool) -> Measured:
+        return account.measure(budget, self.pace.prefill_rate, self.pace.move_rate if can_move else None)
 
 
 def set_budget(state: SessionState, budget: Budget | None) -> SessionState:
     """The state with another budget; the very state where it is the one that it has."""
     return state if state.budget == budget else replace(state, budget=budget)
-
-
-def _report(budget: Budget, counted: Counted, plan: EvictionPlan | None) -> dict[str, Any]:
-    """What the answer says, `acm.budget`. Tokens are counted before the prompt is made; the receipt has the truth."""
-    return {
-        "max_tokens": budget.max_tokens,
-        "policy": budget.policy,
-        "tokens": counted.num_tokens,
-        "evicted_tokens": 0 if plan is None else plan.cleared_input_tokens,
-        "evicted": [] if plan is None else told_steps(plan.steps),
-        "unmet": None if plan is None else told_unmet(plan.unmet),
-    }
 
 
 def told_steps(steps: Sequence[EvictionStep]) -> list[dict[str, Any]]:

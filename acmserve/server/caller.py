@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from acmserve.context.session import Session
 from acmserve.edit.session_params import MAX_SESSION_ID_CHARS, check_session_id
+from acmserve.server.context_editor import ContextEditor
 from acmserve.server.sessions import Sessions
 
 
@@ -25,6 +26,7 @@ class Caller:
 
     sessions: Sessions
     tenant: str
+    editor: ContextEditor | None = None
 
     def session(self, session_id: str) -> Session:
         """The caller's session of that id; raises `NotFound`."""
@@ -36,6 +38,10 @@ class Caller:
         async with self.sessions.locked(self.session(session_id)):
             yield self.session(session_id)
 
+    def forget_edits(self, session_id: str) -> bool:
+        """Forget what `context_management` cleared in a session of that id; whether there was anything."""
+        return self.editor is not None and self.editor.forget((self.tenant, session_id))
+
 
 def _caller(
     request: Request,
@@ -45,7 +51,8 @@ def _caller(
     ] = None,
 ) -> Caller:
     sessions: Sessions = request.app.state.acm_sessions
-    return Caller(sessions, sessions.tenant_of(request.headers))
+    editor: ContextEditor | None = getattr(request.app.state, "acm_context_editor", None)
+    return Caller(sessions, sessions.tenant_of(request.headers), editor)
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

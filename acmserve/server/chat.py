@@ -7,6 +7,7 @@ is recorded.
 
 Clients resend their whole history, so an edit made once has to be replayed at every turn, to the byte: otherwise the
 edited prefix would not be found in the cache. A request of a session that was never edited reaches vLLM as it came.
+`context_management` of a request edits the session, too: what it clears stays cleared, and its answer carries what was.
 
 Nothing is lost by a request that fails: the session keeps the state from before. What the client has been answered is
 recorded only if nobody changed the conversation meanwhile.
@@ -30,11 +31,15 @@ from acmserve.context.budget import Budget
 from acmserve.context.message import Message
 from acmserve.context.render import render
 from acmserve.context.session import Session
+from acmserve.context.shed import Shed
 from acmserve.context.state import Origin, SessionState, adopt, append_answer, end_turn
 from acmserve.context.suite import BRANCHES
+from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Beside, set_budget
+from acmserve.server.context_management import FIELD
+from acmserve.server.delivery import deliver_field
 from acmserve.server.exchange import CURRENT
 from acmserve.server.loop_branch import fail_open
 from acmserve.server.loop_options import LoopOptions
@@ -62,6 +67,7 @@ class ChatRequest:
     loop: LoopOptions | None
     budget: Budget | None = None
     map: MapOptions | None = None
+    edits: tuple[VendorEdit, ...] | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
@@ -80,13 +86,16 @@ async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> 
 
 
 async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
-    """Ask the model once, and record what it answers."""
+    """Ask the model once, and record what it answers.
+
+    The session is held until its messages are decided: nobody redacts a text while a summary of it is written.
+    """
     async with sessions.locked(session):
         before = session.state
-    taken_in = _taken_in(sessions, before, chat)
-    turn_map = _begin_map(sessions, session, chat, taken_in)
-    beside = Beside(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
-    enforced = sessions.enforce(session, taken_in, beside, chat.params.fidelity)
+        taken_in = _taken_in(sessions, before, chat)
+        turn_map = _begin_map(sessions, session, chat, taken_in)
+        beside = Beside(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
+        enforced = await sessions.enforce(session, taken_in, beside, chat.params.fidelity, chat.edits)
     state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat, turn_map)
     messages = render(state)
     CURRENT.set(sessions.exchange(session, chat.params, messages, enforced, turn_map))
@@ -97,7 +106,7 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
     elif isinstance(response, JSONResponse) and response.status_code == 200:
         choices = json.loads(bytes(response.body))["choices"]
         recording.record(choices[0]["message"] if choices else None)
-    return response
+    return response if enforced.edited is None else deliver_field(response, FIELD, enforced.edited)
 
 
 def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> SessionState:
@@ -146,9 +155,10 @@ class _Recording:
     def record(self, message: Message | None) -> None:
         """Store the client's history and the answer.
 
-        An edit made meanwhile stays; when another request of the session was answered meanwhile, that one wins: the
-        client will send what it made of the two. A session deleted meanwhile stays deleted. An answer that continues
-        the client's last message is left out.
+        An edit made meanwhile stays, and a summary written before it is dropped, for it may tell what was redacted.
+        When another request of the session was answered meanwhile, that one wins: the client will send what it made of
+        the two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left
+        out.
         """
         if not self.sessions.store.holds(self.session):
             return
@@ -156,13 +166,23 @@ class _Recording:
             return
         state = self.after
         if self.session.state is not self.before:
-            shed = self.session.state.shed if self.session.state.shed != self.before.shed else self.after.shed
+            shed = self.session.state.shed if self._is_stale else self.after.shed
             state = _taken_in(self.sessions, self.session.state, self.chat)
             state = replace(state, shed=hide_closed(shed, state.branches))
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
         self.sessions.maps.finished(self.turn_map, self.session)
+
+    @property
+    def _is_stale(self) -> bool:
+        """Whether an edit made meanwhile outdates what this request took out."""
+        now, before, after = self.session.state.shed, self.before.shed, self.after.shed
+        return now != before or _summary(after) != _summary(before)
+
+
+def _summary(shed: Shed) -> str:
+    return "" if shed.summarized is None else shed.entries[shed.summarized].summary
 
 
 async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
@@ -190,7 +210,7 @@ async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatReques
         sessions.store.save(session, _taken_in(sessions, before, chat))
         try:
             turn_map = _begin_map(sessions, session, chat, session.state)
-            turn = Turn(sessions, session, chat.loop, chat.params, turn_map)
+            turn = Turn(sessions, session, chat.loop, chat.params, turn_map, chat.edits)
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
             sessions.store.save(session, before)

@@ -1,40 +1,48 @@
 """Carries out `context_management` between a route and vLLM: the request is edited, the answer says what was cleared.
 
-    /v1/messages               blocks   --edit--> blocks   --> vLLM --> answer + context_management.applied_edits
+    /v1/messages               blocks --clear--> blocks --over the trigger?--> summary + what stays --clear--.
+                                                  '------------------------------------------------------> vLLM
     /v1/messages/count_tokens  counted twice, as sent and as edited     --> input_tokens, original_input_tokens
     /v1/chat/completions       messages --edit--> messages --> vLLM --> answer + context_management.applied_edits
 
 With a session, what was cleared once is cleared in every later turn: the edited prefix is in the cache. This memory is
 taken over when vLLM has accepted the request; it has no text, only digests, and the sessions used longest ago are
-forgotten. `count_tokens` looks at the memory and leaves it alone.
+forgotten. `count_tokens` looks at the memory and leaves it alone, and never writes a summary.
+
+Compaction needs no memory: the client has the summary, and sends it back. Requests arrive here with the blocks of
+earlier summaries applied (see `messages_request.py`); the transformation is repeated on the JSON body.
 
 Tokens are counted part by part, by the served tokenizer and with what the template writes around them (see
-`prompt_probe.py`), so a trigger is right to a few tokens and the prompt is not rendered twice for it. Images count
+`template_probe.py`), so a trigger is right to a few tokens and the prompt is not rendered twice for it. Images count
 nothing, and reasoning counts whether the template shows it or not.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from acmserve.context.blocks import edit_blocks
+from acmserve.context.compaction import HEAD
+from acmserve.context.compaction_blocks import has_compaction, resume, with_summary, without_compaction
 from acmserve.context.message import Message
-from acmserve.context.tokens import Tokenizer, count_tokens
-from acmserve.context.vendor_edits import EditedHistory, Memory, VendorEdit, edit_chat
+from acmserve.context.vendor_edits import Compact, EditedHistory, Memory, VendorEdit, edit_chat
+from acmserve.errors import InvalidRequest
+from acmserve.server.compaction_answer import deliver_compaction, paused_answer
 from acmserve.server.context_management import FIELD
 from acmserve.server.delivery import deliver_field
-from acmserve.server.exchange import CURRENT
-from acmserve.server.prompt_probe import Frame, PromptProbe
+from acmserve.server.enforcement import ConversationSummarizer
+from acmserve.server.prompt_compactor import Outgrown, PromptCompactor
+from acmserve.server.template_probe import Frame, TemplateProbe
 
 MAX_SESSIONS = 1024
 SessionKey = tuple[str, str]
@@ -55,31 +63,64 @@ class EditingRequest:
     key: SessionKey | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EditedBlocks:
+    """vLLM's request as it is to be answered, its messages `shown` as JSON, and what was decided."""
+
+    request: Any
+    shown: Sequence[Message]
+    history: EditedHistory
+
+
 class ContextEditor:
     """At `app.state.acm_context_editor`; one per API server process."""
 
-    def __init__(self, tokenizer: Tokenizer, max_sessions: int = MAX_SESSIONS) -> None:
+    def __init__(
+        self, probe: TemplateProbe, summarizer: ConversationSummarizer, max_sessions: int = MAX_SESSIONS
+    ) -> None:
         self._max_sessions = max_sessions
         self._memories: OrderedDict[SessionKey, Memory] = OrderedDict()
-        self._probe = PromptProbe(lambda text: count_tokens(tokenizer, text))
+        self._probe = probe
+        self._compactor = PromptCompactor(summarizer, probe.count)
 
     async def answer_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/messages with vLLM's route function."""
-        request, edited = await self._edit_blocks(asked)
-        response = await core(request=request, raw_request=asked.raw_request)
-        if asked.key is not None and response is not None and response.status_code == 200:
-            self._remember(asked.key, edited.memory)
-        return deliver_field(response, FIELD, {"applied_edits": edited.applied})
+        edited = await self._edit_blocks(asked)
+        told = {"applied_edits": edited.history.applied}
+        compact = next((edit for edit in asked.edits if isinstance(edit, Compact)), None)
+        if compact is None or edited.history.num_tokens <= compact.trigger_tokens:
+            return deliver_field(await self._answer(asked, edited, core), FIELD, told)
+        num_kept = (await self._edit_summarized(asked, HEAD)).history.num_tokens
+        compacted = await self._compactor.compact(Outgrown(compact, edited.shown, num_kept), asked.raw_request)
+        if compacted is None:
+            return None
+        if compacted.summary is None:
+            response = await self._answer(asked, edited, core)
+        elif compact.pause_after_compaction:
+            response = paused_answer(asked.body["model"], compacted, stream=bool(asked.request.stream))
+            return deliver_field(response, FIELD, told)
+        else:
+            response = await self._answer(asked, await self._edit_summarized(asked, compacted.summary), core)
+        return deliver_field(deliver_compaction(response, compacted), FIELD, told)
 
     async def count_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
-        """Answer /v1/messages/count_tokens; vLLM counts."""
-        original = await core(request=asked.request, raw_request=asked.raw_request)
-        request, _ = await self._edit_blocks(asked)
-        if request is asked.request or not isinstance(original, JSONResponse) or original.status_code != 200:
+        """Answer /v1/messages/count_tokens; vLLM counts, also what is too long for the model without the edits."""
+        whole = _without_blocks(asked)
+        edited = await self._edit_blocks(asked)
+        original = await core(request=whole, raw_request=asked.raw_request)
+        if edited.request is whole:
             return original
-        num_original = json.loads(bytes(original.body))["input_tokens"]
-        response = await core(request=request, raw_request=asked.raw_request)
+        if isinstance(original, JSONResponse) and original.status_code == 200:
+            num_original = json.loads(bytes(original.body))["input_tokens"]
+        else:
+            weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
+            num_original = edit_blocks(without_compaction(asked.body["messages"]), (), weights)[1].num_tokens
+        response = await core(request=edited.request, raw_request=asked.raw_request)
         return deliver_field(response, FIELD, {"original_input_tokens": num_original})
+
+    def forget(self, key: SessionKey) -> bool:
+        """Forget what was cleared in a session. Whether anything was remembered."""
+        return self._memories.pop(key, None) is not None
 
     async def answer_chat(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/chat/completions of a request that is judged alone."""
@@ -91,41 +132,28 @@ class ContextEditor:
         response = await core(request=request, raw_request=asked.raw_request)
         return deliver_field(response, FIELD, {"applied_edits": edited.applied})
 
-    def in_session(self, asked: EditingRequest, core: Endpoint) -> tuple[Endpoint, dict[str, Any]]:
-        """vLLM's chat route with the edits in front of it, for `answer_chat` to call, and what the answer has to say.
-
-        What the session renders is edited, its transcript stays whole. What is said is complete when the route returns.
-        """
-        told: dict[str, Any] = {"applied_edits": []}
-
-        async def edited_core(request: Any, raw_request: Request) -> Response | None:
-            exchange = CURRENT.get()
-            assert exchange is not None
-            assert asked.key is not None
-            weights = await self._probe.weigh(_chat_frame(asked.body), raw_request)
-            shown, edited = edit_chat(exchange.messages, asked.edits, weights, self._memories.get(asked.key))
-            told["applied_edits"] = edited.applied
-            if edited.shed:
-                parsed = ChatCompletionRequest.model_validate(
-                    {"model": request.model, "messages": copy.deepcopy(shown)}
-                )
-                request = request.model_copy(update={"messages": parsed.messages})
-            response = await core(request=request, raw_request=raw_request)
-            if response is not None and response.status_code == 200:
-                self._remember(asked.key, edited.memory)
-            return response
-
-        return edited_core, told
-
-    async def _edit_blocks(self, asked: EditingRequest) -> tuple[Any, EditedHistory]:
+    async def _edit_blocks(self, asked: EditingRequest) -> EditedBlocks:
         """The request with what is left of its messages; the very object where all is left."""
-        messages: list[Message] = asked.body["messages"]
+        messages: list[Message] = resume(asked.body["messages"])
         memory = None if asked.key is None else self._memories.get(asked.key)
         weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
-        shown, edited = edit_blocks(messages, asked.edits, weights, memory)
+        shown, history = edit_blocks(messages, asked.edits, weights, memory)
         if len(shown) == len(messages) and all(new is old for new, old in zip(shown, messages, strict=True)):
-            return asked.request, edited
-        return _with_messages(asked.request, messages, shown), edited
+            return EditedBlocks(asked.request, shown, history)
+        return EditedBlocks(_with_messages(asked.request, messages, shown), shown, history)
+
+    async def _edit_summarized(self, asked: EditingRequest, summary: str) -> EditedBlocks:
+        """The request with a summary of its messages, and what stays of them; as later requests will begin."""
+        messages = with_summary(asked.body["messages"], summary)
+        weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
+        shown, history = edit_blocks(messages, asked.edits, weights)
+        return EditedBlocks(_with_messages(asked.request, (), shown), shown, history)
+
+    async def _answer(self, asked: EditingRequest, edited: EditedBlocks, core: Endpoint) -> Response | None:
+        response = await core(request=edited.request, raw_request=asked.raw_request)
+        if asked.key is not None and response is not None and response.status_code == 200:
+            self._remember(asked.key, edited.history.memory)
+        return response
 
     def _remember(self, key: SessionKey, memory: Memory) -> None:
         self._memories[key] = memory
@@ -136,9 +164,21 @@ class ContextEditor:
 
 def _with_messages(request: Any, messages: Sequence[Message], shown: Sequence[Message]) -> Any:
     """A copy of vLLM's request with these messages; those that were sent like that keep their parsed objects."""
-    parsed = {id(message): known for message, known in zip(messages, request.messages, strict=True)}
+    parsed = dict(zip(map(id, messages), request.messages if messages else (), strict=True))
     new = [parsed.get(id(message)) or AnthropicMessage.model_validate(message) for message in shown]
     return request.model_copy(update={"messages": new})
+
+
+def _without_blocks(asked: EditingRequest) -> Any:
+    """vLLM's request with all messages that were sent, as if no summary stood for any; the very object if none does."""
+    messages = asked.body["messages"]
+    if not has_compaction(messages):
+        return asked.request
+    try:
+        parsed = [AnthropicMessage.model_validate(message) for message in without_compaction(messages)]
+    except ValidationError as error:
+        raise InvalidRequest("messages", f"cannot be read: {error.errors()[0]['msg']}.") from error
+    return asked.request.model_copy(update={"messages": parsed})
 
 
 def _frame(body: Mapping[str, Any]) -> Frame:

@@ -4,10 +4,14 @@
                {"type": "clear_tool_uses_20250919",
                 "trigger": {"type": "input_tokens" | "tool_uses", "value": 100000},
                 "keep": {"type": "tool_uses", "value": 3}, "clear_at_least": {"type": "input_tokens", "value": n},
-                "exclude_tools": [names], "clear_tool_inputs": true | [names]}]}
+                "exclude_tools": [names], "clear_tool_inputs": true | [names]},
+               {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 150000},
+                "pause_after_compaction": false, "instructions": "..."}]}
 
 Strict: an unknown key or edit is refused by its path, for an edit that is dropped in silence is a prompt that grows
-without bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too.
+without bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too;
+a summary is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is
+50,000 tokens; here any is allowed, since many served models have smaller windows.
 
 Pure: it knows JSON values, not HTTP.
 """
@@ -18,16 +22,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from acmserve.context.policies import ClearToolUses
-from acmserve.context.vendor_edits import CLEAR_THINKING, CLEAR_TOOL_USES, ClearThinking, VendorEdit
+from acmserve.context.vendor_edits import CLEAR_THINKING, CLEAR_TOOL_USES, COMPACT, ClearThinking, Compact, VendorEdit
 from acmserve.edit.session_params import check_object
 from acmserve.errors import InvalidRequest
 
 FIELD = "context_management"
-COMPACT = "compact_20260112"
 MAX_VALUE = 2**31 - 1
 _KEYS = {
     CLEAR_TOOL_USES: ("type", "trigger", "keep", "clear_at_least", "exclude_tools", "clear_tool_inputs"),
     CLEAR_THINKING: ("type", "keep"),
+    COMPACT: ("type", "trigger", "pause_after_compaction", "instructions"),
 }
 _DEFAULTS = ClearToolUses()
 
@@ -48,7 +52,7 @@ def parse_context_management(body: Mapping[str, Any]) -> tuple[VendorEdit, ...] 
         raise InvalidRequest(f"{FIELD}.edits", "names an edit twice.", "Send each type of edit once.")
     if ClearThinking in kinds[1:]:
         raise InvalidRequest(
-            f"{FIELD}.edits", f"{CLEAR_THINKING} must come first.", f"Put it in front of {CLEAR_TOOL_USES}."
+            f"{FIELD}.edits", f"{CLEAR_THINKING} must come first.", "Put it in front of the other edits."
         )
     return parsed
 
@@ -57,18 +61,28 @@ def _parse_edit(value: object, field: str) -> VendorEdit:
     if not isinstance(value, Mapping):
         raise InvalidRequest(field, f"must be an object with a `type`, not {_named(value)}.")
     kind = value.get("type")
-    if kind == COMPACT:
-        raise InvalidRequest(
-            f"{field}.type",
-            f"{COMPACT} is not available on this server.",
-            f"Use {CLEAR_TOOL_USES}, or give the session a budget with policy `compact` in /v1/chat/completions.",
-        )
     if not isinstance(kind, str) or kind not in _KEYS:
         raise InvalidRequest(
-            f"{field}.type", f"unknown edit {_named(kind)}.", f"Choose {CLEAR_THINKING} or {CLEAR_TOOL_USES}."
+            f"{field}.type",
+            f"unknown edit {_named(kind)}.",
+            f"Choose {CLEAR_THINKING}, {CLEAR_TOOL_USES} or {COMPACT}.",
         )
     edit = check_object(value, field, _KEYS[kind])
+    if kind == COMPACT:
+        return _parse_compact(edit, field)
     return _parse_thinking(edit, field) if kind == CLEAR_THINKING else _parse_tool_uses(edit, field)
+
+
+def _parse_compact(edit: Mapping[str, Any], field: str) -> Compact:
+    trigger, pause, instructions = edit.get("trigger"), edit.get("pause_after_compaction"), edit.get("instructions")
+    trigger_tokens = Compact().trigger_tokens
+    if trigger is not None:
+        trigger_tokens = _measure(trigger, f"{field}.trigger", ("input_tokens",), least=1)[1]
+    if pause is not None and not isinstance(pause, bool):
+        raise InvalidRequest(f"{field}.pause_after_compaction", f"must be true or false, not {_named(pause)}.")
+    if instructions is not None and not isinstance(instructions, str):
+        raise InvalidRequest(f"{field}.instructions", f"must be a text, not {_named(instructions)}.")
+    return Compact(trigger_tokens, bool(pause), (instructions or "").strip())
 
 
 def _parse_thinking(edit: Mapping[str, Any], field: str) -> ClearThinking:

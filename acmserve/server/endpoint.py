@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,22 +30,29 @@ from starlette.responses import JSONResponse, Response
 from vllm.engine.protocol import EngineClient
 from vllm.logger import init_logger
 
+from acmserve.context.compaction_blocks import check_compaction, has_compaction
+from acmserve.context.tokens import count_tokens
+from acmserve.context.vendor_edits import COMPACT, Compact, VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.server.chat import ChatRequest, answer_chat
+from acmserve.server.config import ContextConfig
 from acmserve.server.context_editor import ContextEditor, EditingRequest
 from acmserve.server.context_management import FIELD, parse_context_management
-from acmserve.server.delivery import deliver, deliver_field
+from acmserve.server.delivery import deliver
 from acmserve.server.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.json_body import parse_json
 from acmserve.server.loop_options import parse_loop_options
 from acmserve.server.map_options import parse_map_options
+from acmserve.server.messages_request import extended_signature
 from acmserve.server.opening import open_sessions
 from acmserve.server.params import check_no_loop, parse_session_params
 from acmserve.server.problem import problem_response
 from acmserve.server.routes import router
 from acmserve.server.sessions import Sessions, engine_session_id
+from acmserve.server.summarizer import open_summarizer
+from acmserve.server.template_probe import open_probe
 from acmserve.server.tokenizer import ServedTokenizer
 
 CHAT_PATH = "/v1/chat/completions"
@@ -100,10 +107,13 @@ class SessionEndpoint:
         if engine_client is None or not _has_connector(args):
             return
         vars(engine_client)["generate"] = tap_generate(engine_client.generate, engine_client.model_config.max_model_len)
-        tokenizer = ServedTokenizer(engine_client.renderer.get_tokenizer())
-        state.acm_context_editor = ContextEditor(tokenizer)
+        tokenizer = engine_client.renderer.get_tokenizer()
+        counting = ServedTokenizer(tokenizer)
+        probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
+        config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
+        state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
         if _has_sessions(args):
-            state.acm_sessions = open_sessions(engine_client, state, args)
+            state.acm_sessions = open_sessions(engine_client, state, args, probe)
 
 
 def create() -> SessionEndpoint:
@@ -112,7 +122,10 @@ def create() -> SessionEndpoint:
 
 
 def with_session(core: Endpoint) -> Endpoint:
-    """Wrap one of vLLM's route functions `(request, raw_request)`; its signature stays, FastAPI reads it."""
+    """Wrap one of vLLM's route functions `(request, raw_request)`; its signature, which FastAPI reads, stays.
+
+    Only the requests of /v1/messages may have more than vLLM's own: compaction blocks.
+    """
 
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
@@ -124,11 +137,14 @@ def with_session(core: Endpoint) -> Endpoint:
         try:
             params = parse_session_params(body, raw_request.headers)
             is_edited = path.endswith(EDITED_PATHS) and body.get(FIELD) is not None
+            if path.endswith((MESSAGES_PATH, COUNT_PATH)) and has_compaction(body.get("messages")):
+                check_compaction(body["messages"])
+                is_edited = is_edited or path.endswith(COUNT_PATH)
             if params is None and not is_edited:
                 return await core(*args, **kwargs)
             if params is not None and sessions is not None and path.endswith(CHAT_PATH):
                 own_body = parse_json(await raw_request.body())
-                response = await _answer_chat(sessions, _chat_request(sessions, params, own_body, kwargs), core)
+                response = await answer_chat(sessions, _chat_request(sessions, params, own_body, kwargs), core)
             else:
                 if params is not None:
                     check_no_loop(body)
@@ -140,33 +156,8 @@ def with_session(core: Endpoint) -> Endpoint:
         exchange = CURRENT.get()
         return response if exchange is None else deliver(response, exchange)
 
+    vars(endpoint)["__signature__"] = extended_signature(core)
     return endpoint
-
-
-async def _answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
-    """Answer a chat request of a session; `context_management` counts where nothing else decides what is shown."""
-    edits = parse_context_management(chat.body)
-    if edits is None:
-        return await answer_chat(sessions, chat, core)
-    _check_not_both(sessions, chat)
-    key = (chat.tenant, chat.params.session_id)
-    editor: ContextEditor = chat.raw_request.app.state.acm_context_editor
-    asked = EditingRequest(chat.request, chat.raw_request, chat.body, edits, key)
-    edited_core, told = editor.in_session(asked, core)
-    return deliver_field(await answer_chat(sessions, chat, edited_core), FIELD, told)
-
-
-def _check_not_both(sessions: Sessions, chat: ChatRequest) -> None:
-    """Raise InvalidRequest where context tools or a budget already manage the context."""
-    if chat.loop is not None:
-        raise InvalidRequest(FIELD, "and `acm.tools` cannot both manage the context.", "Send one of the two.")
-    session = sessions.store.open(chat.tenant, chat.params.session_id)
-    if chat.budget is not None or sessions.budgets.of(session.state) is not None:
-        raise InvalidRequest(
-            FIELD,
-            "and a budget cannot both manage the context.",
-            "Remove the budget of the session, or give it the policy `clear_tool_uses` and leave this out.",
-        )
 
 
 async def _answer_edited(
@@ -183,8 +174,20 @@ async def _answer_edited(
     asked = EditingRequest(kwargs["request"], raw_request, body, edits, key)
     path = raw_request.url.path
     if path.endswith(CHAT_PATH):
+        _check_no_compact(edits)
         return await editor.answer_chat(asked, core)
     return await (editor.count_messages if path.endswith(COUNT_PATH) else editor.answer_messages)(asked, core)
+
+
+def _check_no_compact(edits: Sequence[VendorEdit]) -> None:
+    """Raise InvalidRequest for a summary that nobody would keep: OpenAI's protocol has no block for it."""
+    for index, edit in enumerate(edits):
+        if isinstance(edit, Compact):
+            raise InvalidRequest(
+                f"{FIELD}.edits[{index}].type",
+                f"{COMPACT} needs a session here, which keeps the summary.",
+                "Send a `session_id`, or use /v1/messages, where the client keeps it.",
+            )
 
 
 def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
@@ -194,7 +197,20 @@ def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: 
     budget = (body.get("acm") or {}).get("budget")
     wanted = None if budget is None else sessions.budgets.parse(budget, "acm.budget")
     options = parse_map_options((body.get("acm") or {}).get("map"))
-    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted, options)
+    edits = parse_context_management(body)
+    _check_no_pause(edits or ())
+    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits)
+
+
+def _check_no_pause(edits: Sequence[VendorEdit]) -> None:
+    """Raise InvalidRequest for an answer that would end behind its summary: a chat's summary is no part of it."""
+    for index, edit in enumerate(edits):
+        if isinstance(edit, Compact) and edit.pause_after_compaction:
+            raise InvalidRequest(
+                f"{FIELD}.edits[{index}].pause_after_compaction",
+                "has no form in a chat: the session keeps the summary itself, and the answer follows at once.",
+                "Leave it out, or use /v1/messages.",
+            )
 
 
 def _engine_exchange(sessions: Sessions | None, params: SessionParams, body: Any, raw_request: Request) -> Exchange:

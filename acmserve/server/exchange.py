@@ -73,6 +73,7 @@ class Exchange:
     _in_deltas: bool = False
     _sent_at: float = 0.0
     _seconds: float | None = None
+    _is_told: bool = False
 
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
@@ -84,7 +85,7 @@ class Exchange:
         transfer["acm"] = self.params.as_acm()
         extra_args["kv_transfer_params"] = transfer
         sampling_params.extra_args = extra_args
-        self._sent_at, self._seconds = time.monotonic(), None
+        self._sent_at, self._seconds, self._is_told = time.monotonic(), None, False
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
 
     def prepare(self, prompt: Any, num_room: int) -> Any:
@@ -112,7 +113,8 @@ class Exchange:
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
             self.acm = {**transfer["acm"], "session_id": self.session_id, **self.told}
-            if self.on_receipt is not None:
+            if self.on_receipt is not None and not self._is_told:
+                self._is_told = True
                 self.on_receipt(transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
         if self.served is not None:

@@ -30,9 +30,12 @@ from acmserve.context.branch_tool import RETURN
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import append_answer, append_internal, end_turn
+from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
-from acmserve.server.budgets import Beside, Enforced
+from acmserve.server.budgets import Beside
+from acmserve.server.context_management import FIELD
+from acmserve.server.enforcement import Enforced
 from acmserve.server.exchange import CURRENT, Exchange
 from acmserve.server.loop_branch import DEFAULT_SHARE, LoopBranches, fail_open
 from acmserve.server.loop_calls import Call, ContextTools, Operation, call_name, split_calls
@@ -58,6 +61,7 @@ class Turn:
     options: LoopOptions
     params: SessionParams
     turn_map: MapTurn | None = None
+    edits: tuple[VendorEdit, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -109,6 +113,12 @@ class LoopCourse:
         return {"branches": told} if told else {}
 
     @property
+    def edited(self) -> dict[str, Any]:
+        """What the answer carries beside `acm`: the edits in force in the last step; nothing where none were asked."""
+        edited = None if self._enforced is None else self._enforced.edited
+        return {} if edited is None else {FIELD: edited}
+
+    @property
     def _told_budget(self) -> dict[str, Any]:
         """What the last step's budget demanded; nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
@@ -143,7 +153,7 @@ class LoopCourse:
 
     async def _ask(self) -> Response | None:
         must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
-        messages = render(self._under_budget().state)
+        messages = render((await self._enforce()).state)
         shown, wanted = placed(self.turn.turn_map, messages), RETURN if must_return else None
         body = self.request.step(shown, len(self.steps), self.num_calls, wanted)
         try:
@@ -155,11 +165,13 @@ class LoopCourse:
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
-    def _under_budget(self) -> Enforced:
-        """The session's state, what its budget demands taken out and stored."""
+    async def _enforce(self) -> Enforced:
+        """The session's state, what its edits and its budget demand taken out and stored."""
         turn = self.turn
         beside = Beside(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
-        self._enforced = turn.sessions.enforce(turn.session, turn.session.state, beside, turn.params.fidelity)
+        self._enforced = await turn.sessions.enforce(
+            turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
+        )
         if self._enforced.state is not turn.session.state:
             turn.sessions.store.save(turn.session, self._enforced.state)
         return self._enforced

@@ -60,7 +60,7 @@ class ServedMapModel:
         body = _body(question, options.model or self._model, self.num_answer_tokens(options))
         if options.vllm_xargs:
             body["vllm_xargs"] = dict(options.vllm_xargs)
-        return await ask_served(serving, body, f"answer as {question.name}")
+        return (await ask_served(serving, body, f"answer as {question.name}")).text
 
 
 class HttpMapModel:

@@ -11,17 +11,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from starlette.datastructures import State
 from vllm import envs
 from vllm.engine.protocol import EngineClient
-from vllm.logger import init_logger
-from vllm.renderers.chat_utils import load_chat_template
 
 from acmserve.context.archive import Archive
 from acmserve.context.session import Session, SessionLimits
 from acmserve.context.store import SessionStore
-from acmserve.context.tokens import count_tokens
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Budgets
@@ -31,14 +27,12 @@ from acmserve.server.map_opening import open_maps
 from acmserve.server.served import ServedContexts
 from acmserve.server.sessions import Sessions
 from acmserve.server.summarizer import open_summarizer
-from acmserve.server.template_probe import probe_template
+from acmserve.server.template_probe import TemplateProbe
 from acmserve.server.tokenizer import ServedTokenizer
 
-logger = init_logger(f"vllm.{__name__}")
 
-
-def open_sessions(engine_client: EngineClient, state: State, args: Namespace) -> Sessions:
-    """The sessions of this server. Raises AcmError where a setting or the data folder is wrong."""
+def open_sessions(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> Sessions:
+    """The sessions of this server; `probe` is its template's. Raises AcmError for a wrong setting or data folder."""
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
     config = ContextConfig.parse(extra)
     tokenizer = engine_client.renderer.get_tokenizer()
@@ -48,7 +42,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace) ->
         served.drop(*session.key)
 
     counting = ServedTokenizer(tokenizer)
-    budgets = _open_budgets(config, counting, tokenizer, engine_client.model_config.max_model_len, args)
+    budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
     limits = SessionLimits(config.max_sessions, config.max_session_mib * 2**20, config.session_hours * 3600)
     archive = Archive(Path(config.data_dir)) if config.data_dir else None
     store = SessionStore(limits, archive, drop)
@@ -68,26 +62,11 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace) ->
     )
 
 
-def _open_budgets(
-    config: ContextConfig, counting: ServedTokenizer, tokenizer: Any, window: int, args: Namespace
-) -> Budgets:
+def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:
     """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong `--budget`."""
-    budgets = Budgets(counting, window=window)
+    budgets = Budgets(counting, window=window, overheads=probe.overheads, num_base=probe.num_base)
     if config.budget:
         budgets.default = budgets.parse(_budget_value(config.budget), "--budget")
-
-    def render(messages: list[dict[str, Any]]) -> int:
-        template = load_chat_template(args.chat_template)
-        text = tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-        return len(tokenizer.encode(text, add_special_tokens=False))
-
-    try:
-        budgets.overheads, budgets.num_base = probe_template(render, lambda text: count_tokens(counting, text))
-    except (TemplateError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
-        # What templates raise, which are programs. The account learns from the first prompt instead.
-        logger.info("acmserve: the chat template was not measured (%s); budgets begin with a guess", error)
     return budgets
 
 

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
@@ -21,8 +22,17 @@ from acmserve.errors import Unavailable
 from acmserve.server.exchange import CURRENT
 
 
-async def ask_served(serving: Any, body: Mapping[str, Any], what: str) -> str:
-    """The text of the answer to a chat request. `serving` is vLLM's chat handler.
+@dataclass(frozen=True, slots=True)
+class ServedAnswer:
+    """What the served model wrote, and the tokens that it read and wrote for it."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+
+
+async def ask_served(serving: Any, body: Mapping[str, Any], what: str) -> ServedAnswer:
+    """The answer to a chat request. `serving` is vLLM's chat handler.
 
     Raises Unavailable, "the served model wrote no {what}", where there is none.
     """
@@ -34,7 +44,8 @@ async def ask_served(serving: Any, body: Mapping[str, Any], what: str) -> str:
         raise Unavailable(f"the served model wrote no {what}: {error}") from error
     if isinstance(answer, ErrorResponse):
         raise Unavailable(f"the served model wrote no {what}: {answer.error.message}")
-    return answer.choices[0].message.content or ""
+    usage = answer.usage
+    return ServedAnswer(answer.choices[0].message.content or "", usage.prompt_tokens, usage.completion_tokens or 0)
 
 
 async def _in_own_context(serving: Any, request: ChatCompletionRequest) -> ChatCompletionResponse | ErrorResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 from urllib.parse import quote
 
@@ -103,12 +104,19 @@ async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
 async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
-    The id is free then: a later chat request with it begins a new session. Its branches are deleted, too.
+    The id is free then: a later chat request with it begins a new session. Its branches are deleted, too. What
+    `context_management` cleared in /v1/messages under this id is forgotten; such a session has no transcript, but it
+    can be deleted.
     """
-    sessions = caller.sessions
-    async with caller.held(session_id) as session:
-        branches = branches_of(sessions, session)
-        sessions.delete(session)
+    sessions, had_edits = caller.sessions, caller.forget_edits(session_id)
+    branches: Sequence[Session] = ()
+    try:
+        async with caller.held(session_id) as session:
+            branches = branches_of(sessions, session)
+            sessions.delete(session)
+    except NotFound:
+        if not had_edits:
+            raise
     for branch in branches:
         async with sessions.locked(branch):
             if sessions.store.holds(branch):

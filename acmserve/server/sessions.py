@@ -42,9 +42,11 @@ from acmserve.context.toolbox import (
     run_tool,
     with_supplied,
 )
+from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
-from acmserve.server.budgets import Beside, Budgets, Enforced
+from acmserve.server.budgets import Beside, Budgets
+from acmserve.server.enforcement import ConversationSummarizer, Enforced, Enforcement, Evicted
 from acmserve.server.exchange import Exchange
 from acmserve.server.map_turn import MapTurn
 from acmserve.server.map_updates import MapUpdates
@@ -55,8 +57,8 @@ SALT_HEADER = "x-cache-salt"
 MAX_DELETED = 4096
 
 
-class Summarizer(Protocol):
-    """Writes a summary of a text."""
+class Summarizer(ConversationSummarizer, Protocol):
+    """Writes a summary of a text, or of a conversation."""
 
     async def summarize(self, wanted: SummaryWanted) -> str:
         """Raises InvalidRequest where the text is too long, AcmError where the model cannot be reached."""
@@ -104,7 +106,9 @@ class Sessions:
         """The tenant of a request: a digest of its API key and cache salt, "" where it has neither.
 
         The salt may stand in the body (chat) or in the header `X-Cache-Salt`. Keys count only on a server that asks
-        for them: elsewhere every client sends another placeholder.
+        for them: elsewhere every client sends another placeholder. `Authorization` is the only header that such a
+        server takes a key from (vllm/entrypoints/serve/middleware/authenticate.py:31): Anthropic's clients send it
+        when they are given an `auth_token`; their `x-api-key` is answered with 401 before it comes here.
         """
         key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
         salt = cache_salt or headers.get(SALT_HEADER, "")
@@ -170,9 +174,26 @@ class Sessions:
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
 
-    def enforce(self, session: Session, state: SessionState, beside: Beside, fidelity: str | None) -> Enforced:
-        """Bring a state, which goes on from the session's own, under its budget."""
-        return self.budgets.enforce(session, state, beside, can_move=self.can_move(fidelity))
+    async def enforce(
+        self,
+        session: Session,
+        state: SessionState,
+        beside: Beside,
+        fidelity: str | None,
+        edits: Sequence[VendorEdit] | None = None,
+    ) -> Enforced:
+        """Bring a state, which goes on from the session's own, under the edits of its request and under its budget."""
+        return await self._enforcement(session, beside, fidelity).enforce(state, edits)
+
+    async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
+        """Evict down to the low watermark, and store the state; the caller holds the lock. A dry run only plans."""
+        evicted = await self._enforcement(session, Beside(), None).evict(dry_run=dry_run)
+        if not dry_run:
+            self.store.save(session, replace(session.state, shed=evicted.plan.shed))
+        return evicted
+
+    def _enforcement(self, session: Session, beside: Beside, fidelity: str | None) -> Enforcement:
+        return Enforcement(self.budgets, session, beside, self._summarizer, self.can_move(fidelity))
 
     def can_move(self, fidelity: str | None) -> bool:
         """Whether a request of this fidelity moves KV."""

@@ -69,7 +69,7 @@ def _answer(loop: LoopCourse, step: Step, response: JSONResponse) -> JSONRespons
     payload = step.payload | loop.spoken.shared
     payload["choices"] = [{**choice, "message": message, "finish_reason": _finish_reason(loop, step)}]
     payload["usage"] = add_completion_tokens(payload["usage"], loop.num_completion_tokens - step.num_completion_tokens)
-    payload["acm"] = loop.acm
+    payload |= {"acm": loop.acm} | loop.edited
     headers = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
     return JSONResponse(payload, headers=headers, background=response.background)
 
@@ -125,7 +125,7 @@ async def _stream_end_of_step(loop: LoopCourse, step: Step) -> AsyncGenerator[st
         yield _chunk(step, {"tool_calls": calls})
     num_before = loop.num_completion_tokens - step.num_completion_tokens
     choice = {**step.payload["choices"][0], "finish_reason": _finish_reason(loop, step)}
-    end = {**step.payload, "choices": [choice], "acm": loop.acm}
+    end = {**step.payload, "choices": [choice], "acm": loop.acm} | loop.edited
     for chunk in (end, step.usage_chunk):
         if chunk is not None:
             usage = chunk.get("usage")

@@ -198,11 +198,19 @@ def test_a_budget_that_cannot_be_met_says_what_is_in_the_way(policy: str) -> Non
     assert sum(item.num_tokens for item in plan.unmet.protected) == plan.num_after
 
 
-def test_the_policy_compact_is_refused_by_name() -> None:
+def test_a_policy_that_calls_a_model_is_planned_in_two_steps() -> None:
     account = new_account()
-    account.follow(state_of(worked()))
-    with pytest.raises(InvalidRequest, match=r"budget\.policy: compact is not carried out yet"):
+    state = account.follow(state_of(worked()))
+    with pytest.raises(InvalidRequest, match=r"budget\.policy: compact calls a model"):
         account.plan(budget(300, policy="compact"), MEASURED)
+    compaction = account.compaction(200, 20)
+    assert compaction is not None
+    predicted = account.summarized(compaction, None)
+    plan = account.summarized(compaction, "What was found is found .")
+    assert plan.num_after < predicted.num_after <= 200
+    account.carry_out(plan, state)
+    account.check_integrity()
+    assert account.num_tokens == plan.num_after
 
 
 def test_episodes_that_are_gone_are_forgotten_until_the_state_has_them_back() -> None:
@@ -262,3 +270,19 @@ def test_the_growth_of_the_turns_is_measured() -> None:
     assert measured.protected == account.ledger.between(0, 2)
     assert count("a b") == 2
     assert replace(measured, move_rate=5.0).move_rate == 5.0
+
+
+def test_the_pieces_of_evictions_are_measured() -> None:
+    """What one level of an episode freed; a turn is the piece as long as nothing was evicted."""
+    account, wanted = new_account(), budget(500, 300)
+    state = account.follow(state_of(worked(12)))
+    before = account.measure(wanted, 100.0, None)
+    plan = account.plan(wanted, before)
+    account.carry_out(plan, state)
+    measured = account.measure(wanted, 100.0, None)
+    sizes = [step.num_tokens for step in plan.steps]
+    assert before.piece is None
+    assert before.undershoot == before.overshoot
+    assert len(sizes) > 5
+    assert measured.piece == pytest.approx(sum(sizes) / len(sizes))
+    assert measured.undershoot == pytest.approx(sum(size**2 for size in sizes) / sum(sizes) / 2)

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from acmserve.context.compaction import Summary
 from acmserve.context.store import SessionLimits, SessionStore
 from acmserve.context.toolbox import SummaryWanted
 from acmserve.errors import InvalidRequest, Unavailable
@@ -43,10 +44,17 @@ class Words:
 
 
 class FirstSentence:
-    """Summarizes by the first sentence, and says what it was asked for. Counts its work."""
+    """Summarizes by the first sentence. Counts its work, and keeps what conversations it was asked for."""
+
+    max_tokens = 30
 
     def __init__(self) -> None:
         self.num_summaries = 0
+        self.conversations: list[tuple[str, str]] = []
+
+    async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
+        self.conversations.append((text, instructions))
+        return Summary(f"Summary {len(self.conversations)} of {len(text.split())} words.", num_tokens, 6)
 
     async def summarize(self, wanted: SummaryWanted) -> str:
         self.num_summaries += 1
@@ -55,6 +63,11 @@ class FirstSentence:
 
 class OutOfReach:
     """A summary model that is down, and no embedder: what a small installation looks like on a bad day."""
+
+    max_tokens = 30
+
+    async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
+        raise Unavailable("the summary model did not answer: connection refused")
 
     async def summarize(self, wanted: SummaryWanted) -> str:
         raise Unavailable(f"the summary model did not answer for {wanted.fragment_id}: connection refused")

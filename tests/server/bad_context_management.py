@@ -6,6 +6,7 @@ from typing import Any
 
 TOOLS = "clear_tool_uses_20250919"
 THINKING = "clear_thinking_20251015"
+COMPACT = "compact_20260112"
 FIRST = "context_management.edits[0]"
 
 
@@ -17,6 +18,10 @@ def _thinking(keep: Any) -> dict[str, Any]:
     return {"edits": [{"type": THINKING, "keep": keep}]}
 
 
+def _compact(**options: Any) -> dict[str, Any]:
+    return {"edits": [{"type": COMPACT} | options]}
+
+
 BAD_VALUES: list[tuple[Any, str]] = [
     ("clear", "context_management"),
     ([], "context_management"),
@@ -26,7 +31,9 @@ BAD_VALUES: list[tuple[Any, str]] = [
     ({"edits": [{}]}, f"{FIRST}.type"),
     ({"edits": [{"type": 7}]}, f"{FIRST}.type"),
     ({"edits": [{"type": "clear_tool_uses_20240101"}]}, f"{FIRST}.type"),
-    ({"edits": [{"type": "compact_20260112"}]}, f"{FIRST}.type"),
+    ({"edits": [{"type": "compact_20250101"}]}, f"{FIRST}.type"),
+    ({"edits": [{"type": COMPACT}, {"type": COMPACT}]}, "context_management.edits"),
+    ({"edits": [{"type": COMPACT}, {"type": THINKING}]}, "context_management.edits"),
     ({"edits": [{"type": TOOLS}, {"type": TOOLS}]}, "context_management.edits"),
     ({"edits": [{"type": TOOLS}, {"type": THINKING}]}, "context_management.edits"),
     (_tools(keeps=3), f"{FIRST}.keeps"),
@@ -52,4 +59,12 @@ BAD_VALUES: list[tuple[Any, str]] = [
     (_thinking(2), f"{FIRST}.keep"),
     (_thinking({"type": "thinking_turns", "value": 0}), f"{FIRST}.keep.value"),
     (_thinking({"type": "tool_uses", "value": 1}), f"{FIRST}.keep.type"),
+    (_compact(keep=3), f"{FIRST}.keep"),
+    (_compact(trigger=50_000), f"{FIRST}.trigger"),
+    (_compact(trigger={"type": "tool_uses", "value": 3}), f"{FIRST}.trigger.type"),
+    (_compact(trigger={"type": "input_tokens", "value": 0}), f"{FIRST}.trigger.value"),
+    (_compact(trigger={"type": "input_tokens", "value": "50k"}), f"{FIRST}.trigger.value"),
+    (_compact(pause_after_compaction=1), f"{FIRST}.pause_after_compaction"),
+    (_compact(pause_after_compaction="no"), f"{FIRST}.pause_after_compaction"),
+    (_compact(instructions=["be short"]), f"{FIRST}.instructions"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,6 @@ from starlette.testclient import TestClient
 
 from acmserve.context.render import render
 from acmserve.context.state import adopt
-from acmserve.errors import InvalidRequest
 from acmserve.server.budgets import Beside
 from acmserve.server.sessions import Sessions
 from tests.context.annotated import Story
@@ -74,7 +74,8 @@ def test_the_servers_budget_holds_where_a_session_has_none(sessions: Sessions, c
         ({"max_tokens": "many"}, "budget.max_tokens"),
         ({"max_tokens": 99_999_999}, "budget.max_tokens"),
         ({"max_tokens": 10, "low_watermark": 11}, "budget.low_watermark"),
-        ({"policy": "compact"}, "policy"),
+        ({"policy": "compact", "instructions": 3}, "instructions"),
+        ({"policy": "recency", "instructions": "Keep the paths."}, "budget.instructions"),
         ({"policy": "recency", "keep": 2}, "budget.keep"),
         ({"size": 3}, "size"),
     ],
@@ -84,11 +85,6 @@ def test_a_bad_budget_is_refused_by_name(client: TestClient, budget: dict[str, A
     assert error["param"] == param
     assert error["remedy"]
     assert sent(client, "GET", "budget")["source"] is None
-
-
-def test_compact_is_refused_in_a_chat_request_with_the_policies_there_are(sessions: Sessions) -> None:
-    with pytest.raises(InvalidRequest, match=r"not carried out yet\. Choose cwl, pi-cwl, clear_tool_uses, recency"):
-        sessions.budgets.parse({"policy": "compact"}, "acm.budget")
 
 
 def test_a_dry_run_tells_the_plan_and_changes_nothing(client: TestClient) -> None:
@@ -180,7 +176,8 @@ def test_calls_of_delimiter_in_one_step_see_each_other(sessions: Sessions, clien
 def enforce(sessions: Sessions, messages: list[Any], **beside: Any) -> Any:
     """What a chat request does: take the history in, bring it under the budget, store it."""
     session = sessions.store.get("", "s")
-    enforced = sessions.enforce(session, adopt(session.state, messages).state, Beside(**beside), "reuse")
+    state = adopt(session.state, messages).state
+    enforced = asyncio.run(sessions.enforce(session, state, Beside(**beside), "reuse"))
     sessions.store.save(session, enforced.state)
     return enforced
 
@@ -217,9 +214,79 @@ def test_a_state_that_was_not_stored_leaves_no_trace(sessions: Sessions, client:
     """A request that fails keeps the session as it was; the account follows back."""
     sent(client, "PUT", "budget", json=BUDGET)
     session = sessions.store.get("", "s")
-    dropped = sessions.enforce(session, session.state, Beside(), "exact")
+    dropped = asyncio.run(sessions.enforce(session, session.state, Beside(), "exact"))
     assert dropped.state.shed
     account = sessions.budgets.account(session)
     account.check_integrity()
     assert not account.shed
     assert enforce(sessions, MESSAGES).report == dropped.report
+
+
+COMPACT = {"max_tokens": 400, "low_watermark": 200, "policy": "compact", "instructions": "Keep the files ."}
+
+
+def test_compact_plans_without_a_model_and_evicts_with_one(sessions: Sessions, client: TestClient) -> None:
+    sent(client, "PUT", "budget", json=COMPACT)
+    assert sent(client, "GET", "budget")["budget"]["instructions"] == "Keep the files ."
+    summarizer: Any = sessions._summarizer
+    planned = sent(client, "POST", "evict?dry_run=true")
+    assert summarizer.conversations == []
+    assert planned["summary"]["output_tokens"] == summarizer.max_tokens
+    assert planned["tokens_after"] <= planned["target"] == 200
+    done = sent(client, "POST", "evict")
+    [(text, instructions)] = summarizer.conversations
+    assert instructions == "Keep the files ."
+    assert text.startswith("user: Fix it .\n\nassistant calls delimiter")
+    assert done["summary"]["output_tokens"] == 6
+    assert done["tokens_after"] < planned["tokens_after"]
+    assert done["tokens_before"] - done["tokens_after"] == done["evicted"][0]["tokens"]
+    assert done["next_turn"]["exact"]["recomputed_tokens"] > done["next_turn"]["reuse"]["recomputed_tokens"] > 0
+    state = sessions.store.get("", "s").state
+    check_valid([entry.message for entry in state.entries], render(state))
+    again = sent(client, "POST", "evict")
+    assert (again["evicted"], again["summary"]) == ([], None)
+
+
+def test_compact_keeps_requests_under_the_budget_and_says_what_it_cost(sessions: Sessions, client: TestClient) -> None:
+    sent(client, "PUT", "budget", json=COMPACT)
+    first = enforce(sessions, MESSAGES)
+    assert first.report["summary"]["output_tokens"] == 6
+    assert first.report["summary"]["input_tokens"] > 100
+    assert first.report["tokens"] <= 200
+    assert first.report["unmet"] is None
+    assert first.report["evicted"][0]["levels"].keys() == {"summarize"}
+    shown = render(first.state)
+    again = enforce(sessions, [*MESSAGES, {"role": "user", "content": "And ?"}])
+    assert again.report["summary"] is None
+    assert render(again.state)[:-1] == shown
+    more = [*MESSAGES, {"role": "user", "content": "And ?"}, *story()[2:]]
+    enforce(sessions, more)
+    summarizer: Any = sessions._summarizer
+    assert "Summary 1 of " in summarizer.conversations[1][0]
+    sessions.budgets.account(sessions.store.get("", "s")).check_integrity()
+
+
+def test_a_summary_that_cannot_be_had_leaves_all_and_says_why() -> None:
+    sessions = make_sessions(down=True)
+    client = make_client(sessions)
+    client.post(SESSIONS, json={"session_id": "s", "messages": MESSAGES})
+    sent(client, "PUT", "budget", json=COMPACT)
+    enforced = enforce(sessions, MESSAGES)
+    assert "the summary model did not answer" in enforced.report["unmet"]["message"]
+    assert enforced.report["unmet"]["tokens_over"] > 0
+    assert enforced.report["summary"] is None
+    assert render(enforced.state) == MESSAGES
+    assert "did not answer" in sent(client, "POST", "evict", 503)["error"]["message"]
+    assert sent(client, "POST", "evict?dry_run=true")["summary"] is not None
+
+
+def test_a_budget_that_a_summary_cannot_meet_asks_for_none_in_vain(sessions: Sessions, client: TestClient) -> None:
+    sent(client, "PUT", "budget", json=COMPACT | {"max_tokens": 50, "low_watermark": 40})
+    first = enforce(sessions, MESSAGES)
+    assert first.report["summary"] is not None
+    assert first.report["unmet"]["tokens_over"] > 0
+    again = enforce(sessions, [*MESSAGES, {"role": "user", "content": "And ?"}])
+    assert again.report["summary"] is None
+    assert "no longer than a summary" in again.report["unmet"]["message"]
+    summarizer: Any = sessions._summarizer
+    assert len(summarizer.conversations) == 1

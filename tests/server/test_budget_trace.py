@@ -3,105 +3,27 @@ and no prompt exceeds the budget. A scripted model says the calls; the client an
 
 from __future__ import annotations
 
-import json
 import uuid
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 
+from acmserve.context.compaction import HEAD
 from tests.context.valid_chat import orphans
 
-from .conftest import running_server
-from .scripted_server import FLAGS, MODEL, write_model
-from .scripts import log_lines, new_session, tool_call
+from .scripted_server import MODEL
+from .scripts import log_lines, new_session
+from .working_agent import SYSTEM, Agent
 
 BUDGET = {"max_tokens": 3000, "low_watermark": 1800, "policy": "cwl"}
-SYSTEM = "You keep the records of a valley."
-
-
-def client_tool(name: str) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-    return {"type": "function", "function": {"name": name, "description": f"Call {name}.", "parameters": parameters}}
-
-
-def delimit(**arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': 'delimiter', 'arguments': arguments})}\n</tool_call>"
-
-
-TOOLS = [client_tool(name) for name in ("grep", "read", "edit")]
-
-
-@dataclass
-class Agent:
-    """The client: it resends everything, and never hears of episodes or evictions."""
-
-    server: str
-    fidelity: str = "reuse"
-    session: str = field(default_factory=new_session)
-    messages: list[dict[str, Any]] = field(default_factory=lambda: [{"role": "system", "content": SYSTEM}])
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    num_turns: int = 0
-
-    def turn(self, *script: str, **acm: Any) -> dict[str, Any]:
-        """One request; the model says the lines of `script`. Tool calls are answered with lines of a log."""
-        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
-            answer = client.chat.completions.create(
-                model=MODEL,
-                messages=self.messages,  # type: ignore[arg-type]
-                tools=TOOLS,  # type: ignore[arg-type]
-                max_tokens=400,
-                temperature=0,
-                extra_body={
-                    "session_id": self.session,
-                    "acm": {"tools": "cwl", "fidelity": self.fidelity, "budget": BUDGET} | acm,
-                    "vllm_xargs": {"script_id": uuid.uuid4().hex, "script": list(script)},
-                },
-            )
-        message = answer.choices[0].message.model_dump(exclude_none=True)
-        self.messages.append(message)
-        for call in message.get("tool_calls") or ():
-            num_lines = {"grep": 14, "read": 10, "edit": 2}[call["function"]["name"]]
-            content = log_lines(num_lines, first=37 * self.num_turns)
-            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
-        self.num_turns += 1
-        acm_said: dict[str, Any] = answer.model_extra["acm"]  # type: ignore[index]
-        assert not any(operation["is_error"] for step in acm_said["steps"] for operation in step["operations"])
-        self.steps += acm_said["steps"]
-        return acm_said
-
-    def task(self, number: int) -> None:
-        """Three requests: explore, act, say that it is done."""
-        self.messages.append({"role": "user", "content": f"Task {number}: set the gauge of mill {number}."})
-        start = delimit(action="start", name=f"find-{number}", type="expl")
-        self.turn(f"I look for mill {number}.\n{start}", tool_call("grep", path=f"mill-{number}"))
-        end = delimit(action="end", description=f"mill {number} is in line {number * 7}")
-        act = delimit(action="start", name=f"set-{number}", type="act", dependencies=[f"find-{number}"])
-        self.turn(f"{end}\n{act}", tool_call("edit", path=f"mill-{number}"))
-        self.turn(delimit(action="end"), f"Mill {number} is set.")
-
-    def get(self, what: str) -> Any:
-        return httpx.get(f"{self.server}/v1/acm/sessions/{self.session}/{what}").raise_for_status().json()
-
-    @property
-    def evictions(self) -> list[int]:
-        """The steps in front of which something was evicted."""
-        return [index for index, step in enumerate(self.steps) if step["budget"]["evicted_tokens"]]
-
-    def num_new(self, index: int) -> int:
-        """Tokens that a step had and the one before had not, the notes of evicted explorations among them."""
-        step, before = self.steps[index], self.steps[index - 1]
-        num_left = before["receipt"]["prompt_tokens"] - step["budget"]["evicted_tokens"]
-        return int(step["receipt"]["prompt_tokens"] - num_left)
 
 
 @pytest.fixture(scope="module")
 def worked(scripted_server: str) -> Agent:
     """Forty-two requests, about three steps of the model in each."""
-    agent = Agent(scripted_server)
+    agent = Agent(scripted_server, BUDGET)
     for number in range(14):
         agent.task(number)
     return agent
@@ -120,6 +42,17 @@ def test_what_is_counted_is_what_is_served(worked: Agent) -> None:
     errors = [step["receipt"]["prompt_tokens"] - step["budget"]["tokens"] for step in worked.steps[1:]]
     assert max(map(abs, errors)) <= 60, errors
     assert sum(map(abs, errors)) / len(errors) <= 15, errors
+
+
+def test_a_streamed_loop_is_counted_as_well(scripted_server: str) -> None:
+    """The receipt comes with every token of a stream, and counts once."""
+    agent = Agent(scripted_server, BUDGET, stream=True)
+    for number in range(2):
+        agent.task(number)
+    errors = [step["receipt"]["prompt_tokens"] - step["budget"]["tokens"] for step in agent.steps[1:]]
+    assert len(errors) >= 8
+    assert max(map(abs, errors)) <= 60, errors
+    assert not agent.evictions
 
 
 def test_receipts_sum_up(worked: Agent) -> None:
@@ -171,38 +104,6 @@ def test_a_client_that_resends_everything_finds_its_prefix(worked: Agent) -> Non
     assert step["receipt"]["computed_tokens"] <= 48
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("budget")
-    write_model(folder / "model")
-    return folder
-
-
-def test_a_restart_keeps_what_was_evicted(folder: Path) -> None:
-    """From the archive; the account of the session is built anew, and the server's own budget holds."""
-    flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", '{"max_tokens": 2000, "low_watermark": 1400}']
-    with running_server(folder / "model", folder / "first.log", flags) as server:
-        agent = Agent(server, fidelity="exact")
-        for number in range(4):
-            agent.task(number)
-        before = agent.get("context")["messages"]
-    with running_server(folder / "model", folder / "second.log", flags) as server:
-        agent.server = server
-        after = agent.get("context")["messages"]
-        assert [message | {"kv": None} for message in after] == [message | {"kv": None} for message in before]
-        assert agent.get("budget")["source"] == "session"
-        for number in range(4, 8):
-            agent.task(number)
-        httpx.delete(f"{server}/v1/acm/sessions/{agent.session}/budget").raise_for_status()
-        assert agent.get("budget")["source"] == "server"
-        agent.messages.append({"role": "user", "content": "Go on."})
-        said = agent.turn("Gladly.", budget=None)
-    assert said["budget"]["max_tokens"] == 2000
-    assert said["receipt"]["prompt_tokens"] <= 2000
-    assert agent.evictions
-    assert max(step["receipt"]["prompt_tokens"] for step in agent.steps) <= BUDGET["max_tokens"]
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_ordinary_chat_has_a_budget_too(scripted_server: str, stream: bool) -> None:
     """No tools, no annotations: the oldest answers go, the user's questions stay."""
@@ -238,9 +139,46 @@ def test_an_ordinary_chat_has_a_budget_too(scripted_server: str, stream: bool) -
     assert sum(message["role"] == "user" for message in shown) == 10
 
 
+def test_under_compact_a_chat_stays_small_and_replays_its_summary(scripted_server: str) -> None:
+    """The served model writes the summary; the turns behind it find their prefix, and the next one is made of it."""
+    session, history = new_session(), [{"role": "system", "content": SYSTEM}]
+    budget = {"max_tokens": 1400, "low_watermark": 900, "policy": "compact"}
+    said: list[dict[str, Any]] = []
+    with OpenAI(base_url=f"{scripted_server}/v1", api_key="unused", max_retries=0) as client:
+        for number in range(14):
+            history.append({"role": "user", "content": f"What was read on day {number}?"})
+            answer = log_lines(10, first=number * 100)
+            xargs = {"script_id": uuid.uuid4().hex, "script": [answer]}
+            body = {"session_id": session, "acm": {"fidelity": "exact", "budget": budget}, "vllm_xargs": xargs}
+            answered = client.chat.completions.create(
+                model=MODEL,
+                messages=history,  # type: ignore[arg-type]
+                max_tokens=600,
+                extra_body=body,
+            )
+            said.append(answered.model_extra["acm"])  # type: ignore[index]
+            history.append({"role": "assistant", "content": answer})
+    assert max(acm["receipt"]["prompt_tokens"] for acm in said) <= 1400
+    assert all(acm["budget"]["unmet"] is None for acm in said)
+    summaries = [index for index, acm in enumerate(said) if acm["budget"]["summary"] is not None]
+    assert len(summaries) >= 2
+    for index in summaries:
+        cost = said[index]["budget"]["summary"]
+        assert cost["input_tokens"] > 300
+        assert 0 < cost["output_tokens"] <= 8
+        assert said[index]["budget"]["evicted_tokens"] > 300
+    replays = [index for index in range(1, 14) if index not in summaries]
+    for index in replays:
+        assert said[index]["receipt"]["kept_tokens"] >= said[index - 1]["receipt"]["prompt_tokens"] - 1
+    url = f"{scripted_server}/v1/acm/sessions/{session}/context"
+    shown = [message["message"] for message in httpx.get(url).json()["messages"] if message["message"]]
+    assert sum(message["role"] == "user" for message in shown) == 14
+    assert [m["content"] for m in shown if HEAD in m["content"]] == [f"{HEAD}\nNoted."]
+
+
 @pytest.mark.parametrize(
     ("budget", "param"),
-    [("lots", "acm.budget.max_tokens"), ({"policy": "compact"}, "acm.budget.policy"), ({"max": 3}, "acm.budget.max")],
+    [("lots", "acm.budget.max_tokens"), ({"policy": "lru"}, "acm.budget.policy"), ({"max": 3}, "acm.budget.max")],
 )
 def test_a_bad_budget_is_refused_by_name(scripted_server: str, budget: Any, param: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "session_id": new_session()}

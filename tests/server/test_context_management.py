@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from acmserve.context.policies import ClearToolUses
-from acmserve.context.vendor_edits import ClearThinking
+from acmserve.context.vendor_edits import ClearThinking, Compact
 from acmserve.errors import InvalidRequest
 from acmserve.server.context_management import parse_context_management
 
-from .bad_context_management import BAD_VALUES, THINKING, TOOLS
+from .bad_context_management import BAD_VALUES, COMPACT, THINKING, TOOLS
 
 
 def parse(*edits: Any) -> Any:
@@ -19,7 +19,8 @@ def parse(*edits: Any) -> Any:
 
 
 def test_the_vendors_defaults() -> None:
-    assert parse({"type": THINKING}, {"type": TOOLS}) == (ClearThinking(1), ClearToolUses(100_000, None, 3))
+    defaults = (ClearThinking(1), ClearToolUses(100_000, None, 3), Compact(150_000, False, ""))
+    assert parse({"type": THINKING}, {"type": TOOLS}, {"type": COMPACT}) == defaults
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,15 @@ def test_tool_inputs_of_all_tools_or_of_those_named() -> None:
 )
 def test_keep_of_thinking(keep: Any, expected: int | None) -> None:
     assert parse({"type": THINKING, "keep": keep}) == (ClearThinking(expected),)
+
+
+def test_every_parameter_of_compact() -> None:
+    trigger = {"type": "input_tokens", "value": 3000}
+    edit = {"type": COMPACT, "trigger": trigger, "pause_after_compaction": True, "instructions": " Only names.\n"}
+    assert parse(edit, {"type": TOOLS}) == (Compact(3000, True, "Only names."), ClearToolUses())
+    nulls = dict.fromkeys(("trigger", "pause_after_compaction", "instructions"))
+    assert parse({"type": COMPACT} | nulls) == (Compact(),)
+    assert parse({"type": COMPACT, "instructions": " "}) == (Compact(),)
 
 
 @pytest.mark.parametrize(("value", "field"), BAD_VALUES)

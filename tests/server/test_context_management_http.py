@@ -201,7 +201,7 @@ def test_count_tokens_tells_both_counts(claude: anthropic.Anthropic) -> None:
         (tool_uses(0), "context_management.edits[0].trigger.value"),
         ({"edits": [{"type": TOOL_USES, "keep": 3}]}, "context_management.edits[0].keep"),
         ({"edits": [{"type": "clear_everything"}]}, "clear_everything"),
-        ({"edits": [{"type": "compact_20260112"}]}, "compact_20260112"),
+        ({"edits": [{"type": "compact_20260112", "trigger": 50_000}]}, "context_management.edits[0].trigger"),
     ],
 )
 def test_bad_values_come_in_the_vendors_shape(claude: anthropic.Anthropic, context_management: Any, named: str) -> None:

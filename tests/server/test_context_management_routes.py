@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from starlette.testclient import TestClient
-from vllm.config import KVTransferConfig
-from vllm.entrypoints.anthropic.api_router import attach_router as attach_anthropic_routes
-from vllm.entrypoints.anthropic.protocol import (
-    AnthropicContextManagement,
-    AnthropicCountTokensResponse,
-    AnthropicMessagesResponse,
-)
-from vllm.entrypoints.generate.api_router import register_generate_api_routers
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse, UsageInfo
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
-from acmserve.engine.config import CONNECTOR_NAME
-from acmserve.server.context_editor import ContextEditor
-from acmserve.server.endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH, create
+from acmserve.server.endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
 
-from .acm_app import Words, make_sessions
+from .acm_app import FirstSentence
 from .bad_context_management import BAD_VALUES, THINKING, TOOLS
 from .block_story import PLACEHOLDER, Blocks, cleared_ids
+from .vendor_app import EVENTS, MAX_SESSIONS, Handler, make_editor, vendor_client
 
-MAX_SESSIONS = 3
 CLEAR_NOW: dict[str, Any] = {"edits": [{"type": TOOLS, "trigger": {"type": "tool_uses", "value": 3}}]}
 CLEAR_LATE: dict[str, Any] = {"edits": [{"type": TOOLS}]}
-DELTA = {"type": "content_block_delta", "delta": {"text": '"type":"message_delta"'}}
-END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
-EVENTS = [f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n" for event in (DELTA, END)]
-
-
-class Handler:
-    """Stands in for vLLM's handlers of both protocols; `counted` has also what is counted to measure the template."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[dict[str, Any]]] = []
-        self.counted: list[list[dict[str, Any]]] = []
-        self.can_count = True
-        self.error: ErrorResponse | None = None
-
-    async def create_messages(self, request: Any, raw_request: Any) -> Any:
-        self.seen.append(_dumped(request))
-        if self.error is not None:
-            return self.error
-        return self._stream() if request.stream else AnthropicMessagesResponse(id="m", content=[], model="m")
-
-    async def _stream(self) -> AsyncIterator[str]:
-        for event in EVENTS:
-            yield event
-
-    async def count_tokens(self, request: Any, raw_request: Any) -> AnthropicCountTokensResponse | ErrorResponse:
-        self.counted.append(_dumped(request))
-        if not self.can_count:
-            return ErrorResponse(error=ErrorInfo(message="no tools in the template", type="BadRequestError", code=400))
-        num_tokens = len(json.dumps(self.counted[-1]).split())
-        return AnthropicCountTokensResponse(
-            input_tokens=num_tokens, context_management=AnthropicContextManagement(original_input_tokens=num_tokens)
-        )
-
-    async def create_chat_completion(self, request: Any, raw_request: Any) -> ChatCompletionResponse:
-        self.seen.append(list(request.messages))
-        return ChatCompletionResponse(id="c", created=1, model="m", choices=[], usage=UsageInfo())
-
-
-def _dumped(request: Any) -> list[dict[str, Any]]:
-    return [message.model_dump(exclude_none=True) for message in request.messages]
 
 
 @pytest.fixture
@@ -81,19 +27,7 @@ def handler() -> Handler:
 
 @pytest.fixture
 def client(handler: Handler) -> TestClient:
-    app = FastAPI()
-    app.state.args = Namespace(
-        kv_transfer_config=KVTransferConfig(kv_connector=CONNECTOR_NAME, kv_role="kv_both"), api_server_count=1
-    )
-    app.state.openai_serving_chat = app.state.anthropic_serving_messages = handler
-    register_generate_api_routers(app)
-    if not any(getattr(route, "path", "") == MESSAGES_PATH for route in app.routes):
-        attach_anthropic_routes(app)
-    create().attach_router(app)
-    app.state.acm_sessions = make_sessions()
-    app.state.acm_context_editor = ContextEditor(Words(), MAX_SESSIONS)
-    app.router.routes.reverse()
-    return TestClient(app)
+    return vendor_client(handler, make_editor(FirstSentence()))
 
 
 def reads(num: int) -> Blocks:
@@ -162,6 +96,16 @@ def test_a_refused_request_is_not_remembered(client: TestClient, handler: Handle
     assert cleared_ids(handler.seen[1]) == []
 
 
+def test_a_deleted_session_is_forgotten(client: TestClient, handler: Handler) -> None:
+    client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_NOW, session_id="s"))
+    client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_NOW, session_id="s"), headers={"X-Cache-Salt": "mine"})
+    deleted = [client.delete("/v1/acm/sessions/s").status_code for _ in range(2)]
+    assert deleted == [204, 404]
+    client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_LATE, session_id="s"))
+    client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_LATE, session_id="s"), headers={"X-Cache-Salt": "mine"})
+    assert [cleared_ids(seen) for seen in handler.seen[2:]] == [[], ["toolu_1", "toolu_2"]]
+
+
 def test_the_session_used_longest_ago_is_forgotten(client: TestClient, handler: Handler) -> None:
     for session in ("s0", "s1", "s2", "s0", "s3"):
         client.post(MESSAGES_PATH, json=body(reads(4), CLEAR_NOW, session_id=session))
@@ -198,7 +142,7 @@ def test_the_template_is_measured_once_for_each_set_of_tools(client: TestClient,
     tools = [{"name": "read", "input_schema": {"type": "object"}}]
     for asked in ({}, {}, {"tools": tools}, {"tools": tools}):
         client.post(MESSAGES_PATH, json=body(reads(1), CLEAR_NOW, **asked))
-    assert len(handler.counted) == 3 + 2
+    assert len(handler.counted) == 2
 
 
 def test_a_template_that_cannot_be_measured_is_estimated(client: TestClient, handler: Handler) -> None:
@@ -227,28 +171,6 @@ def test_chat_completions_without_a_session(client: TestClient, handler: Handler
     assert answer["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 2
 
 
-def test_chat_completions_in_a_session(client: TestClient, handler: Handler) -> None:
-    messages = chat_reads(5)
-    asked = {"model": "m", "messages": messages, "context_management": CLEAR_NOW, "session_id": "s"}
-    client.post(CHAT_PATH, json=asked)
-    messages.append({"role": "user", "content": "And now ?"})
-    later = client.post(CHAT_PATH, json=asked | {"context_management": CLEAR_LATE}).json()
-    assert [cleared_results(seen) for seen in handler.seen] == [[True, True, False, False, False]] * 2
-    assert later["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 2
-    client.post(CHAT_PATH, json=asked | {"context_management": None})
-    assert cleared_results(handler.seen[2]) == [False] * 5
-
-
-@pytest.mark.parametrize("acm", [{"tools": "sculptor"}, {"budget": {"max_tokens": 1000}}])
-def test_only_one_manages_the_context(client: TestClient, handler: Handler, acm: dict[str, Any]) -> None:
-    asked = {"model": "m", "messages": chat_reads(5), "context_management": CLEAR_NOW, "session_id": "s", "acm": acm}
-    refused = client.post(CHAT_PATH, json=asked)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "context_management"
-    assert refused.json()["error"]["remedy"]
-    assert handler.seen == []
-
-
 @pytest.mark.parametrize(("value", "field"), BAD_VALUES)
 def test_bad_values_come_in_the_vendors_shape(client: TestClient, handler: Handler, value: Any, field: str) -> None:
     for path in (MESSAGES_PATH, COUNT_PATH):
@@ -262,12 +184,6 @@ def test_bad_values_come_in_the_vendors_shape(client: TestClient, handler: Handl
     assert ours["error"]["type"] == "BadRequestError"
     assert ours["error"]["param"] == field
     assert handler.seen == []
-
-
-def test_compact_is_refused_by_name_with_a_remedy(client: TestClient) -> None:
-    refused = client.post(MESSAGES_PATH, json=body(reads(1), {"edits": [{"type": "compact_20260112"}]})).json()
-    assert "compact_20260112" in refused["error"]["message"]
-    assert TOOLS in refused["error"]["message"]
 
 
 def test_text_that_is_no_unicode_is_refused(client: TestClient) -> None:

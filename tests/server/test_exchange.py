@@ -132,3 +132,18 @@ def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
     assert len(sent["prompt_token_ids"]) < len(prompt)
     with pytest.raises(InvalidRequest, match="'head' needs a prompt of text alone"):
         exchange.prepare({"type": "multimodal", "prompt_token_ids": prompt}, 10_000)
+
+
+def test_whoever_waits_for_the_receipt_is_told_once_a_request() -> None:
+    """The engine says it with every output of a stream; a tool loop of /v1/responses passes the engine again."""
+    told: list[tuple[int, float]] = []
+    exchange = Exchange(
+        SessionParams("s"), on_receipt=lambda receipt, seconds: told.append((receipt["prompt_tokens"], seconds))
+    )
+    for num_tokens in (7, 9):
+        exchange.send(SamplingParams())
+        for number in range(3):
+            acm = {"session_id": "s", "receipt": {"prompt_tokens": num_tokens}}
+            exchange.receive(Output("", number == 2, {"acm": acm}))
+    assert [num_tokens for num_tokens, _ in told] == [7, 9]
+    assert all(seconds >= 0 for _, seconds in told)

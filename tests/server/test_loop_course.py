@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.exceptions import VLLMValidationError
 
+from acmserve.context.compaction import Summary
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import Origin, adopt
@@ -49,7 +50,12 @@ class Words:
 
 
 class NoSummarizer:
+    max_tokens = 64
+
     async def summarize(self, wanted: SummaryWanted) -> str:
+        raise Unavailable("the server for summaries cannot be reached")
+
+    async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
         raise Unavailable("the server for summaries cannot be reached")
 
 

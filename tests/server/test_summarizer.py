@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import State
 
+from acmserve.context.compaction import Summary
 from acmserve.context.toolbox import SummaryWanted
 from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.server import summarizer
@@ -72,3 +73,34 @@ def test_the_served_models_window_is_checked_before_it_is_asked() -> None:
 def test_a_served_model_that_cannot_chat_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="cannot chat"):
         summarize(ContextConfig(), State({"openai_serving_chat": None}))
+
+
+def test_a_conversation_is_summarized_with_its_instructions_and_the_tokens_are_told() -> None:
+    asked: list[Any] = []
+    usage: dict[str, Any] = {"usage": {"prompt_tokens": 70, "completion_tokens": 9}}
+
+    def answer(path: str, body: Any, key: str | None) -> Answer:
+        asked.append(body["messages"][0]["content"])
+        return 200, {"choices": [{"message": {"content": "It burned."}}]} | (usage if len(asked) == 1 else {})
+
+    async def both(config: ContextConfig) -> list[Any]:
+        made = open_summarizer(config, State())
+        told = await made.summarize_conversation("user: {Why}?", 4, "Keep the mill.")
+        return [told, await made.summarize_conversation("user: Why?", 4)]
+
+    with openai_server(answer) as url:
+        first, second = asyncio.run(both(ContextConfig(summary_url=url, summary_model="big", max_summary_tokens=50)))
+    assert first == Summary("It burned.", 70, 9)
+    assert second == Summary("It burned.", None, None)
+    assert "user: {Why}?" in asked[0]
+    assert "Keep the mill." in asked[0]
+    assert "what was decided" not in asked[0]
+    assert "what was decided" in asked[1]
+    assert "30 words" in asked[0]
+
+
+def test_a_conversation_that_is_too_long_for_the_served_model_is_named() -> None:
+    state = State({"openai_serving_chat": SimpleNamespace(model_config=SimpleNamespace(max_model_len=1_500))})
+    asking = open_summarizer(ContextConfig(), state).summarize_conversation("word", 1_234)
+    with pytest.raises(InvalidRequest, match=r"the 1,234 tokens to summarize are too many: .* reads at most 1,044\."):
+        asyncio.run(asking)

@@ -1,0 +1,59 @@
+"""A streamed chat request with the server's tool loop, as a client reads it that measures: what came, and when."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+_SECONDS = 900.0
+
+
+@dataclass(slots=True)
+class Reply:
+    """`message` is what the client keeps. `steps` are the completions, each with the receipt of its prompt.
+
+    `seconds` to the first token of each completion: from the request, or from the last thing that was carried out.
+    """
+
+    message: dict[str, Any] = field(default_factory=lambda: {"role": "assistant", "content": ""})
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def stream_chat(url: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
+    """The chunks of an answer, each with the time it came at. Raises RuntimeError with the server's words."""
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=_SECONDS) as response:
+        if response.status_code != 200:
+            raise RuntimeError(f"HTTP {response.status_code}: {response.read().decode()[:500]}")
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line[6:])
+                if "error" in chunk:
+                    raise RuntimeError(f"the stream failed: {chunk['error']}")
+                yield chunk, time.monotonic()
+
+
+def ask(url: str, body: dict[str, Any]) -> Reply:
+    """Put the chunks of an answer together. A completion that shows nothing has the time of its end."""
+    reply = Reply()
+    since, first = time.monotonic(), None
+    for chunk, now in stream_chat(url, body | {"stream": True}):
+        acm = chunk.get("acm") or {}
+        delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
+        if first is None and (delta.get("content") or delta.get("tool_calls")):
+            first = now
+        reply.message["content"] += delta.get("content") or ""
+        for call in delta.get("tool_calls") or ():
+            reply.message.setdefault("tool_calls", []).append({k: v for k, v in call.items() if k != "index"})
+        if acm.get("event") == "receipt":
+            reply.seconds.append((now if first is None else first) - since)
+            since, first = now, None
+        elif acm.get("event") == "tool":
+            since, first = now, None
+        reply.steps = acm.get("steps", reply.steps)
+    return reply
