@@ -17,21 +17,22 @@ from .scripted_server import MODEL
 from .scripts import log_lines, new_session
 from .working_agent import SYSTEM, Agent
 
-BUDGET = {"max_tokens": 3000, "low_watermark": 1800, "policy": "cwl"}
+BUDGET = {"max_tokens": 2600, "low_watermark": 1700, "policy": "cwl"}
+NUM_TASKS = 9
 
 
 @pytest.fixture(scope="module")
 def worked(scripted_server: str) -> Agent:
-    """Forty-two requests, about three steps of the model in each."""
+    """Twenty-seven requests, about three steps of the model in each."""
     agent = Agent(scripted_server, BUDGET)
-    for number in range(14):
+    for number in range(NUM_TASKS):
         agent.task(number)
     return agent
 
 
 def test_no_prompt_exceeds_the_budget(worked: Agent) -> None:
     prompts = [step["receipt"]["prompt_tokens"] for step in worked.steps]
-    assert worked.num_turns == 42
+    assert worked.num_turns == 3 * NUM_TASKS
     assert max(prompts) <= BUDGET["max_tokens"]
     assert len(worked.evictions) >= 2
     assert all(step["budget"]["unmet"] is None for step in worked.steps)
@@ -90,10 +91,10 @@ def test_nothing_is_orphaned_and_descriptions_stay(worked: Agent) -> None:
 
 def test_episodes_are_listed_with_what_is_left(worked: Agent) -> None:
     episodes = {episode["name"]: episode for episode in worked.get("episodes")["data"]}
-    assert {f"find-{n}" for n in range(14)} | {f"set-{n}" for n in range(14)} <= episodes.keys()
+    assert {f"find-{n}" for n in range(NUM_TASKS)} | {f"set-{n}" for n in range(NUM_TASKS)} <= episodes.keys()
     assert episodes["find-0"]["state"] == episodes["set-0"]["state"] == "evicted"
-    assert episodes["find-13"]["state"] == "ended"
-    assert episodes["set-13"]["depends_on"] == ["find-13"]
+    assert episodes[f"find-{NUM_TASKS - 1}"]["state"] == "ended"
+    assert episodes[f"set-{NUM_TASKS - 1}"]["depends_on"] == [f"find-{NUM_TASKS - 1}"]
 
 
 def test_a_client_that_resends_everything_finds_its_prefix(worked: Agent) -> None:
@@ -108,12 +109,12 @@ def test_a_client_that_resends_everything_finds_its_prefix(worked: Agent) -> Non
 def test_an_ordinary_chat_has_a_budget_too(scripted_server: str, stream: bool) -> None:
     """No tools, no annotations: the oldest answers go, the user's questions stay."""
     session, history = new_session(), [{"role": "system", "content": SYSTEM}]
-    budget = {"max_tokens": 1500, "low_watermark": 1000, "policy": "recency"}
+    budget = {"max_tokens": 900, "low_watermark": 600, "policy": "recency"}
     said = []
     with OpenAI(base_url=f"{scripted_server}/v1", api_key="unused", max_retries=0) as client:
         for number in range(10):
             history.append({"role": "user", "content": f"What was read on day {number}?"})
-            answer = log_lines(14, first=number * 100)
+            answer = log_lines(7, first=number * 100)
             xargs = {"script_id": uuid.uuid4().hex, "script": [answer]}
             body = {"session_id": session, "acm": {"fidelity": "reuse", "budget": budget}, "vllm_xargs": xargs}
             arguments: dict[str, Any] = {"model": MODEL, "messages": history, "max_tokens": 600, "extra_body": body}
@@ -126,7 +127,7 @@ def test_an_ordinary_chat_has_a_budget_too(scripted_server: str, stream: bool) -
                 said.append(client.chat.completions.create(**arguments).model_extra["acm"])
             history.append({"role": "assistant", "content": answer})
     assert len(said) == 10
-    assert max(acm["receipt"]["prompt_tokens"] for acm in said) <= 1500
+    assert max(acm["receipt"]["prompt_tokens"] for acm in said) <= 900
     evictions = [index for index, acm in enumerate(said) if acm["budget"]["evicted_tokens"]]
     assert len(evictions) >= 2
     for index in evictions:
