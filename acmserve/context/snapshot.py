@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from acmserve.context.ahead_options import AheadOptions, parse_ahead
 from acmserve.context.budget import Budget, parse_budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Place
@@ -141,10 +142,12 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget and what it took out, as one JSON object, or none where there is neither."""
-    if not state.shed and state.budget is None:
+    """The budget and what it took out, as one JSON object, or none where there is neither; and what is done ahead."""
+    if not state.shed and state.budget is None and state.ahead is None:
         return []
-    return [{"shed": shed_value(state.shed), "budget": None if state.budget is None else state.budget.as_dict()}]
+    ahead = {} if state.ahead is None else {"ahead": state.ahead.as_dict()}
+    budget = None if state.budget is None else state.budget.as_dict()
+    return [{"shed": shed_value(state.shed), "budget": budget} | ahead]
 
 
 def hit_value(hit: SearchHit) -> list[Any]:
@@ -178,7 +181,7 @@ def state_from(value: Any, where: str) -> SessionState:
         key = bytes.fromhex(_field(value, "digest_key", str))
         if not 0 < len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"digest_key has {len(key)} bytes")
-        shed, budget = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
+        shed, budget, ahead = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
         state = SessionState(
             entries=tuple(_entry(item) for item in _field(value, "entries", list)),
             fragments=tuple(_fragment(item) for item in _field(value, "fragments", list)),
@@ -188,6 +191,7 @@ def state_from(value: Any, where: str) -> SessionState:
             digest_key=key,
             shed=shed,
             budget=budget,
+            ahead=ahead,
         )
         state.check_integrity()
     except (ValueError, TypeError, IntegrityError) as error:
@@ -195,14 +199,15 @@ def state_from(value: Any, where: str) -> SessionState:
     return state
 
 
-def _limits(rows: Sequence[Any]) -> tuple[Shed, Budget | None]:
+def _limits(rows: Sequence[Any]) -> tuple[Shed, Budget | None, AheadOptions | None]:
     if not rows:
-        return EMPTY, None
+        return EMPTY, None, None
     [row] = rows
     budget = _field(row, "budget", dict, type(None))
     if budget is not None:
         budget = parse_budget(budget, _is(budget.get("max_tokens"), "max_tokens", int))
-    return shed_from(_field(row, "shed", dict)), budget
+    ahead = parse_ahead(_is(row["ahead"], "ahead", dict)) if "ahead" in row else None
+    return shed_from(_field(row, "shed", dict)), budget, ahead
 
 
 def damaged(where: str, error: Exception) -> AcmError:

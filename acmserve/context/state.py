@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import compress, pairwise
 
+from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.budget import Budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
 from acmserve.context.message import Message, Place, digest_message, text_at
@@ -72,7 +73,7 @@ class SearchHit:
 class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
-    `shed` is what an eviction took out, by entry; `budget` is the session's own, None where it has none.
+    `shed` is what an eviction took out, by entry; `budget` and `ahead` are the session's own, None where it has none.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -83,6 +84,7 @@ class SessionState:
     digest_key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     shed: Shed = EMPTY
     budget: Budget | None = None
+    ahead: AheadOptions | None = None
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
         """The fragment of that id; raises `NotFound` naming those that exist."""

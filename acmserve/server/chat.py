@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
+from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.budget import Budget
 from acmserve.context.message import Message
 from acmserve.context.render import render
@@ -34,6 +35,7 @@ from acmserve.context.shed import Shed
 from acmserve.context.state import Origin, SessionState, adopt, append_answer, end_turn
 from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
+from acmserve.server.background import frame_of
 from acmserve.server.budgets import Beside, set_budget
 from acmserve.server.context_management import FIELD
 from acmserve.server.delivery import deliver_field
@@ -61,12 +63,14 @@ class ChatRequest:
     loop: LoopOptions | None
     budget: Budget | None = None
     edits: tuple[VendorEdit, ...] | None = None
+    ahead: AheadOptions | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
     is_new = not sessions.store.has(chat.tenant, chat.params.session_id)
     session = sessions.store.open(chat.tenant, chat.params.session_id)
+    sessions.ahead.begin_turn(session)
     answer = _answer_once if chat.loop is None else _answer_in_loop
     answered = False
     try:
@@ -100,8 +104,10 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
 
 
 def _taken_in(state: SessionState, chat: ChatRequest) -> SessionState:
-    """The session's state with the history and the budget of a request."""
+    """The session's state with the history, the budget and the `ahead` of a request."""
     adopted = adopt(state, chat.body["messages"]).state
+    if chat.ahead is not None and adopted.ahead != chat.ahead:
+        adopted = replace(adopted, ahead=chat.ahead)
     return adopted if chat.budget is None else set_budget(adopted, chat.budget)
 
 
@@ -145,6 +151,8 @@ class _Recording:
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
+        chat = self.chat
+        self.sessions.ahead.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
 
     @property
     def _is_stale(self) -> bool:

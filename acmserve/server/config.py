@@ -8,10 +8,12 @@ One door for both, so a plain vLLM server takes the same settings. The engine do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from acmserve.context.ahead_options import AheadOptions, parse_ahead
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 
@@ -25,7 +27,8 @@ class ContextConfig:
     model (or LoRA adapter) that writes summaries ("": the one of the request); `summary_url` an OpenAI-compatible
     server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
     followed by `#model`, or `model2vec:FOLDER`. `budget` is that of every session which has none of its own: tokens
-    ("80k", "50%"), or a JSON object like `acm.budget`; "": none.
+    ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `ahead`, a mode or a JSON object like `acm.ahead`, is
+    that of every session without one; "": off.
     """
 
     data_dir: str = ""
@@ -38,6 +41,7 @@ class ContextConfig:
     summary_url: str = ""
     embedder: str = ""
     budget: str = ""
+    ahead: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -59,3 +63,18 @@ class ContextConfig:
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             values[key] = value
         return cls(**values)
+
+    @property
+    def ahead_options(self) -> AheadOptions | None:
+        """What `ahead` writes, None where it is not given. Raises `InvalidRequest`."""
+        return parse_ahead(flag_value(self.ahead, "--ahead"), "--ahead") if self.ahead else None
+
+
+def flag_value(text: str, flag: str) -> object:
+    """A flag as JSON where it is an object, else its text. Raises `InvalidRequest`."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(flag, f"is no JSON object: {error}.") from None

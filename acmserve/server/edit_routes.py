@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 
 from acmserve.context.batch import Edit, EditKind
@@ -31,8 +33,9 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     sessions = caller.sessions
     async with caller.held(session_id) as session:
         before = session.state
-        batch = [_edit(edit) for edit in wanted.edits]
+        batch = batch_of(wanted.edits)
         outcome = await sessions.edit(session, batch, wanted.fidelity)
+        sessions.ahead.note_edit(session)
     cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
     return EditsAnswer(
         edits=[
@@ -51,6 +54,14 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     )
 
 
-def _edit(wanted: EditRequest) -> Edit:
-    messages = None if wanted.messages is None else (wanted.messages.start, wanted.messages.end)
-    return Edit(EditKind(wanted.op), wanted.fragment_id, messages, wanted.focus)
+def batch_of(edits: Sequence[EditRequest]) -> list[Edit]:
+    """Edits as the context layer takes them."""
+    return [
+        Edit(
+            EditKind(wanted.op),
+            wanted.fragment_id,
+            None if wanted.messages is None else (wanted.messages.start, wanted.messages.end),
+            wanted.focus,
+        )
+        for wanted in edits
+    ]

@@ -53,7 +53,8 @@ class Exchange:
 
     `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
     the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
-    and the seconds to the first token; what `told` holds joins `acm`. `finished` turns true with the last output,
+    and the seconds to the first token; what `told` holds joins `acm`. A background request does not `remember` in
+    `served` what it was, and may be cut by `num_cut` tokens at its end. `finished` turns true with the last output,
     before vLLM renders it: the rendering that follows is the answer's end.
     """
 
@@ -63,6 +64,8 @@ class Exchange:
     messages: Sequence[Message] = ()
     on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
+    remembers: bool = True
+    num_cut: int = 0
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
@@ -71,6 +74,7 @@ class Exchange:
     _in_deltas: bool = False
     _sent_at: float = 0.0
     _seconds: float | None = None
+    _is_told: bool = False
 
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
@@ -82,7 +86,7 @@ class Exchange:
         transfer["acm"] = self.params.as_acm()
         extra_args["kv_transfer_params"] = transfer
         sampling_params.extra_args = extra_args
-        self._sent_at, self._seconds = time.monotonic(), None
+        self._sent_at, self._seconds, self._is_told = time.monotonic(), None, False
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
 
     def prepare(self, prompt: Any, num_room: int) -> Any:
@@ -90,6 +94,8 @@ class Exchange:
         if self.served is None or not isinstance(prompt, dict) or prompt.get("type") != "token":
             return prompt
         self._prompt = self.served.splice(prompt["prompt_token_ids"], num_room)
+        if self.num_cut:
+            self._prompt = self._prompt[: max(1, len(self._prompt) - self.num_cut)]
         return {**prompt, "prompt_token_ids": self._prompt}
 
     def receive(self, output: EngineOutput) -> None:
@@ -103,10 +109,11 @@ class Exchange:
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
             self.acm = {**transfer["acm"], "session_id": self.session_id, **self.told}
-            if self.on_receipt is not None:
+            if self.on_receipt is not None and not self._is_told:
+                self._is_told = True
                 self.on_receipt(transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
-        if self.served is not None:
+        if self.served is not None and self.remembers:
             self._remember(output, self.served)
         if self.finished and self.acm is None:
             logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)

@@ -36,6 +36,8 @@ OPERATIONS = {
     "acm_delete_budget",
     "acm_evict",
     "acm_list_episodes",
+    "acm_prepare_edits",
+    "acm_get_preparation",
 }
 
 
