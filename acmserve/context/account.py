@@ -29,11 +29,13 @@ from acmserve.context.budget import Budget
 from acmserve.context.compaction import Compaction, plan_compaction, predicted_plan, summary_plan
 from acmserve.context.delimiter import Scope
 from acmserve.context.episode_graph import EpisodeGraph
-from acmserve.context.eviction import EvictionOptions, plan_eviction, without_active
+from acmserve.context.eviction import without_active
 from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.ledger import TokenLedger
 from acmserve.context.message import Message
-from acmserve.context.policies import ClearToolUses, only_cleared, plan_clear_tool_uses, plan_recency
+from acmserve.context.outlook import Outlook
+from acmserve.context.policies import only_cleared
+from acmserve.context.policy_plan import plan_policy
 from acmserve.context.protected import is_evicted
 from acmserve.context.render import render_whole
 from acmserve.context.shed import EMPTY, Shed
@@ -42,7 +44,7 @@ from acmserve.context.state import Entry, SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
 from acmserve.context.vendor_edits import VendorEdit, applied_edits, plan_edits
 from acmserve.context.watermark import Measured, auto_watermark
-from acmserve.errors import IntegrityError, InvalidRequest
+from acmserve.errors import IntegrityError
 
 _NUM_GROWTHS = 32
 _NUM_PIECES = 128
@@ -81,6 +83,7 @@ class Account:
         )
         self.shed: Shed = EMPTY
         self.scope: Scope | None = None
+        self.outlook = Outlook()
         self._entries: tuple[Entry, ...] = ()
         self._whole: list[Message] = []
         self._num_free = 0
@@ -187,18 +190,7 @@ class Account:
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
         """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
         target = self.watermark(budget, measured)
-        outline, ledger = self.graph.outline, self.ledger
-        if budget.policy in ("cwl", "pi-cwl"):
-            options = EvictionOptions(budget.policy == "pi-cwl", budget.bulk_tools, budget.intermediate_tools)
-            plan = plan_eviction(self.graph, ledger, self.shed, target, options)
-        elif budget.policy == "recency":
-            plan = plan_recency(outline, ledger, self.shed, target, self._num_free)
-        elif budget.policy == "clear_tool_uses":
-            clearing = ClearToolUses(None, None, budget.keep, 0, budget.exclude_tools, budget.clear_tool_inputs)
-            plan = plan_clear_tool_uses(outline, ledger, self.shed, clearing, self._num_free)
-            plan = replace(plan, target=target)
-        else:
-            raise InvalidRequest("budget.policy", f"{budget.policy} calls a model.", "Choose cwl or recency.")
+        plan = plan_policy(self.graph, self.ledger, self.shed, budget, target, end=self._num_free)
         return self.judge(plan, budget)
 
     def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:

@@ -36,11 +36,15 @@ LEVELS = (Level.REASONING, Level.BULK, Level.INTERMEDIATE, Level.REMOVE)
 
 @dataclass(frozen=True, slots=True)
 class EvictionOptions:
-    """`by_position` takes the oldest candidate of either type (`pi-cwl`). Tools of neither set go with the rest."""
+    """`by_position` takes the oldest candidate of either type (`pi-cwl`). Tools of neither set go with the rest.
+
+    `expects_act`: another act will have started when the plan is carried out, and may depend on unannotated work.
+    """
 
     by_position: bool = False
     bulk_tools: frozenset[str] = BULK_TOOLS
     intermediate_tools: frozenset[str] = INTERMEDIATE_TOOLS
+    expects_act: bool = False
 
 
 DEFAULT_OPTIONS = EvictionOptions()
@@ -135,6 +139,8 @@ class Candidates:
         self._acts = deque(act.number for act in acts)
         self._gone: set[int] = set()
         self._last_act = active.number if active is not None and active.kind is Kind.ACT else None
+        if options.expects_act:
+            self._last_act = len(graph)
         self._waiting = [n for n, e in live.items() if e.name is None]
         self._act_heap = list(self._acts)
         free = [n for n, e in live.items() if e.kind is Kind.EXPL and e.name is not None and n not in self._dependents]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from acmserve.context.ahead_options import parse_ahead
 from acmserve.context.branch_value import branch_from, branch_value, parent_from, parent_value
 from acmserve.context.budget import parse_budget
 from acmserve.context.fragment import Fragment, Piece, Visibility
@@ -141,7 +142,7 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget, what is taken out, and the branches, as one JSON object, or none where there is nothing of all that.
+    """The budget, what is taken out, the branches and what is done ahead, as one JSON object; none without all that.
 
     Rows of earlier versions know no branches, so what there is none of is not written.
     """
@@ -150,6 +151,8 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
         value["branches"] = [branch_value(branch) for branch in state.branches]
     if state.parent is not None:
         value["parent"] = parent_value(state.parent)
+    if state.ahead is not None:
+        value["ahead"] = state.ahead.as_dict()
     if not value and not state.shed and state.budget is None:
         return []
     return [
@@ -217,6 +220,7 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
         "budget": budget,
         "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
         "parent": None if "parent" not in row else parent_from(row["parent"]),
+        "ahead": None if "ahead" not in row else parse_ahead(_is(row["ahead"], "ahead", dict)),
     }
 
 

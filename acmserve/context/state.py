@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import compress, pairwise
 
+from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.branch import Branch, check_branches, open_of
 from acmserve.context.branch_edits import cut_back_branches, end_where_interrupted
 from acmserve.context.budget import Budget
@@ -78,8 +79,8 @@ class SearchHit:
 class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
-    `shed` is what an eviction took out, by entry, and what closed branches hold; `budget` is the session's own, None
-    where it has none. `parent` is the session of which this one is a branch.
+    `shed` is what an eviction took out, by entry, and what closed branches hold; `budget` and `ahead` are the session's
+    own, None where it has none. `parent` is the session of which this one is a branch.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -92,6 +93,7 @@ class SessionState:
     budget: Budget | None = None
     branches: tuple[Branch, ...] = ()
     parent: Parent | None = None
+    ahead: AheadOptions | None = None
 
     @property
     def branch(self) -> Branch | None:

@@ -24,12 +24,14 @@ class SessionParams:
     """A validated session request; `fidelity` None means the default of the engine.
 
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
-    redaction reaches the KV cache.
+    redaction reaches the KV cache. `ahead` makes it a background request: its prompt is a context that may be asked for
+    later, and the engine computes it, exactly, in moments in which nobody else is served.
     """
 
     session_id: str
     fidelity: str | None = None
     forget: bool = False
+    ahead: bool = False
 
     def as_acm(self) -> dict[str, str | bool]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
@@ -38,22 +40,30 @@ class SessionParams:
             acm["fidelity"] = self.fidelity
         if self.forget:
             acm["forget"] = True
+        if self.ahead:
+            acm["ahead"] = True
         return acm
 
 
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
-    """Validate an engine-level `acm` object `{"session_id": str, "fidelity": "exact" | "reuse", "forget": bool}`.
+    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `forget` and `ahead`.
 
     All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
     """
-    acm = check_object(value, field, known=("session_id", "fidelity", "forget"))
+    acm = check_object(value, field, known=("session_id", "fidelity", "forget", "ahead"))
     if acm.get("session_id") is None:
         raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
-    return SessionParams(
+    params = SessionParams(
         check_session_id(acm["session_id"], f"{field}.session_id"),
         check_fidelity(acm.get("fidelity"), f"{field}.fidelity"),
-        _check_forget(acm.get("forget"), f"{field}.forget"),
+        _check_flag(acm.get("forget"), f"{field}.forget"),
+        _check_flag(acm.get("ahead"), f"{field}.ahead"),
     )
+    if params.ahead and params.fidelity not in (None, "exact"):
+        raise InvalidRequest(f"{field}.fidelity", "what is computed ahead is exact; leave it out or say 'exact'")
+    if params.ahead and params.forget:
+        raise InvalidRequest(f"{field}.ahead", "cannot go with forget, which takes effect at once; send two requests")
+    return params
 
 
 def check_session_id(value: object, field: str) -> str:
@@ -80,7 +90,7 @@ def check_fidelity(value: object, field: str) -> str | None:
     return value
 
 
-def _check_forget(value: object, field: str) -> bool:
+def _check_flag(value: object, field: str) -> bool:
     """Booleans only, None for "not given": a redaction that was misread must not look like one that was done."""
     if value is not None and not isinstance(value, bool):
         raise InvalidRequest(field, f"must be true or false, not {echo(value)}")

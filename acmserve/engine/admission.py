@@ -26,25 +26,31 @@ logger = logging.getLogger(__name__)
 class SessionTerms:
     """What a session request asked for; `refusal` says why nothing can be reused for this one, else None.
 
-    `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
+    `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too. `ahead`
+    marks a background request, which is always `exact`.
     """
 
     owner: Owner
     fidelity: str
     refusal: str | None
     forget: bool = False
+    ahead: bool = False
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
     """The session of a request: `kv_transfer_params["acm"]`, else vLLM's own `session_id`, else None.
 
-    Raises `InvalidRequest` naming the field.
+    Raises `InvalidRequest` naming the field. A background request asks for one token: vLLM has no request without.
     """
     extra_args = getattr(params, "extra_args", None) or {}
     transfer = extra_args.get("kv_transfer_params")
     acm = transfer.get("acm") if isinstance(transfer, dict) else None
     if acm is not None:
-        return parse_acm_params(acm)
+        parsed = parse_acm_params(acm)
+        max_tokens = getattr(params, "max_tokens", None)
+        if parsed.ahead and max_tokens != 1:
+            raise InvalidRequest("max_tokens", f"must be 1 for a request that computes ahead, not {max_tokens!r}")
+        return parsed
     if session_id is not None:
         return SessionParams(check_session_id(session_id, "session_id"))
     return None
@@ -60,7 +66,8 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     if params is None or request.sampling_params is None:
         return None
     owner = (params.session_id, request.cache_salt)
-    return SessionTerms(owner, params.fidelity or default_fidelity, _find_refusal(request), params.forget)
+    fidelity = "exact" if params.ahead else params.fidelity or default_fidelity
+    return SessionTerms(owner, fidelity, _find_refusal(request), params.forget, params.ahead)
 
 
 def may_be_source(request: Request) -> bool:

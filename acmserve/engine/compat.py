@@ -12,7 +12,9 @@ compares every seam with what this file was written against; when one does not f
     Scheduler._free_cow_retained_blocks         release pinned sources behind the copy (vLLM's copy-on-write fence)
     Request._block_hasher                       lineage keys
     Scheduler.reset_prefix_cache                a reset cache has no sources
+    Scheduler.running, .waiting                 keep background requests out of a step that somebody else needs
     BlockPool._insert_block_hash, ._maybe_evict_cached_block     keep a partial block findable, give it up, forget
+    KVCacheBlock.prev_free_block, .next_free_block               blocks computed ahead are handed out before others
     Worker.get_kv_connector_handshake_metadata  look at the loaded model before the worker reports
     InputProcessor.process_inputs               refuse malformed sessions in the front end
 
@@ -27,7 +29,8 @@ import importlib.metadata
 import inspect
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from acmserve.errors import EngineMismatch
@@ -40,9 +43,10 @@ if TYPE_CHECKING:
 
     # The scheduler that vLLM chose stands behind the mixin; it is known when the two are composed.
     from vllm.v1.core.sched.scheduler import Scheduler as _Base
-    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
     from vllm.v1.request import Request
 
+    from acmserve.engine.ahead import AheadWork
     from acmserve.engine.connector import AcmConnector
     from acmserve.engine.hasher import LineageHasher
     from acmserve.engine.scheduler import Jumps
@@ -82,6 +86,8 @@ def check_engine() -> None:
 def _expected_seams() -> dict[tuple[type, str], tuple[str, ...]]:
     from vllm.config.scheduler import SchedulerConfig
     from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+    from vllm.v1.core.sched.request_queue import RequestQueue
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.request import Request
@@ -100,6 +106,11 @@ def _expected_seams() -> dict[tuple[type, str], tuple[str, ...]]:
         (BlockPool, "get_cached_block"): ("self", "block_hash", "kv_cache_group_ids"),
         (BlockPool, "_insert_block_hash"): ("self", "block_hash_with_group_id", "block", "num_tokens"),
         (BlockPool, "_maybe_evict_cached_block"): ("self", "block"),
+        (BlockPool, "unpin_blocks"): ("self", "blocks", "on_reuse"),
+        (FreeKVCacheBlockQueue, "remove"): ("self", "block"),
+        (FreeKVCacheBlockQueue, "iter_blocks_after"): ("self", "cursor"),
+        (RequestQueue, "remove_requests"): ("self", "requests"),
+        (Scheduler, "finish_requests"): ("self", "request_ids", "finished_status"),
         (Worker, "get_kv_connector_handshake_metadata"): ("self",),
         (InputProcessor, "process_inputs"): ("self", "request_id", "prompt", "params"),
     }
@@ -114,6 +125,7 @@ class JumpSchedulerMixin(_Base):
     """Negative control of the simulator: without the flag vLLM copies after the forward pass."""
 
     _jumps: Jumps | None = None
+    _ahead: AheadWork
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -123,22 +135,42 @@ class JumpSchedulerMixin(_Base):
         if isinstance(connector, AcmConnector):
             connector.attached = True
             self._jumps = connector.jumps
+            self._ahead = connector.ahead
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if self._jumps is None or not self._jumps.active:
+        if self._jumps is None or not (self._jumps.active or self._ahead.blocks.unplaced):
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
-        self._jumps.begin_step(self.running, itertools.chain(self.kv_holding_waiting, self.waiting))
-        # Overridden only while a session request is alive: vLLM calls it for every request in every step, and one
-        # more Python frame for each of 64 decoding requests costs 7 % of a step.
-        self._reserve_prefill_lookahead = self._cap_chunk
+        held = self._hold_background() if self._ahead.num_alive else []
+        self._ahead.blocks.place()
+        if self._jumps.num_alive > len(held):
+            self._jumps.begin_step(self.running, itertools.chain(self.kv_holding_waiting, self.waiting))
+            # Overridden only while a session request is alive: vLLM calls it for every request in every step, and one
+            # more Python frame for each of 64 decoding requests costs 7 % of a step.
+            self._reserve_prefill_lookahead = self._cap_chunk
         try:
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
         finally:
-            del self._reserve_prefill_lookahead
+            self.__dict__.pop("_reserve_prefill_lookahead", None)
+            for request in held:
+                self.waiting.add_request(request)
+
+    def _hold_background(self) -> list[Request]:
+        """Take background requests out of the way of everybody else; returns those to put back after the step."""
+        assert self._jumps is not None
+        num_waiting = len(self.waiting) + len(self.kv_holding_waiting) - self.num_waiting_for_streaming_input
+        num_others = len(self.running) + num_waiting - self._ahead.num_alive
+        for request in self._ahead.to_preempt(num_others):
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic())
+        held = self._ahead.to_hold(num_others)
+        self.waiting.remove_requests(held)
+        self._jumps.withhold(request.request_id for request in held)
+        return held
 
     def _cap_chunk(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         assert self._jumps is not None
         num_new: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        num_new = self._ahead.cap_chunk(request, num_computed_tokens, num_new)
         return self._jumps.cap_chunk(request, num_computed_tokens, num_new)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -149,6 +181,7 @@ class JumpSchedulerMixin(_Base):
             block_ids, *other_groups = self.kv_cache_manager.get_block_ids(request.request_id)
             if not other_groups:
                 self.kv_cache_manager.evict_blocks(set(block_ids[num_computed // self._jumps.block_size :]))
+                self._ahead.blocks.on_freed(block_ids)
         super()._preempt_request(request, *args, **kwargs)
 
     def _build_kv_connector_meta(self, connector: AcmConnector, scheduler_output: SchedulerOutput) -> Any:
@@ -160,18 +193,46 @@ class JumpSchedulerMixin(_Base):
             if leapt and self.use_v2_model_runner and self.resend_leapt:
                 self._resend_as_new(scheduler_output, leapt)
             if pins:
-                self._free_cow_retained_blocks(pins, self.sched_step_seq + 1)
+                # Nobody reads them where nothing is copied, and the step that a fence waits for may never come.
+                self._free_cow_retained_blocks(pins, self.sched_step_seq + 1 if copies else 0)
+            self._ahead.finish_step(scheduler_output.num_scheduled_tokens, not self.get_num_unfinished_requests())
         return super()._build_kv_connector_meta(connector, scheduler_output)
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
-        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any
+    ) -> dict[int, EngineCoreOutputs]:
+        if self._jumps is not None:
+            self._ahead.on_processed(scheduler_output.num_scheduled_tokens)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, *args, **kwargs)
         if self._jumps is not None and self._jumps.active:
             # A stop string ends a request in the front end, so the receipt cannot wait for the engine's last output.
             for output in (output for client in outputs.values() for output in client.outputs):
                 session = self._jumps.get(output.request_id)
                 if session is not None and output.kv_transfer_params is None:
                     output.kv_transfer_params = session.answer()
+            if self._ahead.num_alive:
+                for client_index, output in self._end_background():
+                    outputs.setdefault(client_index, _no_outputs()).outputs.append(output)
         return outputs
+
+    def _end_background(self) -> Iterable[tuple[int, EngineCoreOutput]]:
+        """Finish the background requests that go no further, as vLLM finishes requests that fail: (client, output)."""
+        from vllm.v1.engine import EngineCoreOutput
+        from vllm.v1.request import RequestStatus
+
+        for session in self._ahead.take_ended():
+            for request in self.finish_requests(session.request_id, RequestStatus.FINISHED_LENGTH_CAPPED):
+                yield (
+                    request.client_index,
+                    EngineCoreOutput(
+                        request_id=request.request_id,
+                        new_token_ids=[],
+                        finish_reason=request.get_finished_reason(),
+                        events=request.take_events(),
+                        kv_transfer_params=session.answer(),
+                        trace_headers=request.trace_headers,
+                    ),
+                )
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         done = bool(super().reset_prefix_cache(*args, **kwargs))
@@ -196,6 +257,12 @@ class JumpSchedulerMixin(_Base):
             scheduler_output.scheduled_new_reqs.append(
                 NewRequestData.from_request(request, block_ids, request._all_token_ids)
             )
+
+
+def _no_outputs() -> EngineCoreOutputs:
+    from vllm.v1.engine import EngineCoreOutputs
+
+    return EngineCoreOutputs(outputs=[])
 
 
 @functools.cache
@@ -287,6 +354,13 @@ def is_waiting(request: Request) -> bool:
     return request.num_computed_tokens == 0 and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
+def is_running(request: Request) -> bool:
+    """Whether the request holds blocks and stands among vLLM's running requests."""
+    from vllm.v1.request import RequestStatus
+
+    return bool(request.status == RequestStatus.RUNNING)
+
+
 def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
     """The block of group 0 that is registered under `key`."""
     from vllm.v1.core.kv_cache_utils import BlockHash
@@ -328,3 +402,38 @@ def release_tail(pool: BlockPool, key: bytes) -> None:
     block = cached_block(pool, key)
     if block is not None and block.ref_cnt == 0:
         pool._maybe_evict_cached_block(block)
+
+
+def queue_behind(
+    pool: BlockPool,
+    blocks: Sequence[KVCacheBlock],
+    last: KVCacheBlock | None,
+    on_reuse: Callable[[KVCacheBlock], None],
+    move: bool,
+) -> None:
+    """Put free, cached blocks in order behind the free block `last`; without one, behind all that hold nothing.
+
+        free queue  [hold nothing .....)[..... last][ blocks )[cached .....)       next to be handed out: the first
+
+    `on_reuse` is told when one of them is handed out. Without `move` they wait behind everybody, as vLLM puts them.
+    Finding the place without `last` takes a look at each free block that holds nothing.
+    """
+    pool.touch(blocks)
+    pool.unpin_blocks(blocks, on_reuse)
+    if not move:
+        return
+    queue = pool.free_block_queue
+    for block in blocks:
+        queue.remove(block)
+    if last is not None:
+        follower = last.next_free_block
+    else:
+        cached = (block for block in queue.iter_blocks_after(None) if block.block_hash is not None)
+        follower = next(cached, queue.fake_free_list_tail)
+    assert follower is not None
+    assert follower.prev_free_block is not None
+    previous = follower.prev_free_block
+    for block in (*blocks, follower):
+        previous.next_free_block, block.prev_free_block = block, previous
+        previous = block
+    queue.num_free_blocks += len(blocks)

@@ -16,6 +16,7 @@ from acmserve.errors import InvalidRequest
 CONNECTOR_NAME = "AcmConnector"
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
 _MIB = 2**20
+_LARGEST = {"ahead_max_pool_share": 1.0, "ahead_min_age_s": 86_400.0, "ahead_quiet_s": 3_600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,11 @@ class EngineConfig:
     `max_source_mib` bound what is remembered (token ids and hashes on the host, no KV). Matches shorter than
     `min_move_tokens` are computed. `keep_tail` keeps the last partial block of a sequence reusable.
     `num_threads` copies KV with that many threads (0: as many as the engine computes with).
+
+    Background requests (`ahead` in a request's params) begin when nobody else was there for `ahead_quiet_s` seconds,
+    and compute at most `ahead_chunk_tokens` in one step: longer nobody waits for them. What they compute holds at most
+    the share `ahead_max_pool_share` of the KV blocks (0: nothing is computed ahead), and takes the place of nobody's
+    KV that was in use in the last `ahead_min_age_s` seconds.
     """
 
     default_fidelity: str = "exact"
@@ -35,6 +41,10 @@ class EngineConfig:
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS
     keep_tail: bool = True
     num_threads: int = 0
+    ahead_chunk_tokens: int = 256
+    ahead_quiet_s: float = 0.05
+    ahead_max_pool_share: float = 0.2
+    ahead_min_age_s: float = 60.0
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:
@@ -42,14 +52,19 @@ class EngineConfig:
         where = "kv_connector_extra_config"
         known = {field.name: field for field in fields(cls)}
         extra = {key: value for key, value in extra.items() if key != SERVER_SECTION}
-        for key, value in extra.items():
+        for key in extra:
             if key not in known:
                 raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")
             default = known[key].default
+            if isinstance(default, float) and type(extra[key]) is int:
+                extra[key] = float(extra[key])
+            value = extra[key]
             if type(value) is not type(default):
                 raise InvalidRequest(f"{where}.{key}", f"must be {type(default).__name__}, not {value!r}")
             if isinstance(value, int) and value < (0 if key in ("num_threads", "keep_tail") else 1):
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
+            if isinstance(value, float) and not 0 <= value <= _LARGEST[key]:
+                raise InvalidRequest(f"{where}.{key}", f"must lie between 0 and {_LARGEST[key]:g}, not {value}")
         config = cls(**extra)
         check_fidelity(config.default_fidelity, f"{where}.default_fidelity")
         return config

@@ -19,7 +19,6 @@ import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
-    KVConnectorMetadata,
     KVConnectorRole,
     SupportsHMA,
 )
@@ -29,9 +28,11 @@ from acmserve.edit.plan import EditPlan, plan_edit
 from acmserve.edit.source import Source, tail_digest
 from acmserve.engine import compat
 from acmserve.engine.admission import SessionTerms, may_be_source, read_terms
+from acmserve.engine.ahead import AheadWork
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.forgetting import FORGOTTEN, forget_session, withdraw
 from acmserve.engine.hasher import LineageHasher
+from acmserve.engine.messages import Handshake, StepMetadata
 from acmserve.engine.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.receipt import Account
 from acmserve.engine.scheduler import Jumps
@@ -56,26 +57,8 @@ logger = logging.getLogger(__name__)
 NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector wraps ours, or the plugin is off)"
 
 
-class StepMetadata(KVConnectorMetadata):
-    """The step's copies on their way to the workers."""
-
-    def __init__(self, step: StepCopies) -> None:
-        self.step = step
-
-    @property
-    def copies(self) -> tuple[Copy, ...]:
-        return self.step.copies
-
-
-class Handshake(KVConnectorHandshakeMetadata):
-    """What one worker found its model and kernels able to do."""
-
-    def __init__(self, abilities: Abilities) -> None:
-        self.abilities = abilities
-
-
 class AcmConnector(KVConnectorBase_V1, SupportsHMA):
-    """See the module. Attributes `jumps` and `store` exist on the scheduler side only."""
+    """See the module. Attributes `jumps`, `ahead` and `store` exist on the scheduler side only."""
 
     lineage_keys = True
     """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
@@ -105,7 +88,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         self._block_size = self._vllm_config.cache_config.block_size
         self._hash_function = compat.block_hash_function(self._vllm_config)
-        self.jumps = Jumps(kv_cache_manager, self._block_size)
+        self.ahead = AheadWork(kv_cache_manager, self._block_size, self.config)
+        self.jumps = Jumps(kv_cache_manager, self._block_size, self.ahead.blocks)
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
         """The workers report what they are able to do; the weakest decides."""
@@ -132,6 +116,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if terms.fidelity != "exact":
             session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
         self.jumps.add(session, request, plan, sources)
+        if terms.ahead:
+            self.ahead.add(session, request, refusal)
         if session.marks and self.lineage_keys:
             hasher = LineageHasher(self._hash_function, self._block_size, session.marks)
             compat.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
@@ -141,7 +127,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if not self.attached or self.abilities.copy_refusal is not None:
             return ()
         prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
-        return forget_session(owner, prompt, self.store, self.jumps, self._hash_function)
+        sources = forget_session(owner, prompt, self.store, self.jumps, self._hash_function)
+        self.ahead.forget(owner, request.block_hashes)
+        return sources
 
     def _forgotten_reason(self, request: Request, terms: SessionTerms, forgotten: tuple[Source, ...]) -> str | None:
         """`FORGOTTEN` when the forgotten sources would have served this request with moved KV, else None."""
@@ -178,7 +166,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """A waiting request was admitted."""
-        self.jumps.on_admitted(request.request_id)
+        watching = self.ahead.blocks.watching
+        ahead = self.ahead.on_admitted(request.request_id, blocks.blocks[0]) if watching else []
+        self.jumps.on_admitted(request.request_id, ahead)
 
     def add_copies(self, copies: list[Copy]) -> None:
         """Copies for the step that is being built (from the scheduler mixin)."""
@@ -193,13 +183,17 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         """Record the sequence as a source and hand out the receipt."""
+        if self.ahead.blocks.watching:
+            self.ahead.blocks.on_freed(block_ids[0])
         session = self.jumps.remove(request.request_id)
         if session is None:
             return False, None
+        self.ahead.remove(request.request_id)
         hidden = withdraw(session, request, self.jumps)
         if not hidden and self.attached and self.abilities.copy_refusal is None and may_be_source(request):
             self._record_source(session, request, block_ids[0])
-        self._stats.add(session.settle())
+        if not session.ahead:
+            self._stats.add(session.settle())
         return False, session.answer()
 
     def _record_source(self, session: SessionRequest, request: Request, block_ids: list[int]) -> None:
@@ -232,7 +226,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         """Token counts since the last call."""
-        if self.role is not KVConnectorRole.SCHEDULER or self._stats.is_empty():
+        if self.role is not KVConnectorRole.SCHEDULER:
+            return None
+        if self.ahead.blocks.watching:
+            self._stats.add_ahead(self.ahead.blocks.take_counts())
+        if self._stats.is_empty():
             return None
         stats, self._stats = self._stats, AcmStats()
         return stats
@@ -257,6 +255,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Raise `IntegrityError` when the store or the jumps are off, between steps."""
         self.store.check_integrity()
         self.jumps.check_integrity()
+        self.ahead.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""

@@ -11,7 +11,7 @@ cached; what lies behind it is asked for again when the scheduler gets there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,14 @@ class Run:
     @property
     def src_start(self) -> int:
         return self.segment.src_at(self.start)
+
+    def pieces(self, block_size: int) -> Iterator[tuple[int, int, int]]:
+        """(block id, first source token, token behind the last) of every block that the run reads."""
+        src_end = self.src_start + self.end - self.start
+        begin = self.src_start // block_size * block_size
+        for block in self.blocks:
+            yield block.block_id, max(begin, self.src_start), min(begin + block_size, src_end)
+            begin += block_size
 
 
 @dataclass(frozen=True, slots=True)

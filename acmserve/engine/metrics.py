@@ -4,9 +4,10 @@
     get_kv_connector_stats -> AcmStats        once a step; vLLM serialises `data` (scheduler.py:2342, 2937)
     AcmPromMetrics.observe(data, engine_idx)  API server; counters of that engine (loggers.py:1196)
 
-`data` holds string keys and integers only, as it crosses a process boundary. Each engine of a data-parallel server
+`data` holds string keys and numbers only, as it crosses a process boundary. Each engine of a data-parallel server
 reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across engines. Tokens
-are prompt tokens of session requests; requests without session appear in none of these numbers.
+are prompt tokens of session requests; requests without session appear in none of these numbers. Nor do background
+requests: what they compute, and what becomes of it, is counted apart, used also by requests without session.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 
+from acmserve.engine.ahead_blocks import AheadCounts
 from acmserve.engine.receipt import Receipt
 
 TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens")
+AHEAD_KEYS: Final = ("ahead_computed_tokens", "ahead_used_tokens", "ahead_wasted_tokens", "ahead_seconds")
 _DOCUMENTATION: Final = {
     "kept_tokens": "Prompt tokens of session requests whose KV was kept where it was, exact.",
     "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
     "computed_tokens": "Prompt tokens of session requests that were computed.",
+    "ahead_computed_tokens": "Tokens that background requests computed ahead.",
+    "ahead_used_tokens": "Tokens computed ahead that a request then kept or moved.",
+    "ahead_wasted_tokens": "Tokens computed ahead whose KV was lost before any request used it.",
+    "ahead_seconds": "Seconds of idle time in which background requests were computed.",
     "requests": "Finished session requests, by the fidelity they asked for.",
     "fallbacks": "Finished session requests that were computed although a move was asked for, by reason.",
 }
@@ -50,15 +57,20 @@ class AcmStats(KVConnectorStats):
         if receipt.fallback_reason is not None:
             _count(self.data["fallbacks"], receipt.fallback_reason, 1)
 
+    def add_ahead(self, counts: AheadCounts) -> None:
+        """Count work ahead, and what became of it."""
+        for key in AHEAD_KEYS:
+            self.data[key] += getattr(counts, key.removeprefix("ahead_"))
+
     def reset(self) -> None:
         """Start again at zero; a payload handed out before keeps its numbers."""
-        self.data = {**dict.fromkeys(TOKEN_KEYS, 0), "requests": {}, "fallbacks": {}}
+        self.data = {**dict.fromkeys((*TOKEN_KEYS, *AHEAD_KEYS), 0), "requests": {}, "fallbacks": {}}
 
     def aggregate(self, other: KVConnectorStats) -> AcmStats:
         """Add the numbers of `other` to these."""
         if not isinstance(other, AcmStats):
             raise TypeError(f"cannot add {type(other).__name__} to AcmStats")
-        for key in TOKEN_KEYS:
+        for key in (*TOKEN_KEYS, *AHEAD_KEYS):
             self.data[key] += other.data[key]
         for key in ("requests", "fallbacks"):
             for label, number in other.data[key].items():
@@ -70,12 +82,14 @@ class AcmStats(KVConnectorStats):
         return {
             "acm requests": sum(self.data["requests"].values()),
             **{f"acm {key.replace('_', ' ')}": self.data[key] for key in TOKEN_KEYS},
+            "acm ahead computed tokens": self.data["ahead_computed_tokens"],
+            "acm ahead used tokens": self.data["ahead_used_tokens"],
             "acm fallbacks": sum(self.data["fallbacks"].values()),
         }
 
     def is_empty(self) -> bool:
-        """True when no receipt was counted."""
-        return not self.data["requests"]
+        """True when no receipt and no work ahead was counted."""
+        return not self.data["requests"] and not any(self.data[key] for key in AHEAD_KEYS)
 
 
 class AcmPromMetrics(KVConnectorPromMetrics):
@@ -92,7 +106,7 @@ class AcmPromMetrics(KVConnectorPromMetrics):
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._unregister()
-        self._counters = {name: self._counter(name, labelnames) for name in TOKEN_KEYS}
+        self._counters = {name: self._counter(name, labelnames) for name in (*TOKEN_KEYS, *AHEAD_KEYS)}
         self._requests = self._counter("requests", [*labelnames, "fidelity"])
         self._fallbacks = self._counter("fallbacks", [*labelnames, "reason"])
         for counter in self._counters.values():

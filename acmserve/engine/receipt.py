@@ -3,13 +3,20 @@
 `Account` follows the prompt from left to right as the scheduler advances over it and remembers how each token's KV
 came about. A preempted request starts again from whatever its blocks still hold in the cache; the tokens that survive
 keep their first entry, so the three counts always sum to the prompt length.
+
+Kept tokens that a background request had computed, and that nobody used before this request, are `ahead_tokens`: a part
+of the kept ones, not a fourth count. A background request that was ended early has a receipt over the tokens it got to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+Span = tuple[int, int]
+"""Tokens `[start, end)` of a sequence."""
 
 
 class Origin(Enum):
@@ -31,7 +38,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Counts in tokens; `moves` are (dst_start, src_start, num_tokens); kept + moved + computed = prompt."""
+    """Counts in tokens; `moves` are (dst_start, src_start, num_tokens); kept + moved + computed = prompt.
+
+    Of a background request that was ended early, `prompt_tokens` is the part that is ready, and `fallback_reason` says
+    why it ends there.
+    """
 
     fidelity: str
     prompt_tokens: int
@@ -40,6 +51,7 @@ class Receipt:
     computed_tokens: int
     moves: tuple[tuple[int, int, int], ...]
     fallback_reason: str | None
+    ahead_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The receipt as it appears in answers."""
@@ -50,6 +62,7 @@ class Receipt:
             "kept_tokens": self.kept_tokens,
             "moved_tokens": self.moved_tokens,
             "computed_tokens": self.computed_tokens,
+            "ahead_tokens": self.ahead_tokens,
             "moves": [dict(zip(keys, move, strict=True)) for move in self.moves],
             "fallback_reason": self.fallback_reason,
         }
@@ -61,12 +74,15 @@ class Account:
     def __init__(self, num_prompt_tokens: int) -> None:
         self.num_prompt_tokens = num_prompt_tokens
         self._entries: list[Entry] = []
+        self._ahead: list[Span] = []
         self._end = 0
 
-    def admit(self, num_hit: int) -> None:
-        """The request starts (again) on a prefix of `num_hit` tokens found in the cache."""
+    def admit(self, num_hit: int, ahead: Iterable[Span] = ()) -> None:
+        """The request starts (again) on a prefix of `num_hit` tokens found in the cache, `ahead` computed ahead."""
         survivors = [entry for entry in self._entries if entry.start < num_hit]
         self._entries = [Entry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
+        self._ahead = [(start, min(end, num_hit)) for start, end in self._ahead if start < num_hit]
+        self._ahead += [span for span in ahead if span[0] >= self._end]
         if num_hit > self._end:
             self._add(Entry(self._end, num_hit, Origin.KEPT))
         self._end = max(self._end, num_hit)
@@ -76,9 +92,17 @@ class Account:
         for entry in entries:
             self._add(entry)
 
+    def add_ahead(self, spans: Iterable[Span]) -> None:
+        """The KV that a jump kept in `spans` was computed ahead."""
+        self._ahead += spans
+
     def advance(self, end: int) -> None:
         """The scheduler has computed up to token `end`."""
         self._end = max(self._end, end)
+
+    def end_here(self) -> None:
+        """Nothing behind what was computed so far will be: the receipt is about that part."""
+        self.num_prompt_tokens = min(self._end, self.num_prompt_tokens)
 
     def covers(self, start: int, end: int) -> bool:
         """Whether every token of `[start, end)` was kept or moved."""
@@ -88,7 +112,13 @@ class Account:
     def close(self, fidelity: str, fallback_reason: str | None) -> Receipt:
         """The receipt of the prompt as it stands."""
         moved = self._merged_moves()
-        num_kept = sum(e.end - e.start for e in self._entries if e.origin is Origin.KEPT)
+        kept = [(e.start, e.end) for e in self._entries if e.origin is Origin.KEPT]
+        num_kept = sum(end - start for start, end in kept)
+        num_ahead = sum(
+            max(min(end, ahead_end) - max(start, ahead_start), 0)
+            for ahead_start, ahead_end in self._ahead
+            for start, end in kept
+        )
         num_moved = sum(num_tokens for _, _, num_tokens in moved)
         return Receipt(
             fidelity=fidelity,
@@ -98,6 +128,7 @@ class Account:
             computed_tokens=self.num_prompt_tokens - num_kept - num_moved,
             moves=moved,
             fallback_reason=fallback_reason,
+            ahead_tokens=num_ahead,
         )
 
     def _add(self, entry: Entry) -> None:

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine import compat
 from acmserve.engine import jump as jumping
+from acmserve.engine.ahead_blocks import AheadBlocks
 from acmserve.engine.jump import Jump
+from acmserve.engine.receipt import Span
 from acmserve.engine.session_request import Segment, SessionRequest, plan_segments
 from acmserve.engine.step import Copy
 from acmserve.errors import IntegrityError
@@ -52,9 +54,10 @@ class Jumps:
     pin_sources = True
     """Negative control of the simulator: without pins a source can be handed out before it is copied."""
 
-    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int) -> None:
+    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, ahead: AheadBlocks) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
+        self._ahead = ahead
         self.block_size = block_size
         self._sessions: dict[str, tuple[SessionRequest, Request]] = {}
         self._jumps: dict[str, Jump] = {}
@@ -68,6 +71,10 @@ class Jumps:
     def active(self) -> bool:
         """Whether any session request is alive; when not, a step costs this look and nothing else."""
         return bool(self._sessions)
+
+    @property
+    def num_alive(self) -> int:
+        return len(self._sessions)
 
     @property
     def pool(self) -> BlockPool:
@@ -92,6 +99,11 @@ class Jumps:
         self._wanted.pop(request_id, None)
         entry = self._sessions.pop(request_id, None)
         return entry[0] if entry else None
+
+    def withhold(self, request_ids: Iterable[str]) -> None:
+        """These requests are kept out of this step: nothing is pinned for them."""
+        for request_id in request_ids:
+            self._wanted.pop(request_id, None)
 
     def lookup(self, key: bytes) -> KVCacheBlock | None:
         """The cached block with this chain hash or tail key."""
@@ -224,12 +236,12 @@ class Jumps:
             self._refuse(session, request, segment, stop)
         return num_new
 
-    def on_admitted(self, request_id: str) -> None:
-        """vLLM allocated blocks for a waiting request."""
+    def on_admitted(self, request_id: str, ahead: Sequence[Span] = ()) -> None:
+        """vLLM allocated blocks for a waiting request; `ahead` is what of its prefix hit was computed ahead."""
         session = self.get(request_id)
         if session is not None:
             self._admitted.add(request_id)
-            session.account.admit(session.num_hit)
+            session.account.admit(session.num_hit, ahead)
             session.carry_out(0, session.num_hit)
 
     def on_preempted(self, request: Request) -> int:
@@ -261,6 +273,10 @@ class Jumps:
                 block_ids = self._manager.get_block_ids(request_id)[0]
                 copies += jumping.plan_copies(jump, request_id, block_ids, self.block_size)
                 session.account.jump(jump.entries())
+                if session.ahead:
+                    session.inherited_from = self._ahead.inherit_jump(jump)
+                else:
+                    session.account.add_ahead(self._ahead.use_jump(jump))
                 session.carry_out(jump.start, jump.end)
                 if not was_waiting:
                     leapt.append(request_id)
@@ -269,6 +285,7 @@ class Jumps:
         pins, self._pins = self._pins[::-1], []
         self._jumps.clear()
         self._admitted.clear()
+        self._ahead.on_freed([block.block_id for block in pins[::-1]])
         return copies, leapt, pins
 
     def check_integrity(self) -> None:

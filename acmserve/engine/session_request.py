@@ -47,7 +47,8 @@ class SessionRequest:
     """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused.
 
     `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
-    that one on, and it does not become a source.
+    that one on, and it does not become a source. `ahead` marks a background request; `inherited_from` is where the
+    tokens begin that it copied in this step and that had been computed ahead.
     """
 
     request_id: str
@@ -61,6 +62,8 @@ class SessionRequest:
     planned: tuple[Segment, ...] = ()
     taken_back: list[int] = field(default_factory=list)
     hidden_from: int | None = None
+    ahead: bool = False
+    inherited_from: int | None = None
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
 
@@ -81,6 +84,13 @@ class SessionRequest:
             end = min(gone, default=segment.dst_end)
             if end > segment.dst_start:
                 self.segments.append(replace(segment, dst_end=end))
+
+    def end_early(self, num_computed: int, reason: str) -> None:
+        """A background request goes no further; `num_computed` tokens are computed now."""
+        self.account.advance(num_computed)
+        self.account.end_here()
+        self.fallback_reason = reason
+        self.receipt = self.acm = None
 
     def answer(self) -> dict[str, Any]:
         """The session id and the receipt as they leave with every output; one object for all of them."""

@@ -81,6 +81,8 @@ async def evict(
     async with caller.held(session_id) as session:
         before = session.state.shed
         evicted = await sessions.evict(session, dry_run=dry_run)
+        if evicted.plan.changes and not dry_run:
+            sessions.ahead.note_edit(session)
         return eviction_view(evicted, sessions.budgets.account(session), before, dry_run=dry_run)
 
 

@@ -20,6 +20,7 @@ from acmserve.context.account import Account, Overheads
 from acmserve.context.budget import Budget, parse_budget
 from acmserve.context.delimiter import Scope
 from acmserve.context.eviction_plan import BudgetUnmet, EvictionPlan, EvictionStep
+from acmserve.context.policy_plan import EPISODE_POLICIES
 from acmserve.context.session import Key, Session
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
@@ -27,7 +28,6 @@ from acmserve.context.watermark import Measured
 from acmserve.server.pace import Pace
 
 MAX_ACCOUNTS = 1024
-_EPISODE_POLICIES = ("cwl", "pi-cwl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Budgets:
         """The account at `state`, which goes on from the session's own, and the state (see `Account.follow`)."""
         budget = self.of(state)
         account = self.account(session)
-        return account, account.follow(state, keep_active=budget is not None and budget.policy in _EPISODE_POLICIES)
+        return account, account.follow(state, keep_active=budget is not None and budget.policy in EPISODE_POLICIES)
 
     def end_scope(self, session: Session) -> None:
         """The step that ran is over, and the transcript says it all."""
@@ -102,11 +102,11 @@ class Budgets:
 
     def watermark(self, account: Account, budget: Budget, *, can_move: bool) -> int:
         """Where an eviction stops, in tokens."""
-        return account.watermark(budget, self._measure(account, budget, can_move=can_move))
+        return account.watermark(budget, self.measure(account, budget, can_move=can_move))
 
     def plan(self, account: Account, budget: Budget, *, can_move: bool) -> EvictionPlan:
         """What an eviction down to the low watermark takes, by a policy that calls no model."""
-        return account.plan(budget, self._measure(account, budget, can_move=can_move))
+        return account.plan(budget, self.measure(account, budget, can_move=can_move))
 
     def num_beside(self, beside: Beside) -> int:
         """Tokens of a prompt beside its messages, about."""
@@ -114,7 +114,8 @@ class Budgets:
         num_tokens = sum(count_tokens(self.tokenizer, text) for text in (*written, beside.preset))
         return self.num_base + num_tokens + len(written) + beside.num_map_tokens
 
-    def _measure(self, account: Account, budget: Budget, *, can_move: bool) -> Measured:
+    def measure(self, account: Account, budget: Budget, *, can_move: bool) -> Measured:
+        """What the session and its engine have shown."""
         return account.measure(budget, self.pace.prefill_rate, self.pace.move_rate if can_move else None)
 
 

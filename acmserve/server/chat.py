@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
+from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.branch import hide_closed
 from acmserve.context.budget import Budget
 from acmserve.context.message import Message
@@ -37,6 +38,7 @@ from acmserve.context.suite import BRANCHES
 from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
+from acmserve.server.background import frame_of
 from acmserve.server.budgets import Beside, set_budget
 from acmserve.server.context_management import FIELD
 from acmserve.server.delivery import deliver_field
@@ -68,12 +70,14 @@ class ChatRequest:
     budget: Budget | None = None
     map: MapOptions | None = None
     edits: tuple[VendorEdit, ...] | None = None
+    ahead: AheadOptions | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
     is_new = not sessions.store.has(chat.tenant, chat.params.session_id)
     session = sessions.store.open(chat.tenant, chat.params.session_id)
+    sessions.ahead.begin_turn(session)
     answer = _answer_once if chat.loop is None else _answer_in_loop
     answered = False
     try:
@@ -110,7 +114,10 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
 
 
 def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> SessionState:
-    """The session's state with the history and the budget of a request. Without its tools a branch cannot go on."""
+    """The session's state with the history, the budget and the `ahead` of a request.
+
+    Without its tools a branch cannot go on.
+    """
     adoption = adopt(state, chat.body["messages"])
     adopted = adoption.state
     if state.parent is not None and adoption.num_known < state.parent.num_messages:
@@ -122,6 +129,8 @@ def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> Ses
         )
     if chat.loop is None or BRANCHES not in chat.loop.suites:
         adopted = fail_open(adopted, "a request without the tools of branches came.", sessions.tokenizer)
+    if chat.ahead is not None and adopted.ahead != chat.ahead:
+        adopted = replace(adopted, ahead=chat.ahead)
     return adopted if chat.budget is None else set_budget(adopted, chat.budget)
 
 
@@ -173,6 +182,9 @@ class _Recording:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
         self.sessions.maps.finished(self.turn_map, self.session)
+        if self.turn_map is None:
+            chat = self.chat
+            self.sessions.ahead.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
 
     @property
     def _is_stale(self) -> bool:

@@ -8,10 +8,12 @@ One door for both, so a plain vLLM server takes the same settings. The engine do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from acmserve.context.ahead_options import AheadOptions, parse_ahead
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 
@@ -26,7 +28,8 @@ class ContextConfig:
     server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
     followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps;
     `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
-    ("80k", "50%"), or a JSON object like `acm.budget`; "": none.
+    ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `ahead`, a mode or a JSON object like `acm.ahead`, is
+    that of every session without one; "": off.
     """
 
     data_dir: str = ""
@@ -42,6 +45,7 @@ class ContextConfig:
     map_model: str = ""
     map_url: str = ""
     budget: str = ""
+    ahead: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -63,3 +67,18 @@ class ContextConfig:
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             values[key] = value
         return cls(**values)
+
+    @property
+    def ahead_options(self) -> AheadOptions | None:
+        """What `ahead` writes, None where it is not given. Raises `InvalidRequest`."""
+        return parse_ahead(flag_value(self.ahead, "--ahead"), "--ahead") if self.ahead else None
+
+
+def flag_value(text: str, flag: str) -> object:
+    """A flag as JSON where it is an object, else its text. Raises `InvalidRequest`."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(flag, f"is no JSON object: {error}.") from None

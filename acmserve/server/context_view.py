@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.branch import branch_at
 from acmserve.context.fragment import Fragment, Visibility
 from acmserve.context.message import Message, texts
@@ -18,13 +19,21 @@ from acmserve.context.tokens import Tokenizer, count_tokens
 from acmserve.context.turn_cost import num_tokens_shown
 from acmserve.server.branch_view import branch_infos
 from acmserve.server.json_value import clean_json
-from acmserve.server.schemas import ContextFragment, ContextMessage, ContextView, FragmentPiece, SessionInfo, Suite
+from acmserve.server.schemas import (
+    AheadView,
+    ContextFragment,
+    ContextMessage,
+    ContextView,
+    FragmentPiece,
+    SessionInfo,
+    Suite,
+)
 
 PREVIEW_CHARS = 80
 
 
-def session_info(session: Session) -> SessionInfo:
-    """The session without its contents."""
+def session_info(session: Session, ahead: AheadOptions) -> SessionInfo:
+    """The session without its contents; `ahead` is what holds for it."""
     return SessionInfo(
         session_id=session.session_id,
         suite=cast(Suite, session.suite),
@@ -34,6 +43,7 @@ def session_info(session: Session) -> SessionInfo:
         num_fragments=len(session.state.fragments),
         num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
         branch_of=None if session.state.parent is None else session.state.parent.session_id,
+        ahead=AheadView.model_validate(ahead.as_dict()),
     )
 
 

@@ -37,9 +37,10 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     sessions = caller.sessions
     async with caller.held(session_id) as session:
         before = session.state
-        batch = [_edit(edit) for edit in wanted.edits]
+        batch = batch_of(wanted.edits)
         _check_no_copies(sessions, session, batch)
         outcome = await sessions.edit(session, batch, wanted.fidelity)
+        sessions.ahead.note_edit(session)
     cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
     return EditsAnswer(
         edits=[
@@ -69,6 +70,14 @@ def _check_no_copies(sessions: Sessions, session: Session, batch: Sequence[Edit]
         )
 
 
-def _edit(wanted: EditRequest) -> Edit:
-    messages = None if wanted.messages is None else (wanted.messages.start, wanted.messages.end)
-    return Edit(EditKind(wanted.op), wanted.fragment_id, messages, wanted.focus)
+def batch_of(edits: Sequence[EditRequest]) -> list[Edit]:
+    """Edits as the context layer takes them."""
+    return [
+        Edit(
+            EditKind(wanted.op),
+            wanted.fragment_id,
+            None if wanted.messages is None else (wanted.messages.start, wanted.messages.end),
+            wanted.focus,
+        )
+        for wanted in edits
+    ]

@@ -30,6 +30,7 @@ from starlette.responses import JSONResponse, Response
 from vllm.engine.protocol import EngineClient
 from vllm.logger import init_logger
 
+from acmserve.context.ahead_options import parse_ahead
 from acmserve.context.compaction_blocks import check_compaction, has_compaction
 from acmserve.context.tokens import count_tokens
 from acmserve.context.vendor_edits import COMPACT, Compact, VendorEdit
@@ -192,14 +193,22 @@ def _check_no_compact(edits: Sequence[VendorEdit]) -> None:
 
 def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
     raw_request: Request = kwargs["raw_request"]
+    if params.ahead:
+        raise InvalidRequest(
+            "kv_transfer_params.acm.ahead",
+            "has no meaning in a chat of a session, whose answer is recorded.",
+            "Use acm.ahead, or POST /v1/acm/sessions/{session_id}/prepare.",
+        )
     tenant = sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
     loop = parse_loop_options(body.get("acm") or {}, sessions.max_tool_calls)
     budget = (body.get("acm") or {}).get("budget")
     wanted = None if budget is None else sessions.budgets.parse(budget, "acm.budget")
     options = parse_map_options((body.get("acm") or {}).get("map"))
+    ahead = (body.get("acm") or {}).get("ahead")
+    wanted_ahead = None if ahead is None else parse_ahead(ahead, "acm.ahead")
     edits = parse_context_management(body)
     _check_no_pause(edits or ())
-    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits)
+    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits, wanted_ahead)
 
 
 def _check_no_pause(edits: Sequence[VendorEdit]) -> None:

@@ -4,7 +4,8 @@
                       of the request                                     (`compact` wants a summary, too)
 
 Edits come first: what they clear counts for the budget no more. Both act on the one `shed` of the session, so whatever
-is taken out stays out in every later turn, and is stored with the session.
+is taken out stays out in every later turn, and is stored with the session. An eviction that was planned at the end of
+an earlier turn, and computed ahead, is carried out as it was planned where it still applies (`context.foresight`).
 
 A summary takes a model's time, and the session may be asked meanwhile: it is decided and carried out on the same state,
 and the account is brought back to it in between. Where no summary can be had nothing is changed, the request goes on,
@@ -23,6 +24,7 @@ from acmserve.context.account import Account
 from acmserve.context.budget import Budget
 from acmserve.context.compaction import Compaction, Summary, plan_nothing
 from acmserve.context.eviction_plan import EvictionPlan
+from acmserve.context.foresight import kept_plan
 from acmserve.context.session import Session
 from acmserve.context.state import SessionState
 from acmserve.context.vendor_edits import COMPACT, Compact, VendorEdit
@@ -79,10 +81,16 @@ class _Summarized:
 
 
 class Enforcement:
-    """For one request of one session, once."""
+    """For one request of one session, once. `predicts`: whether evictions are planned ahead in a session's state."""
 
     def __init__(
-        self, budgets: Budgets, session: Session, beside: Beside, summarizer: ConversationSummarizer, can_move: bool
+        self,
+        budgets: Budgets,
+        session: Session,
+        beside: Beside,
+        summarizer: ConversationSummarizer,
+        can_move: bool,
+        predicts: Callable[[SessionState], bool] = lambda state: False,
     ) -> None:
         self._budgets = budgets
         self._session = session
@@ -90,6 +98,7 @@ class Enforcement:
         self._num_beside = 0
         self._summarizer = summarizer
         self._can_move = can_move
+        self._predicts = predicts
 
     async def enforce(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> Enforced:
         """Bring `state`, which goes on from the session's own, under the edits of its request and under its budget."""
@@ -174,7 +183,8 @@ class Enforcement:
             account, state, summary = done.account, done.state, done.summary
             plan = account.judge(done.plan or _nothing(account, target), budget, done.reason)
         elif account.exceeds(budget):
-            plan = self._budgets.plan(account, budget, can_move=self._can_move)
+            plan = kept_plan(account, state, budget) if self._predicts(state) else None
+            plan = plan or self._budgets.plan(account, budget, can_move=self._can_move)
             state = account.carry_out(plan, state)
         report = _report(budget, plan)
         if budget.policy == "compact":

@@ -54,7 +54,8 @@ class Exchange:
 
     `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
     the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
-    and the seconds to the first token; what `told` holds joins `acm`. `slot` is that of a context map in the prompt.
+    and the seconds to the first token; what `told` holds joins `acm`. `slot` is that of a context map in the prompt. A
+    background request does not `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end.
     `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
     """
 
@@ -65,6 +66,8 @@ class Exchange:
     on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
     slot: Slot | None = None
+    remembers: bool = True
+    num_cut: int = 0
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
@@ -100,6 +103,8 @@ class Exchange:
         self._prompt = self.served.splice(prompt["prompt_token_ids"], num_room)
         if self.slot is not None:
             self._prompt = self.slot.fill(self._prompt)
+        if self.num_cut:
+            self._prompt = self._prompt[: max(1, len(self._prompt) - self.num_cut)]
         return {**prompt, "prompt_token_ids": self._prompt}
 
     def receive(self, output: EngineOutput) -> None:
@@ -117,7 +122,7 @@ class Exchange:
                 self._is_told = True
                 self.on_receipt(transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
-        if self.served is not None:
+        if self.served is not None and self.remembers:
             self._remember(output, self.served)
         if self.finished and self.acm is None:
             logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)

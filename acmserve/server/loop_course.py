@@ -27,12 +27,14 @@ from vllm.exceptions import VLLMClientError
 from vllm.logger import init_logger
 
 from acmserve.context.branch_tool import RETURN
+from acmserve.context.marker import RESTORE_TOOLS
 from acmserve.context.render import render
 from acmserve.context.session import Session
 from acmserve.context.state import append_answer, append_internal, end_turn
 from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
 from acmserve.errors import InvalidRequest
+from acmserve.server.background import frame_of
 from acmserve.server.budgets import Beside
 from acmserve.server.context_management import FIELD
 from acmserve.server.enforcement import Enforced
@@ -253,9 +255,14 @@ class LoopCourse:
         else:
             state = self.branches.settle(state)
             state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
-        self.turn.sessions.store.save(self.turn.session, state)
+        turn = self.turn
+        turn.sessions.store.save(turn.session, state)
         if self.stopped_by is not None:
-            self.turn.sessions.maps.finished(self.turn.turn_map, self.turn.session)
+            turn.sessions.maps.finished(turn.turn_map, turn.session)
+        if self.stopped_by is not None and turn.turn_map is None:
+            frame = frame_of(self.request.frame(), self.request.preset_name)
+            suite = next((name for name in turn.options.suites if name in RESTORE_TOOLS), None)
+            turn.sessions.ahead.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""

@@ -44,6 +44,7 @@ class LoopRequest:
         self.tools = [*client_tools, *(tool for suite in options.suites for tool in suite_tools(suite))]
         self.preset = PRESETS[options.preset] if options.preset is not None else ""
         self._options = options
+        self.preset_name = options.preset
 
     def step(
         self, messages: Sequence[Message], number: int, num_calls: int, must_call: str | None = None
@@ -55,6 +56,10 @@ class LoopRequest:
             "tool_choice": self._tool_choice(number, num_calls) if must_call is None else _named(must_call),
         }
         return copy.deepcopy(self._body | own)
+
+    def frame(self) -> Mapping[str, Any]:
+        """What all steps have in common."""
+        return self._body | {"tools": self.tools, "tool_choice": "auto"}
 
     def is_last(self, num_calls: int) -> bool:
         """True when the step has to answer, because no context tool call is left."""

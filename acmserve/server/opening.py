@@ -6,7 +6,6 @@ summarizes, who embeds.
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from acmserve.context.archive import Archive
 from acmserve.context.session import Session, SessionLimits
 from acmserve.context.store import SessionStore
 from acmserve.engine.config import EngineConfig
-from acmserve.errors import InvalidRequest
+from acmserve.server.background import ServedBackground
 from acmserve.server.budgets import Budgets
-from acmserve.server.config import ContextConfig
+from acmserve.server.config import ContextConfig, flag_value
 from acmserve.server.embedder import parse_embedder
 from acmserve.server.map_opening import open_maps
 from acmserve.server.served import ServedContexts
@@ -37,9 +36,12 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
     config = ContextConfig.parse(extra)
     tokenizer = engine_client.renderer.get_tokenizer()
     served = ServedContexts(tokenizer)
+    opened: list[Sessions] = []
 
     def drop(session: Session) -> None:
         served.drop(*session.key)
+        for sessions in opened:
+            sessions.ahead.forget(session)
 
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
@@ -48,7 +50,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
     store = SessionStore(limits, archive, drop)
     table = None if archive is None else archive.maps
     window = engine_client.model_config.max_model_len
-    return Sessions(
+    sessions = Sessions(
         store,
         counting,
         open_summarizer(config, state),
@@ -59,22 +61,23 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
         has_api_keys=bool([key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]),
         budgets=budgets,
         maps=open_maps(config, state, table, tokenizer, counting, window),
+        background=ServedBackground(state),
+        ahead=config.ahead_options,
+        pool_tokens=_pool_tokens(engine_client),
     )
+    opened.append(sessions)
+    return sessions
 
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:
     """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong `--budget`."""
     budgets = Budgets(counting, window=window, overheads=probe.overheads, num_base=probe.num_base)
     if config.budget:
-        budgets.default = budgets.parse(_budget_value(config.budget), "--budget")
+        budgets.default = budgets.parse(flag_value(config.budget, "--budget"), "--budget")
     return budgets
 
 
-def _budget_value(text: str) -> object:
-    """`--budget` as JSON where it is an object, else its text."""
-    if not text.lstrip().startswith("{"):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidRequest("--budget", f"is no JSON object: {error}.") from None
+def _pool_tokens(engine_client: EngineClient) -> int | None:
+    """Tokens that the KV cache holds, None where the engine does not tell."""
+    cache = engine_client.vllm_config.cache_config
+    return cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None

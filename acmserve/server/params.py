@@ -27,7 +27,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.loop_options import LOOP_KEYS
 
 SESSION_HEADER = "x-session-id"
-CHAT_KEYS = (*LOOP_KEYS, "budget", "map")
+CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "ahead")
 _ACM_KEYS = ("fidelity", *CHAT_KEYS)
 
 
@@ -52,7 +52,8 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
             )
         return None
     check_one_answer(body)
-    return SessionParams(session_id, fidelity, direct is not None and direct.forget)
+    forget, ahead = (False, False) if direct is None else (direct.forget, direct.ahead)
+    return SessionParams(session_id, fidelity, forget, ahead)
 
 
 def check_one_answer(body: Mapping[str, Any]) -> None:

@@ -6,6 +6,8 @@
     GET    /sessions/{session_id}/context      what the model sees now
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
+    POST   /sessions/{session_id}/prepare      compute the result of edits ahead
+    GET    /sessions/{session_id}/prepare/{id} how far that is
     GET    /sessions/{session_id}/budget       show           PUT  set    DELETE
     POST   /sessions/{session_id}/evict        down to the low watermark, or plan it
     GET    /sessions/{session_id}/episodes     the episode graph
@@ -34,6 +36,7 @@ from acmserve.server.branch_routes import branches_router
 from acmserve.server.budget_routes import budget_router
 from acmserve.server.edit_routes import edits_router
 from acmserve.server.map_routes import maps_router
+from acmserve.server.prepare_routes import prepare_router
 from acmserve.server.problem import problem
 from acmserve.server.session_routes import sessions_router
 from acmserve.server.tool_routes import tools_router
@@ -45,7 +48,15 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 def router() -> APIRouter:
     """The routes, to be included into an app without a prefix."""
     ours = APIRouter(prefix=PREFIX)
-    for part in (tools_router, sessions_router, edits_router, budget_router, branches_router, maps_router):
+    for part in (
+        tools_router,
+        sessions_router,
+        edits_router,
+        prepare_router,
+        budget_router,
+        branches_router,
+        maps_router,
+    ):
         ours.include_router(part)
     elsewhere = APIRouter(prefix=PREFIX, route_class=AcmRoute)
     elsewhere.add_api_route("/{path:path}", _elsewhere, methods=_METHODS, include_in_schema=False)

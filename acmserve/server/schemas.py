@@ -97,6 +97,16 @@ class NewSession(_Request):
     suite: Suite | None = Field(default=None, description=f"{_SUITE} Default: `sculptor`.")
 
 
+class AheadView(BaseModel):
+    """What is computed before it is asked for."""
+
+    mode: Literal["off", "heal", "predict"] = Field(
+        description="`heal` computes contexts anew that were served with moved KV, `predict` also those of edits that "
+        "can be foreseen."
+    )
+    max_pool_share: float = Field(ge=0, le=1, description="The part of the KV cache that this may take.")
+
+
 class SessionInfo(BaseModel):
     """A session, without its contents."""
 
@@ -109,6 +119,7 @@ class SessionInfo(BaseModel):
     num_fragments: int = Field(ge=0, description="Fragments cut so far, visible ones included.")
     num_hidden_fragments: int = Field(ge=0, description="Fragments folded, summarized or redacted now.")
     branch_of: str | None = Field(default=None, description="The session that this one is a branch of.")
+    ahead: AheadView = Field(description="Set by `acm.ahead` in a chat request, else by the server's `--ahead`.")
 
 
 class SessionList(BaseModel):
@@ -248,6 +259,29 @@ class EditsRequest(_Request):
 
     edits: list[EditRequest] = Field(min_length=1, max_length=MAX_EDITS, description="At least one edit.")
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+
+
+class PrepareRequest(_Request):
+    """Edits that will be asked for, in this order."""
+
+    edits: list[EditRequest] = Field(
+        min_length=1, max_length=MAX_EDITS, description="At least one edit, as in `POST .../edits`; none may redact."
+    )
+
+
+class PreparationView(BaseModel):
+    """A context that is computed before it is asked for."""
+
+    prepare_id: str
+    status: Literal["pending", "ready", "dropped"] = Field(
+        description="`ready`: the next turn behind these edits finds its prefix. `dropped`: the session's next request "
+        "came first, or there was no room; what was computed until then stays useful."
+    )
+    reason: str | None = Field(
+        description="Why it was dropped: `interrupted`, `failed`, or what the engine says, such as `ahead_pool_share`."
+    )
+    computed_tokens: int | None = Field(description="Tokens computed for it; null until the engine has told.")
+    ready_tokens: int | None = Field(description="Tokens of its prompt that are in the KV cache; null until then.")
 
 
 class EditAnswer(BaseModel):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +59,23 @@ class ServedContext:
         self.last: Served | None = None
         self._tokenizer = tokenizer
         self._outputs: OrderedDict[bytes, list[int]] = OrderedDict()
+
+    @property
+    def num_served(self) -> int:
+        """Tokens of the last prompt."""
+        return 0 if self.last is None else len(self.last.prompt_token_ids)
+
+    @property
+    def num_stale(self) -> int:
+        """Tokens of the last prompt from the first one whose KV was moved."""
+        if self.last is None or not self.last.moved:
+            return 0
+        return self.num_served - min(start for start, _ in self.last.moved)
+
+    def note_healed(self) -> None:
+        """The last context was computed anew since it was served: what the next request keeps is not moved."""
+        if self.last is not None:
+            self.last = replace(self.last, moved=())
 
     def splice(self, prompt_token_ids: Sequence[int], max_tokens: int) -> list[int]:
         """The prompt with earlier outputs in the tokens that were sampled, unless it would exceed `max_tokens`."""

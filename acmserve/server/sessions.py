@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from acmserve.context import tool_result
+from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.batch import BatchOutcome, Edit, EditKind, run_batch
 from acmserve.context.delimiter import DELIMITER
 from acmserve.context.map_rules import MapRules
@@ -42,15 +43,19 @@ from acmserve.context.toolbox import (
     run_tool,
     with_supplied,
 )
+from acmserve.context.turn_cost import turn_cost
 from acmserve.context.vendor_edits import VendorEdit
 from acmserve.edit.session_params import SessionParams
-from acmserve.errors import InvalidRequest
+from acmserve.errors import Conflict, InvalidRequest
+from acmserve.server.ahead import Ahead
+from acmserve.server.background import Background
 from acmserve.server.budgets import Beside, Budgets
 from acmserve.server.enforcement import ConversationSummarizer, Enforced, Enforcement, Evicted
 from acmserve.server.exchange import Exchange
 from acmserve.server.map_turn import MapTurn
 from acmserve.server.map_updates import MapUpdates
 from acmserve.server.maps import Maps
+from acmserve.server.preparation import Preparation
 from acmserve.server.served import ServedContexts
 
 SALT_HEADER = "x-cache-salt"
@@ -87,6 +92,9 @@ class Sessions:
         has_api_keys: bool = False,
         budgets: Budgets | None = None,
         maps: Maps | None = None,
+        background: Background | None = None,
+        ahead: AheadOptions | None = None,
+        pool_tokens: int | None = None,
     ) -> None:
         self.store = store
         self.tokenizer = tokenizer
@@ -98,6 +106,7 @@ class Sessions:
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
+        self.ahead = Ahead(self, background, ahead, pool_tokens)
         self._redacted: set[tuple[str, str]] = set()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -149,13 +158,43 @@ class Sessions:
         outcome = run_batch(session.state, batch, bench, summaries)
         while outcome.wants is not None:
             wanted = outcome.wants
-            summaries[wanted.fragment_id, wanted.focus] = await self._summarizer.summarize(wanted)
+            written = self.ahead.preparations(session).summaries.get(wanted)
+            if written is None:
+                written = await self._summarizer.summarize(wanted)
+            summaries[wanted.fragment_id, wanted.focus] = written
             outcome = run_batch(session.state, batch, bench, summaries)
         self.store.save(session, outcome.state)
         if any(done.kind is EditKind.REDACT for done in outcome.done):
             self.served.drop(*session.key)
+            self.ahead.forget(session)
             self._redacted.add(session.key)
         return outcome
+
+    async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
+        """Plan edits on a copy of the session and have the result computed ahead. Raises what `edit` does.
+
+        A summary that this takes is kept for the edits themselves, which then give the same bytes.
+        """
+        for index, wanted_edit in enumerate(batch):
+            if wanted_edit.kind is EditKind.REDACT:
+                raise Conflict(
+                    f"edits[{index}].op",
+                    "a redaction cannot be prepared: the engine forgets what it computed for the session.",
+                    "Redact at once with POST .../edits.",
+                )
+        before, bench = session.state, self._bench(session.suite, "exact")
+        summaries: dict[tuple[str, str], str] = {}
+        written: dict[SummaryWanted, str] = {}
+        outcome = run_batch(before, batch, bench, summaries)
+        while outcome.wants is not None:
+            wanted = outcome.wants
+            written[wanted] = await self._summarizer.summarize(wanted)
+            summaries[wanted.fragment_id, wanted.focus] = written[wanted]
+            outcome = run_batch(before, batch, bench, summaries)
+        cost = turn_cost(before, outcome.state, "exact", self.tokenizer)
+        made = self.ahead.prepare(session, outcome.state, cost.num_computed, cache_salt)
+        self.ahead.preparations(session).keep(written)
+        return made
 
     def delete(self, session: Session) -> None:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
@@ -166,6 +205,7 @@ class Sessions:
         self.store.delete(*session.key)
         self.served.drop(*session.key)
         self.budgets.drop(session)
+        self.ahead.forget(session)
         if session.state.parent is None:
             self._deleted[session.key] = None
         elif session.key in self._redacted:
@@ -193,7 +233,14 @@ class Sessions:
         return evicted
 
     def _enforcement(self, session: Session, beside: Beside, fidelity: str | None) -> Enforcement:
-        return Enforcement(self.budgets, session, beside, self._summarizer, self.can_move(fidelity))
+        return Enforcement(
+            self.budgets,
+            session,
+            beside,
+            self._summarizer,
+            self.can_move(fidelity),
+            lambda state: self.ahead.options(state).predicts,
+        )
 
     def can_move(self, fidelity: str | None) -> bool:
         """Whether a request of this fidelity moves KV."""
@@ -212,7 +259,7 @@ class Sessions:
         engine_params = replace(
             params,
             session_id=engine_session_id(*engine_key(session)),
-            forget=params.forget or key in self._redacted or key in self._deleted,
+            forget=params.forget or self.must_forget(session),
         )
 
         def take(receipt: Mapping[str, Any], seconds: float) -> None:
@@ -227,6 +274,16 @@ class Sessions:
         if turn_map is not None:
             told, slot = {**told, **turn_map.told}, turn_map.slot
         return Exchange(engine_params, session.session_id, self.served.of(*key), messages, take, told, slot)
+
+    def background_exchange(self, session: Session, num_cut: int) -> Exchange:
+        """The exchange of a request that computes ahead for this session, all but the last `num_cut` tokens."""
+        params = SessionParams(engine_session_id(*engine_key(session)), "exact", ahead=True)
+        served = self.served.of(*session.key)
+        return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
+
+    def must_forget(self, session: Session) -> bool:
+        """Whether the next request of this session has the engine forget what it was served."""
+        return session.key in self._redacted or session.key in self._deleted
 
     def describe_kv(self, session: Session) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served.py`)."""

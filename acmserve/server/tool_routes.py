@@ -54,9 +54,12 @@ async def call_tool(
     """
     call = given or ToolRequest()
     async with caller.held(session_id) as session:
+        before = session.state
         suite = call.suite or find_suite((session.suite, CWL, BRANCHES), name)
         find_tool(suite, name)
         outcome = await caller.sessions.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
+        if outcome.state.fragments != before.fragments:
+            caller.sessions.ahead.note_edit(session)
     return ToolAnswer(
         name=name,
         result=outcome.result,

@@ -1,4 +1,4 @@
-"""What an engine-level `acm` object may say about forgetting. The other fields: tests/server/test_params.py."""
+"""What an engine-level `acm` object may say about forgetting and work ahead. The rest: tests/server/test_params.py."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def test_forget_is_read(acm: dict[str, Any], expected: bool) -> None:
     assert parse_acm_params({"session_id": "s", **acm}) == SessionParams("s", acm.get("fidelity"), expected)
 
 
+@pytest.mark.parametrize("key", ["forget", "ahead"])
 @pytest.mark.parametrize("value", [1, 0, "true", "", [], {}, 1.0])
-def test_what_is_no_boolean_is_refused_by_name(value: object) -> None:
+def test_what_is_no_boolean_is_refused_by_name(value: object, key: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_acm_params({"session_id": "s", "forget": value})
-    assert refused.value.field == "kv_transfer_params.acm.forget"
+        parse_acm_params({"session_id": "s", key: value})
+    assert refused.value.field == f"kv_transfer_params.acm.{key}"
     assert ascii(value) in refused.value.message
     assert "true or false" in refused.value.message
 
@@ -46,3 +47,19 @@ def test_params_travel_unchanged(fidelity: str | None, forget: bool) -> None:
     params = SessionParams("s", fidelity, forget)
     assert parse_acm_params(params.as_acm()) == params
     assert ("forget" in params.as_acm()) is forget
+
+
+@pytest.mark.parametrize("fidelity", [None, "exact"])
+def test_a_background_request_travels_unchanged(fidelity: str | None) -> None:
+    params = SessionParams("s", fidelity, ahead=True)
+    assert parse_acm_params(params.as_acm()) == params
+    assert "ahead" not in SessionParams("s", fidelity).as_acm()
+
+
+@pytest.mark.parametrize(
+    ("other", "field"), [({"fidelity": "reuse"}, "fidelity"), ({"forget": True}, "ahead")], ids=["moves", "forgets"]
+)
+def test_what_a_background_request_cannot_be(other: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_acm_params({"session_id": "s", "ahead": True, **other})
+    assert refused.value.field == f"kv_transfer_params.acm.{field}"

@@ -68,6 +68,11 @@ def test_the_seam_serves_both_schedulers(is_async: bool) -> None:
         ({"max_sessions": 0}, "max_sessions"),
         ({"max_sessions": "many"}, "max_sessions"),
         ({"min_move_tokens": True}, "min_move_tokens"),
+        ({"ahead_chunk_tokens": 0}, "ahead_chunk_tokens"),
+        ({"ahead_max_pool_share": 1.5}, "ahead_max_pool_share"),
+        ({"ahead_max_pool_share": float("nan")}, "ahead_max_pool_share"),
+        ({"ahead_min_age_s": -1}, "ahead_min_age_s"),
+        ({"ahead_quiet_s": "soon"}, "ahead_quiet_s"),
     ],
 )
 def test_a_bad_setting_is_named(settings: dict[str, object], field: str) -> None:
@@ -76,8 +81,9 @@ def test_a_bad_setting_is_named(settings: dict[str, object], field: str) -> None
 
 
 def test_settings_are_read_back() -> None:
-    extra = engine_config(default_fidelity="reuse", keep_tail=False)["kv_transfer_config"]["kv_connector_extra_config"]
-    assert EngineConfig.parse(extra) == EngineConfig(default_fidelity="reuse", keep_tail=False)
+    settings = {"default_fidelity": "reuse", "keep_tail": False, "ahead_max_pool_share": 1, "ahead_min_age_s": 2.5}
+    extra = engine_config(**settings)["kv_transfer_config"]["kv_connector_extra_config"]
+    assert EngineConfig.parse(extra) == EngineConfig(**settings)
 
 
 def test_engine_config_names_the_connector() -> None:

@@ -42,6 +42,29 @@ def test_neighbouring_moves_of_one_distance_are_one() -> None:
     assert (receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) == (10, 30, 60)
 
 
+def test_what_was_computed_ahead_is_part_of_what_was_kept() -> None:
+    """Spans survive a preemption as far as their tokens do, and count once."""
+    account = Account(NUM_PROMPT_TOKENS)
+    account.admit(48, ahead=[(16, 32), (32, 48)])
+    account.jump([Entry(48, 60, Origin.KEPT)])
+    account.add_ahead([(50, 60)])
+    receipt = account.close("exact", None)
+    assert (receipt.kept_tokens, receipt.ahead_tokens) == (60, 42)
+    account.advance(70)
+    account.admit(32, ahead=[(16, 32)])
+    receipt = account.close("exact", None)
+    assert (receipt.kept_tokens, receipt.ahead_tokens, receipt.computed_tokens) == (32, 16, 68)
+
+
+def test_a_receipt_that_ends_early_is_about_what_is_ready() -> None:
+    account = Account(NUM_PROMPT_TOKENS)
+    account.admit(16)
+    account.advance(64)
+    account.end_here()
+    receipt = account.close("exact", "ahead_pool_share")
+    assert (receipt.prompt_tokens, receipt.kept_tokens, receipt.computed_tokens) == (64, 16, 48)
+
+
 def test_what_was_computed_before_a_preemption_stays_computed() -> None:
     account = Account(NUM_PROMPT_TOKENS)
     account.admit(16)
@@ -62,6 +85,7 @@ def test_the_answer_has_the_documented_fields() -> None:
         "kept_tokens": 10,
         "moved_tokens": 10,
         "computed_tokens": 80,
+        "ahead_tokens": 0,
         "moves": [{"dst_start": 10, "src_start": 50, "num_tokens": 10}],
         "fallback_reason": "source_evicted",
     }

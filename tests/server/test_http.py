@@ -51,7 +51,7 @@ def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "ex
     assert set(acm) == {"session_id", "receipt"}
     assert acm["session_id"] == session_id
     receipt: dict[str, Any] = acm["receipt"]
-    assert set(receipt) == {"fidelity", "prompt_tokens", *COUNTS, "moves", "fallback_reason"}
+    assert set(receipt) == {"fidelity", "prompt_tokens", *COUNTS, "ahead_tokens", "moves", "fallback_reason"}
     assert receipt["fidelity"] == fidelity
     assert receipt["prompt_tokens"] == prompt_tokens
     assert sum(receipt[count] for count in COUNTS) == prompt_tokens

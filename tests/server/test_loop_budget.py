@@ -74,7 +74,7 @@ def test_a_request_without_a_budget_keeps_the_sessions_own() -> None:
     budget = turn.sessions.budgets.parse(700, "acm.budget")
     state = set_budget(turn.session.state, budget)
 
-    asked: Any = SimpleNamespace(body={"messages": MESSAGES}, budget=None, loop=None)
+    asked: Any = SimpleNamespace(body={"messages": MESSAGES}, budget=None, loop=None, ahead=None)
     assert _taken_in(turn.sessions, state, asked).budget is budget
     asked.budget = turn.sessions.budgets.parse(900, "acm.budget")
     assert _taken_in(turn.sessions, state, asked).budget == asked.budget

@@ -48,6 +48,8 @@ OPERATIONS = {
     "acm_delete_map",
     "acm_export_map",
     "acm_get_map_history",
+    "acm_prepare_edits",
+    "acm_get_preparation",
 }
 
 

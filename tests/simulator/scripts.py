@@ -43,6 +43,7 @@ class Turn:
     after: str | None = None
     abort_after_steps: int | None = None
     forget: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
@@ -25,9 +24,11 @@ from vllm.v1.request import Request, RequestStatus
 
 from acmserve.errors import IntegrityError
 
+from .ahead import AheadWatch
 from .failure import SimulationFailure, ensure
 from .forgetting import Forgetting
 from .machine import BlockHasher, Factory, block_hasher
+from .report import Report
 from .runner import Runner, RunnerV1, RunnerV2
 from .scripts import Script, Turn
 from .slots import Reader, SlotMemory
@@ -36,30 +37,6 @@ from .worker import Worker
 
 MAX_STEPS = 20_000
 MAX_IDLE_STEPS = 60
-
-
-@dataclass
-class Report:
-    """What happened in one run, so that a suite can prove that its scripts reach what they are for."""
-
-    num_steps: int = 0
-    num_finished: int = 0
-    num_aborted: int = 0
-    num_preemptions: int = 0
-    num_resets: int = 0
-    num_turned_tokens: int = 0
-    num_moved_requests: int = 0
-    num_requests_with_holes: int = 0
-    num_forgets: int = 0
-    num_forgotten_keys: int = 0
-    num_forgets_beside_live_requests: int = 0
-    tokens: Counter[str] = field(default_factory=Counter)
-    fallback_reasons: Counter[str] = field(default_factory=Counter)
-
-    def __iadd__(self, other: Report) -> Report:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-        return self
 
 
 class Simulation:
@@ -93,6 +70,7 @@ class Simulation:
         self._ended: set[str] = set()
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._handed_out: list[int] = []
+        self._watch = AheadWatch(self.scheduler, script.turns, self.machine.connector, lambda: self.report.num_steps)
         self._watch_pool()
 
     def run(self) -> Report:
@@ -124,9 +102,11 @@ class Simulation:
         """One turn of the engine core's loop; whether any token was scheduled."""
         num_scheduled = 0
         if self.scheduler.has_requests():
+            foreground = self._watch.foreground
             output = self.scheduler.schedule()
             num_scheduled = output.total_num_scheduled_tokens
             handed_out, self._handed_out[:] = tuple(self._handed_out), ()
+            self._watch.check_step(output, handed_out, foreground)
             self._preempted |= output.preempted_req_ids or set()
             self.report.num_preemptions += len(output.preempted_req_ids or ())
             self._in_flight.append((output, self.worker.execute(output, handed_out)))
@@ -137,6 +117,7 @@ class Simulation:
                 return True
         if self._in_flight:
             self._abort_due(in_flight=True)
+            self._watch.on_processed(self._in_flight[0][0])
             outputs = self.scheduler.update_from_output(*self._in_flight.popleft())
             for engine_outputs in outputs.values():
                 for engine_output in engine_outputs.outputs:
@@ -156,7 +137,7 @@ class Simulation:
         if turn.session is not None:
             self._num_forgets[turn.session, turn.salt] += turn.forget
             owner = (turn.session, turn.salt, self._num_forgets[turn.session, turn.salt])
-        reuse = owner is not None and not turn.forget and (turn.fidelity or self._default_fidelity) == "reuse"
+        reuse = owner is not None and not turn.forget and self._fidelity(turn) == "reuse"
         reader = Reader(turn.request_id, Sequence(self._truth, turn.salt, turn.prompt), owner, reuse)
         self._readers[turn.request_id] = reader
         self._sent_at[turn.request_id] = self.report.num_steps
@@ -167,10 +148,14 @@ class Simulation:
             self.report.num_forgotten_keys += forgetting.check()
             self.report.num_forgets_beside_live_requests += forgetting.num_live > 0
 
+    def _fidelity(self, turn: Turn) -> str:
+        return "exact" if turn.ahead else turn.fidelity or self._default_fidelity
+
     def _request(self, turn: Turn) -> Request:
         """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
-        acm = {"session_id": turn.session, "fidelity": turn.fidelity, "forget": turn.forget}
-        in_acm = turn.fidelity is not None or turn.forget
+        flags = {"forget": turn.forget, "ahead": turn.ahead}
+        acm = {"session_id": turn.session, "fidelity": turn.fidelity, **flags}
+        in_acm = turn.fidelity is not None or any(flags.values())
         return Request(
             request_id=turn.request_id,
             prompt_token_ids=list(turn.prompt),
@@ -219,14 +204,22 @@ class Simulation:
         kept, moved, computed = (receipt[f"{name}_tokens"] for name in ("kept", "moved", "computed"))
         where = f"{turn.request_id} with {len(turn.prompt)} tokens: {receipt}"
         ensure(min(kept, moved, computed) >= 0, "receipt", where)
-        ensure(kept + moved + computed == receipt["prompt_tokens"] == len(turn.prompt), "receipt", where)
+        ensure(kept + moved + computed == receipt["prompt_tokens"], "receipt", where)
+        ensure(0 <= receipt["ahead_tokens"] <= kept, "receipt", where)
+        if turn.ahead:
+            self._watch.check_receipt(turn, receipt)
+            self.receipts[turn.request_id] = receipt
+            self.report.background[receipt["fallback_reason"] or "ready"] += 1
+            return
+        ensure(receipt["prompt_tokens"] == len(turn.prompt), "receipt", where)
         ensure(sum(move["num_tokens"] for move in receipt["moves"]) == moved, "receipt", f"moves of {where}")
-        ensure(receipt["fidelity"] == (turn.fidelity or self._default_fidelity), "receipt", where)
+        ensure(receipt["fidelity"] == self._fidelity(turn), "receipt", where)
         ensure(not (turn.forget and moved), "receipt", f"moved although it forgets: {where}")
         if turn.request_id not in self._preempted:
             ensure(computed == len(ledger.computed), "receipt", f"worker computed {len(ledger.computed)}; {where}")
             ensure(moved >= ledger.num_turned, "receipt", f"worker turned {ledger.num_turned} tokens; {where}")
         self.receipts[turn.request_id] = receipt
+        self.report.num_ahead_tokens += receipt["ahead_tokens"]
         self.report.tokens += Counter(kept=kept, moved=moved, computed=computed)
         self.report.num_turned_tokens += ledger.num_turned
         self.report.num_moved_requests += moved > 0
@@ -239,6 +232,7 @@ class Simulation:
         get_new_blocks = pool.get_new_blocks
 
         def watched(num_blocks: int) -> list[KVCacheBlock]:
+            self._watch.on_hand_out(num_blocks)
             blocks: list[KVCacheBlock] = get_new_blocks(num_blocks)
             self._handed_out += [block.block_id for block in blocks]
             return blocks
@@ -270,6 +264,7 @@ class Simulation:
         scheduler, pool = self.scheduler, self.scheduler.kv_cache_manager.block_pool
         ensure(self._ended == set(self._turns), "stuck", f"never ended: {set(self._turns) - self._ended}")
         self._check_integrity()
+        self._watch.check_end(self.report.num_ahead_tokens)
         ensure(not scheduler.deferred_frees, "blocks", f"deferred frees left: {scheduler.deferred_frees}")
         held = {block.block_id: block.ref_cnt for block in pool.blocks if block.ref_cnt and not block.is_null}
         ensure(not held, "blocks", f"blocks still referenced at the end: {held}")

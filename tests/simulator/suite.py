@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .machine import Factory
+from .report import Report
 from .scripts import random_script
-from .simulation import Report, Simulation
+from .simulation import Simulation
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,251 @@
+"""Foresight: the contexts that a session may be asked for next, so that an idle engine can compute them now.
+
+    the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out (`outlook`)
+    clearing edits of a request  what `context_management` of the last request takes out at its next one
+    folds                        each fragment that is visible, folded by itself, the newest first
+    the context as it is         it was served with moved KV, or edited since
+
+Prepare mark: an eviction can be computed ahead only in the pause after a turn that ends *below* the budget. Let a turn
+add g tokens on average. With the mark m below the budget, the turn that jumps over both at once finds nothing ready:
+for a spread like that of an exponential distribution exp(-m / g) of all turns, 14 % at m = 2 g, and next to none for
+turns of about one size. Where now and then a turn is much larger, m is as large as the largest of the last turns, but
+no more than half of what an eviction takes: a plan made when little is there takes what is young. Being early costs
+little else, since a kept plan stays the same: what is appended meanwhile, m at most, is computed a second time. So
+mark = max_tokens - reserve - m,  m = max(2 g, min(largest, (max_tokens - low) / 2)).
+
+What the early plan takes: by the time it is carried out the prompt has grown to `max_tokens` and half a turn more (the
+overshoot of `watermark`), and shall be at the low watermark then. So as much is taken out now as will be taken then,
+max_tokens + overshoot - low, which leaves less than the watermark for the moment.
+
+Pure, but for `look_ahead`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from acmserve.context import edits as edit
+from acmserve.context.account import Account
+from acmserve.context.budget import Budget
+from acmserve.context.eviction_plan import EvictionPlan
+from acmserve.context.fragment import Visibility
+from acmserve.context.outline import Outline, Role
+from acmserve.context.outlook import KeptEviction, keep_eviction, takes_what_is_needed
+from acmserve.context.policies import ClearToolUses
+from acmserve.context.policy_plan import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
+from acmserve.context.shed import Shed
+from acmserve.context.shed_tokens import shown_tokens
+from acmserve.context.state import SessionState
+from acmserve.context.tokens import Tokenizer
+from acmserve.context.vendor_edits import VendorEdit, plan_edits
+from acmserve.context.watermark import Measured
+from acmserve.errors import Conflict
+
+NUM_GROWTHS = 2
+MAX_FOLDS = 3
+# Of the last fragment cut, every second one is folded next; of those before it, half as many each.
+_PRIOR_FOLD = 0.5
+
+
+class Reason(Enum):
+    """Why a context may come."""
+
+    EVICTION = "eviction"
+    CLEARING = "clearing"
+    FOLD = "fold"
+    AS_IT_IS = "as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A state that may be rendered at the next turn, with this probability, at the latest in about `num_turns` turns.
+
+    `num_new` counts the tokens behind its first difference from what was served: what an exact prefill computes.
+    """
+
+    state: SessionState
+    reason: Reason
+    probability: float
+    num_turns: int
+    num_new: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known at the end of a turn. `measured` is None where no budget holds.
+
+    `num_stale`: tokens at the end of the context as it is whose KV is not exact. `edits` are those of the last request.
+    """
+
+    budget: Budget | None = None
+    measured: Measured | None = None
+    edits: Sequence[VendorEdit] = ()
+    num_stale: int = 0
+    suite: str = "sculptor"
+
+
+def look_ahead(account: Account, state: SessionState, view: View, tokenizer: Tokenizer) -> tuple[Foreseen, ...]:
+    """What may come next, the likeliest first. The account follows the state, and keeps the eviction planned.
+
+    In an open branch nothing is foreseen: it ends with a context that nobody knows yet.
+    """
+    account.outlook.end_turn(account.ledger.between(0, len(account.ledger)))
+    if state.branch is not None:
+        account.outlook.kept = None
+        return ()
+    num_pending = pending_uses(account.graph.outline)
+    shed = _cleared(account, account.shed, view.edits, num_pending)
+    found = []
+    if shed != account.shed:
+        found.append(_foreseen(account, state, shed, Reason.CLEARING, 1.0, 1))
+    growth = account.outlook.growth(_growth(view.measured))
+    near = _cleared(account, shed, [_nearer(e, NUM_GROWTHS * growth) for e in view.edits], num_pending)
+    if near != shed:
+        found.append(_foreseen(account, state, near, Reason.CLEARING, math.exp(-1.0), NUM_GROWTHS))
+    account.outlook.kept = renewed_eviction(account, state, view, shed, num_pending)
+    if account.outlook.kept is not None:
+        assert view.budget is not None
+        left = max(0, view.budget.max_tokens - account.reserve - account.num_tokens)
+        num_turns = max(1, math.ceil(left / growth))
+        after = account.outlook.kept.plan.shed
+        found.append(_foreseen(account, state, after, Reason.EVICTION, math.exp(-left / growth), num_turns))
+    found += _folds(account, state, view.suite, tokenizer)
+    likely_edit = max((item.probability for item in found if item.reason is not Reason.FOLD), default=0.0)
+    if view.num_stale and likely_edit < 1:
+        found.append(Foreseen(state, Reason.AS_IT_IS, 1 - likely_edit, 1, view.num_stale))
+    return tuple(sorted(found, key=lambda item: -item.probability))
+
+
+def heal(state: SessionState, num_stale: int) -> tuple[Foreseen, ...]:
+    """The context as it is, where not all of its KV is exact."""
+    return (Foreseen(state, Reason.AS_IT_IS, 1.0, 1, num_stale),) if num_stale else ()
+
+
+def prepare_mark(account: Account, budget: Budget, measured: Measured) -> int:
+    """Tokens above which the next eviction is planned, at the end of a turn."""
+    growth, largest = account.outlook.growth(measured.growth), account.outlook.largest_growth
+    half = (budget.max_tokens - account.watermark(budget, measured)) / 2
+    margin = max(NUM_GROWTHS * growth, min(largest, half))
+    return math.floor(budget.max_tokens - account.reserve - margin)
+
+
+def renewed_eviction(
+    account: Account, state: SessionState, view: View, shed: Shed, num_pending: int = 0
+) -> KeptEviction | None:
+    """The eviction to keep from now on: the one that is, else a new one. Pure.
+
+    A kept plan has to serve the next turn, too; one that could not take all that it should is exchanged when there is a
+    turn's worth more to take.
+    """
+    budget, measured = view.budget, view.measured
+    if budget is None or measured is None or budget.policy in MODEL_POLICIES:
+        return None
+    growth = account.outlook.growth(measured.growth)
+    if account.num_tokens <= prepare_mark(account, budget, measured):
+        return None
+    kept, plan = account.outlook.kept, plan_ahead(account, budget, measured, shed, num_pending)
+    if kept is not None and kept.applies(state, shed, budget):
+        now = kept.now(account.graph, account.ledger, account.num_tokens)
+        takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
+        if takes_enough and now.num_after + account.reserve + growth <= budget.max_tokens:
+            return kept
+    fits = plan.changes and plan.num_after + account.reserve <= budget.max_tokens
+    return keep_eviction(plan, state, shed, budget) if fits else None
+
+
+def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed, num_pending: int = 0) -> EvictionPlan:
+    """The eviction that brings the prompt to the low watermark once it has grown over the budget. Pure.
+
+    Unannotated work goes only where the rest is not enough, since an act that starts meanwhile would keep it.
+    """
+    low = account.watermark(budget, measured)
+    overshoot = account.outlook.growth(measured.growth) / 2
+    num_shown = shown_tokens(account.graph.outline, account.ledger, shed)
+    num_taken = budget.max_tokens + overshoot - low
+    target = max(0, min(low, math.floor(num_shown - num_taken)))
+    plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_act=True)
+    if plan.num_after > target and budget.policy in EPISODE_POLICIES:
+        plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending)
+    return plan
+
+
+def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
+    """The kept eviction, where it still applies and brings the prompt, with what is new, under the budget. Pure."""
+    kept = account.outlook.kept
+    if kept is None or not kept.applies(state, account.shed, budget):
+        return None
+    knows_episodes = budget.policy in EPISODE_POLICIES
+    if knows_episodes and takes_what_is_needed(account.graph, account.ledger, kept.before, kept.plan.shed):
+        return None
+    plan = kept.now(account.graph, account.ledger, account.num_tokens)
+    return plan if plan.num_after + account.reserve <= budget.max_tokens else None
+
+
+def pending_uses(outline: Outline) -> int:
+    """Tool calls of the step that runs whose results come with the next turn."""
+    for line in reversed(outline.lines):
+        if line.role is not Role.RESULT:
+            return sum(result is None for result in line.results) if line.role is Role.ASSISTANT else 0
+    return 0
+
+
+def _growth(measured: Measured | None) -> float:
+    return 0.0 if measured is None else measured.growth
+
+
+def _cleared(account: Account, shed: Shed, edits: Iterable[VendorEdit], num_pending: int) -> Shed:
+    """What clearing edits will have taken out once the pending results are there: `keep` counts these, too."""
+    coming = [
+        replace(e, keep=max(0, e.keep - num_pending), trigger_uses=_less(e.trigger_uses, num_pending))
+        if isinstance(e, ClearToolUses)
+        else e
+        for e in edits
+    ]
+    return plan_edits(account.graph.outline, account.ledger, shed, coming)
+
+
+def _nearer(wanted: VendorEdit, num_tokens: float) -> VendorEdit:
+    """The edit with a trigger that is reached so many tokens earlier."""
+    if not isinstance(wanted, ClearToolUses):
+        return wanted
+    return replace(wanted, trigger_tokens=_less(wanted.trigger_tokens, math.ceil(num_tokens)))
+
+
+def _less(trigger: int | None, num: int) -> int | None:
+    return None if trigger is None else max(0, trigger - num)
+
+
+def _foreseen(
+    account: Account, state: SessionState, shed: Shed, reason: Reason, probability: float, num_turns: int
+) -> Foreseen:
+    first = _first_difference(account.shed, shed)
+    num_new = shown_tokens(account.graph.outline, account.ledger, shed, first)
+    return Foreseen(replace(state, shed=shed), reason, probability, num_turns, num_new)
+
+
+def _first_difference(before: Shed, after: Shed) -> int:
+    """The first entry that is shown otherwise; what is cleared of a call shows in its result, behind it."""
+    entries = [e for e in {*before.entries, *after.entries} if before.entries.get(e) != after.entries.get(e)]
+    spans = {*before.gone} ^ {*after.gone}
+    return min([*entries, *(start for start, _ in spans)], default=0)
+
+
+def _folds(account: Account, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[Foreseen]:
+    """Each visible fragment folded by itself, the newest first; those that a fold would not make shorter are left."""
+    found: list[Foreseen] = []
+    visible = [f for f in state.fragments if f.visibility is Visibility.VISIBLE]
+    for fragment in reversed(visible):
+        if len(found) == MAX_FOLDS:
+            break
+        try:
+            folded = edit.fold(state, fragment.fragment_id, suite, tokenizer)
+        except Conflict:
+            continue
+        first = fragment.pieces[0].place.entry
+        num_behind = shown_tokens(account.graph.outline, account.ledger, account.shed, first)
+        num_new = max(1, num_behind - fragment.num_tokens)
+        found.append(Foreseen(folded, Reason.FOLD, _PRIOR_FOLD ** (len(found) + 1), 1, num_new))
+    return found
