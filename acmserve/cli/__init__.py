@@ -33,12 +33,13 @@ examples:
 `acmserve COMMAND --help` tells more about each command.
 """
 BENCH_HELP = """\
-usage: acmserve bench {budget,budget-pass,edit,kernel,sculptor,search,step} [options]
+usage: acmserve bench {budget,budget-pass,edit,kernel,map,sculptor,search,step} [options]
 
   budget       one long agent conversation under a token budget, treated in six ways
   budget-pass  what a budget costs a step beside the model: its account, and an eviction pass
   edit         time to first token after a context edit, beside a plain append and a stock engine
   kernel       bandwidth of the KV move, beside memcpy of the same bytes
+  map          what a context map saves an agent and what its updates cost, on a generated corpus
   sculptor     what context tools save and what they cost, on two scripted conversations
   search       what one search_context call takes over a million characters
   step         what a request without session pays for the plugin, in scheduler time per step
@@ -48,7 +49,7 @@ when that check fails (exit code 1).
 """
 BENCHMARKS = {
     name: f"acmserve.bench.{name.replace('-', '_')}"
-    for name in ("budget", "budget-pass", "edit", "kernel", "sculptor", "search", "step")
+    for name in ("budget", "budget-pass", "edit", "kernel", "map", "sculptor", "search", "step")
 }
 
 

@@ -155,6 +155,7 @@ class LoopCourse:
 
     async def _ask(self) -> Response | None:
         must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
+        self.spoken.is_silent = must_return
         messages = render((await self._enforce()).state)
         shown, wanted = placed(self.turn.turn_map, messages), RETURN if must_return else None
         body = self.request.step(shown, len(self.steps), self.num_calls, wanted)

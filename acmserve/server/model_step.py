@@ -52,10 +52,15 @@ class Step:
 
 @dataclass(slots=True)
 class Spoken:
-    """What the client has been told so far, over all steps: the texts by name, and what all chunks have in common."""
+    """What the client has been told so far, over all steps: the texts by name, and what all chunks have in common.
+
+    `is_silent`: nothing that the running step says is for the client. A step that is forced to call a tool says half a
+    call as text where it is cut short.
+    """
 
     texts: dict[str, JoinedText] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
+    is_silent: bool = False
 
     def share(self, payload: Mapping[str, Any]) -> None:
         """Take id and time of the first step."""
@@ -64,7 +69,7 @@ class Spoken:
 
     def add(self, name: str, text: str) -> str:
         """Take in a text of the running step; returns what the client may be told now."""
-        return self.texts.setdefault(name, JoinedText()).add(text)
+        return "" if self.is_silent else self.texts.setdefault(name, JoinedText()).add(text)
 
     def end_step(self, *, last: bool) -> dict[str, str]:
         """End the step; returns the texts that only now can be told."""
@@ -129,11 +134,13 @@ class StepReader:
             return
         delta = self._builder.add(chunk)
         choice = chunk["choices"][0]
+        if self._spoken.is_silent:
+            choice = _without_tokens(choice)
         told = self._told(dict(delta))
         ends = choice.get("finish_reason") is not None
         if told or (not ends and _has_tokens(choice, delta)):
             yield self._render(chunk, {**choice, "delta": told, "finish_reason": None})
-            choice = {name: value for name, value in choice.items() if name not in _TOKENS}
+            choice = _without_tokens(choice)
         if ends:
             self._end = {**chunk, "choices": [{**choice, "delta": {}}]}
         self._first = False
@@ -156,6 +163,10 @@ class StepReader:
             elif name != "tool_calls" and value is not None:
                 told[name] = value
         return told
+
+
+def _without_tokens(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in choice.items() if name not in _TOKENS}
 
 
 def _has_tokens(choice: Mapping[str, Any], delta: Mapping[str, Any]) -> bool:

@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import OpenAI
 
 from .scripted_server import MODEL
+from .scripts import ask as ask_client
 from .scripts import log_lines, new_session, tool_call
 
 MESSAGES: list[dict[str, Any]] = [
@@ -115,14 +117,20 @@ def test_a_branch_over_its_limit_is_made_to_return(scripted_server: str) -> None
     assert answer["choices"][0]["message"]["content"] == "It was 49."
 
 
-def test_a_branch_that_does_not_return_has_failed_and_main_hears_of_it(scripted_server: str) -> None:
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_branch_that_does_not_return_has_failed_and_main_hears_of_it(
+    scripted_server: str, scripted_client: OpenAI, stream: bool
+) -> None:
+    """The client hears nothing of the call of `return` that was cut short."""
     session = new_session()
     endless = tool_call("return", message="on and on " * 400)
     script = [OPEN, SEARCH, endless, "It is not known."]
-    answer = looped(scripted_server, session, MESSAGES, script, branch={"max_tokens": 20})
-    assert answer["acm"]["branches"][0]["state"] == "failed"
+    acm = {"tools": ["sculptor", "branch"], "branch": {"max_tokens": 20}}
+    answer = ask_client(scripted_client, session, MESSAGES, script, stream=stream, acm=acm, max_tokens=300)
+    assert answer.acm["branches"][0]["state"] == "failed"
+    assert len(answer.receipts) == 4
     assert shown(scripted_server, session)[-2]["content"].startswith("Error: the branch ended without a result")
-    assert answer["choices"][0]["message"]["content"].endswith("It is not known.")
+    assert answer.message["content"] == "It is not known."
     listed = httpx.get(branches_url(scripted_server, session)).json()["data"]
     assert [(branch["state"], branch["kind"]) for branch in listed] == [("failed", "call")]
 

@@ -61,6 +61,21 @@ def test_later_steps_look_like_the_first() -> None:
     assert event["usage"] == {"completion_tokens": 7, "total_tokens": 17}
 
 
+def test_a_silent_step_tells_the_client_nothing_but_who_speaks() -> None:
+    spoken = Spoken(is_silent=True)
+    reader = StepReader(spoken, 0, first=True)
+    tokens = {"logprobs": {"content": []}, "token_ids": [7]}
+    half = HEAD | {"choices": [{"index": 0, "delta": {"content": "<tool_call>"}, "finish_reason": None, **tokens}]}
+    told = read(reader, chunk({"role": "assistant", "content": ""}), render_event(half), chunk({}, "length"))
+    assert [event["choices"][0]["delta"] for event in told] == [{"role": "assistant", "content": ""}]
+    step = reader.step()
+    assert step is not None
+    assert step.message["content"] == "<tool_call>"
+    whole = read_whole(json.dumps(HEAD | {"choices": [{"message": step.message}]}).encode(), spoken)
+    assert whole.message["content"] == "<tool_call>"
+    assert spoken.message_texts() == {"content": None}
+
+
 def test_text_in_the_chunk_that_ends_a_step_is_passed_on_before_it() -> None:
     reader = StepReader(Spoken(), 0, first=True)
     (told,) = read(reader, chunk({"content": "All."}, "length", usage=None))
