@@ -33,8 +33,9 @@ examples:
 `acmserve COMMAND --help` tells more about each command.
 """
 BENCH_HELP = """\
-usage: acmserve bench {budget,budget-pass,edit,kernel,map,sculptor,search,step} [options]
+usage: acmserve bench {ahead,budget,budget-pass,edit,kernel,map,sculptor,search,step} [options]
 
+  ahead        what the turn after an eviction waits for, when the engine may compute while tools run
   budget       one long agent conversation under a token budget, treated in six ways
   budget-pass  what a budget costs a step beside the model: its account, and an eviction pass
   edit         time to first token after a context edit, beside a plain append and a stock engine
@@ -49,7 +50,7 @@ when that check fails (exit code 1).
 """
 BENCHMARKS = {
     name: f"acmserve.bench.{name.replace('-', '_')}"
-    for name in ("budget", "budget-pass", "edit", "kernel", "map", "sculptor", "search", "step")
+    for name in ("ahead", "budget", "budget-pass", "edit", "kernel", "map", "sculptor", "search", "step")
 }
 
 
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(commands)
     _add_doctor(commands)
     commands.add_parser(
-        "bench", help="measure: bench budget, budget-pass, edit, kernel, sculptor, search, step", add_help=False
+        "bench", help="measure: bench ahead, budget, budget-pass, edit, kernel, map, sculptor, search, step", add_help=False
     )
     return parser
 

@@ -49,7 +49,7 @@ def test_unknown_benchmark_is_one_line_on_stderr(capsys: pytest.CaptureFixture[s
     assert main(["bench", "speed"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    known = "budget, budget-pass, edit, kernel, map, sculptor, search, step"
+    known = "ahead, budget, budget-pass, edit, kernel, map, sculptor, search, step"
     assert shown.err == f"acmserve: error: unknown benchmark 'speed'; choose one of {known}\n"
 
 
