@@ -86,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_model(commands)
     _add_doctor(commands)
-    commands.add_parser(
-        "bench", help="measure: bench ahead, budget, budget-pass, edit, kernel, map, sculptor, search, step", add_help=False
-    )
+    commands.add_parser("bench", help=f"measure: bench {', '.join(BENCHMARKS)}", add_help=False)
     return parser
 
 
