@@ -241,7 +241,9 @@ def made_edit(op: str, message: int) -> Any:
     return Edit(EditKind(op), None, (message, message + 1))
 
 
-def test_a_failure_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once_and_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Engine()
     engine.failure = Unavailable("the engine is gone")
     sessions = make_sessions(engine, "heal")
@@ -256,10 +258,11 @@ def test_a_failure_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture) 
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert (made.status, made.reason, made.state) == ("dropped", "failed", None)
 
-    logging.getLogger("vllm").propagate = True
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     play(scene())
     assert sessions.ahead.num_failed == 4
-    assert sum("computing ahead failed" in record.getMessage() for record in caplog.records) <= 1
+    # By time: where vLLM has set its logger up, a record may be captured twice.
+    assert len({record.created for record in caplog.records if "computing ahead failed" in record.getMessage()}) == 1
 
 
 def test_no_more_is_computed_than_the_share_of_the_pool() -> None:
