@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from acmserve.context.episode import Episode, Kind
@@ -127,10 +127,11 @@ class Candidates:
 
     def __init__(self, graph: EpisodeGraph, shed: Shed, options: EvictionOptions) -> None:
         self._by_position = options.by_position
-        live = {n: e for n, e in graph.live.items() if not is_evicted(e, graph.outline, shed)}
-        self._live = live
+        self._live = graph.live
+        if shed:
+            self._live = {n: e for n, e in graph.live.items() if not is_evicted(e, graph.outline, shed)}
+        acts, explorations, self._waiting = _by_kind(self._live)
         active = graph.active
-        acts = [episode for episode in live.values() if episode.kind is Kind.ACT]
         self._dependents: dict[int, int] = {}
         for act in (*acts, *([active] if active is not None else ())):
             for number in act.depends_on:
@@ -141,9 +142,8 @@ class Candidates:
         self._last_act = active.number if active is not None and active.kind is Kind.ACT else None
         if options.expects_act:
             self._last_act = len(graph)
-        self._waiting = [n for n, e in live.items() if e.name is None]
         self._act_heap = list(self._acts)
-        free = [n for n, e in live.items() if e.kind is Kind.EXPL and e.name is not None and n not in self._dependents]
+        free = [number for number in explorations if number not in self._dependents]
         self._expl_heap = self._act_heap if self._by_position else free
         if self._by_position:
             self._act_heap += free
@@ -173,6 +173,21 @@ class Candidates:
         last = max(self._acts[-1] if self._acts else -1, -1 if self._last_act is None else self._last_act)
         while self._waiting and self._waiting[-1] > last:
             heapq.heappush(self._expl_heap, self._waiting.pop())
+
+
+def _by_kind(live: Mapping[int, Episode]) -> tuple[list[Episode], list[int], list[int]]:
+    """Acts, annotated explorations, and unannotated work, in order. One look at each: there may be ten thousand."""
+    acts: list[Episode] = []
+    explorations: list[int] = []
+    waiting: list[int] = []
+    for number, episode in live.items():
+        if episode.kind is Kind.ACT:
+            acts.append(episode)
+        elif episode.name is None:
+            waiting.append(number)
+        else:
+            explorations.append(number)
+    return acts, explorations, waiting
 
 
 def without_active(graph: EpisodeGraph, ledger: TokenLedger, shed: Shed) -> Shed:

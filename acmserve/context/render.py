@@ -48,6 +48,8 @@ def render_whole(state: SessionState) -> list[Message]:
     changed: dict[int, dict[int | None, str]] = defaultdict(dict)
     for place, hidden in hidden_pieces(state).items():
         changed[place.entry][place.part] = splice(state.text_at(place), hidden)
+    if not changed:
+        return [entry.message for entry in state.entries]
     return [
         with_texts(entry.message, changed[index]) if index in changed else entry.message
         for index, entry in enumerate(state.entries)
