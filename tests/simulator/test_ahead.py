@@ -82,9 +82,9 @@ def _run(factory: Factory, mode: Mode, seed: int) -> Report:
 
 @modes
 def test_background_requests_pass_every_script(factory: Factory, mode: Mode) -> None:
-    """10 scripts a mode; and they reach what they are for."""
+    """20 scripts a mode; and they reach what they are for."""
     report = Report()
-    for seed in seeds(10):
+    for seed in seeds(20):
         report += _run(factory, mode, seed)
     assert report.num_ahead_tokens > 100
     assert report.background["ready"] > 100
@@ -93,7 +93,7 @@ def test_background_requests_pass_every_script(factory: Factory, mode: Mode) -> 
 
 
 def _first_failure(factory: Factory, mode: Mode) -> Kind | None:
-    for seed in seeds(10):
+    for seed in seeds(20):
         try:
             _run(factory, mode, seed)
         except SimulationFailure as failure:
