@@ -9,13 +9,16 @@ Prepare mark: an eviction can be computed ahead only in the pause after a turn t
 add g tokens on average. With the mark m below the budget, the turn that jumps over both at once finds nothing ready:
 for a spread like that of an exponential distribution exp(-m / g) of all turns, 14 % at m = 2 g, and next to none for
 turns of about one size. Where now and then a turn is much larger, m is as large as the largest of the last turns, but
-no more than half of what an eviction takes: a plan made when little is there takes what is young. Being early costs
-little else, since a kept plan stays the same: what is appended meanwhile, m at most, is computed a second time. So
-mark = max_tokens - reserve - m,  m = max(2 g, min(largest, (max_tokens - low) / 2)).
+no more than what an eviction takes. Being early costs little, since a kept plan stays the same: what is appended
+meanwhile, m at most, is computed a second time. So
+
+    mark = max_tokens - reserve - m,    m = max(2 g, min(largest, max_tokens - low)).
 
 What the early plan takes: by the time it is carried out the prompt has grown to `max_tokens` and half a turn more (the
 overshoot of `watermark`), and shall be at the low watermark then. So as much is taken out now as will be taken then,
-max_tokens + overshoot - low, which leaves less than the watermark for the moment.
+max_tokens + overshoot - low, which leaves less than the watermark for the moment. Little by little more may be taken
+(an exploration is needed until its act is done), and each better plan would be computed anew from its first difference
+on: a plan is made when three quarters of that can be had, or of what is there to be taken at all.
 
 Pure, but for `look_ahead`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
 """
@@ -37,7 +40,7 @@ from acmserve.context.outlook import KeptEviction, keep_eviction, takes_what_is_
 from acmserve.context.policies import ClearToolUses
 from acmserve.context.policy_plan import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
 from acmserve.context.shed import Shed
-from acmserve.context.shed_tokens import shown_tokens
+from acmserve.context.shed_tokens import lasting_tokens, shown_tokens
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer
 from acmserve.context.vendor_edits import VendorEdit, plan_edits
@@ -45,6 +48,7 @@ from acmserve.context.watermark import Measured
 from acmserve.errors import Conflict
 
 NUM_GROWTHS = 2
+LEAST_SHARE = 0.75
 MAX_FOLDS = 3
 # Of the last fragment cut, every second one is folded next; of those before it, half as many each.
 _PRIOR_FOLD = 0.5
@@ -127,8 +131,8 @@ def heal(state: SessionState, num_stale: int) -> tuple[Foreseen, ...]:
 def prepare_mark(account: Account, budget: Budget, measured: Measured) -> int:
     """Tokens above which the next eviction is planned, at the end of a turn."""
     growth, largest = account.outlook.growth(measured.growth), account.outlook.largest_growth
-    half = (budget.max_tokens - account.watermark(budget, measured)) / 2
-    margin = max(NUM_GROWTHS * growth, min(largest, half))
+    eviction = budget.max_tokens - account.watermark(budget, measured)
+    margin = max(NUM_GROWTHS * growth, min(largest, eviction))
     return math.floor(budget.max_tokens - account.reserve - margin)
 
 
@@ -152,8 +156,11 @@ def renewed_eviction(
         takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
         if takes_enough and now.num_after + account.reserve + growth <= budget.max_tokens:
             return kept
-    fits = plan.changes and plan.num_after + account.reserve <= budget.max_tokens
-    return keep_eviction(plan, state, shed, budget) if fits else None
+    lasting = lasting_tokens(account.graph.outline, account.ledger, shed)
+    num_wanted = plan.num_before - max(plan.target, lasting)
+    takes_most = plan.changes and plan.num_before - plan.num_after >= LEAST_SHARE * num_wanted
+    fits = plan.num_after + account.reserve <= budget.max_tokens
+    return keep_eviction(plan, state, shed, budget) if takes_most and fits else None
 
 
 def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed, num_pending: int = 0) -> EvictionPlan:

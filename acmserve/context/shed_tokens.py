@@ -60,3 +60,11 @@ def shown_tokens(outline: Outline, ledger: TokenLedger, shed: Shed, start: int =
                 size = ledger.size(result)
                 total += result_tokens(size, kept, index, ledger) - size.total
     return total
+
+
+def lasting_tokens(outline: Outline, ledger: TokenLedger, shed: Shed) -> int:
+    """Tokens that hardly any eviction will take: the base, what users wrote, what is left of messages cut before."""
+    left = sum(
+        message_tokens(outline.lines[entry], ledger.size(entry), kept, ledger) for entry, kept in shed.entries.items()
+    )
+    return ledger.base_tokens + ledger.between(0, len(ledger)) - ledger.sheddable_between(0, len(ledger)) + left

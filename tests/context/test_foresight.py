@@ -144,7 +144,7 @@ def test_below_the_prepare_mark_nothing_is_foreseen() -> None:
         assert (Reason.EVICTION in look(account, state, view(wanted))) is is_near
 
 
-def test_a_turn_that_was_large_moves_the_prepare_mark_up_to_half_of_an_eviction() -> None:
+def test_a_turn_that_was_large_moves_the_prepare_mark_by_an_eviction_at_most() -> None:
     account = new_account()
     account.follow(state_of(worked(6)))
     serve(account)
@@ -153,10 +153,10 @@ def test_a_turn_that_was_large_moves_the_prepare_mark_up_to_half_of_an_eviction(
         num_written += growth
         account.outlook.end_turn(num_written)
     assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 300
-    account.outlook.end_turn(num_written + 900)
-    account.outlook.end_turn(num_written - 900)
-    assert account.outlook.largest_growth == 900, "a rewind is no growth"
-    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 500
+    account.outlook.end_turn(num_written + 1100)
+    account.outlook.end_turn(num_written - 1100)
+    assert account.outlook.largest_growth == 1100, "a rewind is no growth"
+    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 1000
 
 
 def test_a_policy_that_asks_a_model_is_not_foreseen() -> None:
@@ -223,10 +223,27 @@ def test_an_act_that_starts_after_the_plan_does_not_void_it() -> None:
     assert plan.num_before - plan.num_after >= 160
 
 
-def test_a_plan_that_took_too_little_is_exchanged_when_there_is_more() -> None:
+def test_a_plan_that_takes_little_is_not_made_before_there_is_more() -> None:
     story, wanted = Story().user("w " * 300), budget(520, 300)
     story.expl("first", ("grep", "found " * 20))
     story.start("long", text="w " * 60)
+    account = new_account()
+    state = account.follow(state_of(story.messages))
+    serve(account)
+    assert account.num_tokens > prepare_mark(account, wanted, MEASURED)
+    look_ahead(account, state, view(wanted), WORDS)
+    assert account.outlook.kept is None
+    story.end("found nothing")
+    state = account.follow(adopt(state, story.messages).state)
+    serve(account)
+    look_ahead(account, state, view(wanted), WORDS)
+    assert account.outlook.kept is not None
+
+
+def test_a_plan_that_took_too_little_is_exchanged_when_there_is_more() -> None:
+    story, wanted = Story().user("w " * 200), budget(450, 250)
+    story.expl("first", ("grep", "found " * 110))
+    story.start("long", text="w " * 25)
     account, state = prepared(wanted, story.messages)
     first = account.outlook.kept
     assert first is not None
