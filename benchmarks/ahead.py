@@ -1,12 +1,14 @@
 """`acmserve bench ahead`: what the turn after an eviction waits for, when the engine may work while tools run.
 
 The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
-seconds, drawn by a seed, times `--scale`. Three courses, one after the other: `exact`; `exact` with `ahead: predict`;
-`reuse`. The time to the first token is told apart by turns in front of which something was evicted, and plain appends
-beside them.
+seconds, drawn by a seed, times `--scale`. Four courses, one after the other: `exact` with `ahead: predict`; `exact`;
+`reuse`; and a stock engine that gets the very prompts of the first. What goes is evicted by CWL under a budget, or
+cleared by `clear_tool_uses` of `context_management`. The time to the first token is told apart by turns in front of
+which something was taken out, and plain appends beside them.
 
 A number stands only where the model said what the script has, every receipt adds up, no prompt exceeds the budget, and
-no call is left alone. The model's words are scripted; the rest is real, and so are the weights with `--model smollm2`.
+the weights, asked at every token, would have said what those of the stock engine would have said. The model's words are
+scripted; the rest is real, and so are the weights with `--model smollm2`.
 """
 
 from __future__ import annotations
@@ -14,59 +16,47 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
+import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from acmserve.bench.agent_trace import SYSTEM, TOOLS, Trace, make_trace
-from acmserve.bench.budget import MAX_MODEL_LEN, as_json
-from acmserve.bench.budget_run import LOW_WATERMARK, MAX_TOKENS, MODEL, Turn, as_turn
-from acmserve.bench.chat_stream import ask
+from acmserve.bench.agent_trace import Trace, make_trace
+from acmserve.bench.ahead_plot import draw
+from acmserve.bench.ahead_run import (
+    BUDGET,
+    CLEARING,
+    CWL,
+    EDITS,
+    PREDICT,
+    Course,
+    agreement,
+    check_course,
+    courses,
+    replay_on_stock,
+    run_course,
+)
+from acmserve.bench.budget import MAX_MODEL_LEN
+from acmserve.bench.budget_run import MAX_TOKENS, MODEL
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.server_process import ServerProcess
+from acmserve.bench.pause import TOOL_SECONDS
+from acmserve.bench.report_options import add_report_options, as_json, positive, progress
+from acmserve.bench.server_process import HttpProcess, ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
-from acmserve.context.tokens import Tokenizer
+from acmserve.bench.witnessed_model import WITNESS, Agreement
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
-TOOL_SECONDS = (0.5, 5.0)
-BUDGET = {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK, "policy": "cwl"}
-_SEED = 23
-_MAX_COMPLETION = 600
+_WIDTH = 16
 _HEADS = (
-    *(("evictions", 10), ("foreseen", 10), ("after an eviction", 22)),
-    *(("append", 18), ("new", 14), ("old", 14), ("used", 7)),
+    *(("evictions", 10), ("foreseen", 10), ("after an eviction", 20), ("append", 18)),
+    *(("/ append", 14), ("new", 14), ("old", 14), ("used", 6)),
 )
-_AHEAD = ("ahead_computed_tokens", "ahead_used_tokens", "ahead_wasted_tokens", "ahead_seconds")
-
-
-@dataclass(slots=True)
-class Course:
-    """One treatment of the trace. `rests`: whether a pause came before the turn. `ahead`: the engine's counters."""
-
-    name: str
-    acm: dict[str, Any]
-    turns: list[Turn] = field(default_factory=list)
-    rests: list[bool] = field(default_factory=list)
-    ahead: dict[str, float] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-
-
-def courses() -> list[Course]:
-    """What is compared."""
-    return [
-        Course("exact", {"fidelity": "exact", "ahead": "off"}),
-        Course("exact, predict", {"fidelity": "exact", "ahead": "predict"}),
-        Course("reuse", {"fidelity": "reuse", "ahead": "off"}),
-    ]
+NUM_SIMILAR = 5
+"""Plain appends that a turn after an eviction is held against: those that bring most nearly as many tokens."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,34 +64,50 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     machine = describe_machine()
     print(f"One conversation under {MAX_TOKENS:,} tokens, with pauses.\n{one_line(machine)}", flush=True)
-    report = measure(options.model, options.tasks, options.scale) | {"machine": machine}
+    report = measure(options.model, options.policy, options.tasks, options.scale) | {"machine": machine}
     print("\n".join(as_table(report)))
     if options.json is not None:
         options.json.write_text(as_json(report), encoding="utf-8")
+    if options.plot is not None and not report["failures"]:
+        missing = draw(report, one_line(machine), options.plot)
+        if missing:
+            progress(missing)
     return 1 if report["failures"] else 0
 
 
-def measure(model: str, num_tasks: int, scale: float) -> dict[str, Any]:
-    """Run all courses on one server, one after the other, each under a cache salt of its own."""
+def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, Any]:
+    """Run all courses, one after the other, each under a cache salt of its own; the stock engine last."""
     from transformers import AutoTokenizer
 
     from acmserve.server.tokenizer import ServedTokenizer
 
     served = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
     trace = make_trace(read_library(), served, num_tasks)
-    _progress(f"{num_tasks} tasks, {trace.num_turns} turns; starting the server")
+    progress(f"{num_tasks} tasks, {trace.num_turns} turns; starting the server")
     done = courses()
+    agreed: Agreement | None = None
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
+        witness = Path(folder) / "witness.jsonl"
+        os.environ[WITNESS] = str(witness)
         weights = write_tiny_model(Path(folder), MAX_MODEL_LEN[model]) if model == "tiny" else prepare()
         with ServerProcess(weights, _flags(model)) as server:
             url = server.wait_ready()
             for course in done:
-                before = _counters(url)
-                run_course(url, trace, course, served, scale)
-                time.sleep(1.0)
-                course.ahead = {name: value - before[name] for name, value in _counters(url).items()}
-                course.failures += check_course(course, trace)
-    return as_report(model, trace, done, scale)
+                run_course(url, trace, course, policy, served, scale, progress)
+                course.failures = check_course(course, trace, policy)
+        if not any(course.failures for course in done):
+            with _stock(weights, model) as server:
+                done.append(replay_on_stock(server.wait_ready(), done[0], trace, progress))
+            if not done[-1].failures:
+                agreed = agreement(done[0], trace, witness)
+    return as_report(model, policy, trace, done, agreed, scale)
+
+
+def _stock(weights: Path, model: str) -> HttpProcess:
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(weights)]
+    flags = [*_flags(model), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32"]
+    environ = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "3", "OMP_WAIT_POLICY": "passive"}
+    return HttpProcess(lambda port: [*command, "--port", str(port), *flags], environ)
 
 
 def _flags(model: str) -> list[str]:
@@ -110,67 +116,31 @@ def _flags(model: str) -> list[str]:
         *("--served-model-name", MODEL, "--max-model-len", str(window)),
         *("--hf-overrides", json.dumps({"max_position_embeddings": window})),
         *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        *("--logits-processors", "acmserve.bench.scripted_model:ScriptedModel"),
+        *("--logits-processors", "acmserve.bench.witnessed_model:WitnessedModel"),
     ]
 
 
-def run_course(url: str, trace: Trace, course: Course, tokenizer: Tokenizer, scale: float) -> None:
-    """The whole trace in one session. Stops early when the model did not say what the script has."""
-    draw = random.Random(_SEED)
-    low, high = map(math.log, TOOL_SECONDS)
-    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    for number, request in enumerate(trace.requests):
-        if request.asked is not None:
-            messages.append({"role": "user", "content": request.asked})
-            _progress(f"{course.name}: {request.asked}")
-        time.sleep(scale * math.exp(draw.uniform(low, high)))
-        body = {
-            "model": MODEL,
-            "session_id": course.name,
-            "cache_salt": course.name,
-            "temperature": 0,
-            "max_tokens": _MAX_COMPLETION,
-            "tools": TOOLS,
-            "messages": messages,
-            "acm": {"tools": "cwl", "budget": BUDGET} | course.acm,
-            "vllm_xargs": {"script_id": f"{course.name}-{number}", "script": list(request.said)},
-        }
-        reply = ask(url, body)
-        if len(reply.steps) != len(request.said) or ("tool_calls" in reply.message) != (request.result is not None):
-            course.failures.append(f"{course.name}: request {number} was answered with {reply.message}")
-            return
-        pairs = zip(reply.steps, reply.seconds, strict=True)
-        course.turns += [as_turn(step, seconds, trace.descriptions, tokenizer) for step, seconds in pairs]
-        course.rests += [index == 0 for index in range(len(reply.steps))]
-        messages.append(reply.message)
-        if request.result is not None:
-            call = reply.message["tool_calls"][0]["id"]
-            messages.append({"role": "tool", "tool_call_id": call, "content": request.result})
-
-
-def check_course(course: Course, trace: Trace) -> list[str]:
-    """Why the numbers of a course may not be told."""
-    failures = []
-    if len(course.turns) != trace.num_turns:
-        failures.append(f"{course.name}: {len(course.turns)} of {trace.num_turns} turns")
-    for number, turn in enumerate(course.turns):
-        counts = [turn.receipt[name] for name in ("kept_tokens", "moved_tokens", "computed_tokens")]
-        if sum(counts) != turn.prompt or turn.receipt["ahead_tokens"] > counts[0]:
-            failures.append(f"{course.name}, turn {number}: the receipt does not add up: {turn.receipt}")
-        if turn.prompt > MAX_TOKENS or turn.is_unmet:
-            failures.append(f"{course.name}, turn {number}: {turn.prompt} tokens, the budget is {MAX_TOKENS}")
-    return failures
-
-
-def as_report(model: str, trace: Trace, done: Sequence[Course], scale: float) -> dict[str, Any]:
+def as_report(
+    model: str, policy: str, trace: Trace, done: Sequence[Course], agreed: Agreement | None, scale: float
+) -> dict[str, Any]:
     """JSON-ready; no numbers where something failed."""
     failures = [failure for course in done for failure in course.failures]
+    if agreed is not None and agreed.num_different > agreed.num_ties:
+        failures.append(
+            f"{PREDICT}: {agreed.num_different - agreed.num_ties} of {agreed.num_tokens} tokens are not stock's"
+        )
+    told = None
+    if agreed is not None:
+        told = {"num_tokens": agreed.num_tokens, "num_different": agreed.num_different, "num_ties": agreed.num_ties}
     return {
         "failures": failures,
         "model": model,
-        "budget": BUDGET,
+        "policy": policy,
+        "max_tokens": MAX_TOKENS,
+        "rules": BUDGET if policy == CWL else {"edits": EDITS},
         "tool_seconds": [scale * seconds for seconds in TOOL_SECONDS],
         "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
+        "agreement_with_stock": told,
         "courses": [] if failures else [_row(course) for course in done],
     }
 
@@ -180,13 +150,14 @@ def _row(course: Course) -> dict[str, Any]:
     numbers = range(1, len(course.turns))
     edited = [n for n in numbers if course.turns[n].evicted]
     plain = [n for n in numbers if not course.turns[n].evicted and course.rests[n]]
-    computed, used = course.ahead["ahead_computed_tokens"], course.ahead["ahead_used_tokens"]
+    computed, used = course.ahead.get("ahead_computed_tokens", 0), course.ahead.get("ahead_used_tokens", 0)
     return {
         "name": course.name,
         "num_evictions": len(edited),
         "num_foreseen": sum(course.turns[n].receipt["ahead_tokens"] > 0 for n in edited),
         "eviction_seconds": _spread([course.turns[n].seconds for n in edited]),
         "plain_seconds": _spread([course.turns[n].seconds for n in plain]),
+        "eviction_over_similar": _spread([_over_similar(course, n, plain) for n in edited]) if plain else None,
         "eviction_new_tokens": _spread([_new(course, n) for n in edited]),
         "eviction_old_tokens": _spread([max(0, course.turns[n].computed - _new(course, n)) for n in edited]),
         "plain_new_tokens": _spread([_new(course, n) for n in plain]),
@@ -194,11 +165,20 @@ def _row(course: Course) -> dict[str, Any]:
         "ahead_used_share": used / computed if computed else None,
         "turns": {
             "seconds": [round(turn.seconds, 4) for turn in course.turns],
+            "prompt_tokens": [turn.prompt for turn in course.turns],
             "computed_tokens": [turn.computed for turn in course.turns],
             "ahead_tokens": [turn.receipt["ahead_tokens"] for turn in course.turns],
             "evicted_tokens": [turn.evicted for turn in course.turns],
+            "rests": [int(rest) for rest in course.rests],
         },
     }
+
+
+def _over_similar(course: Course, number: int, plain: Sequence[int]) -> float:
+    """Seconds of a turn over the median of the plain appends that bring most nearly as many tokens."""
+    new = _new(course, number)
+    similar = sorted(plain, key=lambda n: abs(_new(course, n) - new))[:NUM_SIMILAR]
+    return course.turns[number].seconds / statistics.median(course.turns[n].seconds for n in similar)
 
 
 def _new(course: Course, number: int) -> int:
@@ -221,54 +201,55 @@ def as_table(report: dict[str, Any]) -> list[str]:
         return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
     low, high = report["tool_seconds"]
     lines = [
-        f"{report['trace']['num_turns']} turns, {low:g} to {high:g} s between them. First token after (median, p90):",
+        f"{report['policy']}, {report['trace']['num_turns']} turns, {low:g} to {high:g} s between them. Median, p90:",
         "",
-        " " * 16 + "".join(f"{head:>{width}}" for head, width in _HEADS),
+        " " * _WIDTH + "".join(f"{head:>{width}}" for head, width in _HEADS),
     ]
-    for row in report["courses"]:
-        used = row["ahead_used_share"]
-        after, plain = _seconds(row["eviction_seconds"]), _seconds(row["plain_seconds"])
-        new, old = (_tokens(row[name]) for name in ("eviction_new_tokens", "eviction_old_tokens"))
-        lines.append(
-            f"{row['name']:<16}{row['num_evictions']:>10}{row['num_foreseen']:>10}{after:>22}{plain:>18}{new:>14}{old:>14}"
-            f"{'-' if used is None else f'{used:.0%}':>7}"
-        )
+    lines += [_line(row) for row in report["courses"]]
+    agreed = report["agreement_with_stock"]
+    differing = (
+        f"{agreed['num_different']} of {agreed['num_tokens']:,}, {agreed['num_ties']} of them too near to tell apart"
+    )
     return [
         *lines,
         "",
-        "An eviction comes with a large result. new, old: tokens that the turn brings, and that it computes again, the",
-        "medians and p90. used: of the tokens computed ahead; a plan that is still kept at the end counts as unused.",
+        "Seconds to the first token. / append: each eviction over the plain appends that bring about as many tokens.",
+        "new, old: tokens that the turn brings, and that it computes again. used: of the tokens computed ahead; a plan",
+        "that is still kept at the end counts as unused.",
+        f"Tokens that would have been others than the stock engine's: {differing}.",
     ]
 
 
-def _seconds(spread: dict[str, float] | None) -> str:
-    return "-" if spread is None else f"{spread['median']:.2f} s, {spread['p90']:.2f} s"
+def _line(row: dict[str, Any]) -> str:
+    used = row["ahead_used_share"]
+    cells = [
+        str(row["num_evictions"]),
+        str(row["num_foreseen"]),
+        _pair(row["eviction_seconds"], ".2f", " s"),
+        _pair(row["plain_seconds"], ".2f", " s"),
+        _pair(row["eviction_over_similar"], ".2f", "x"),
+        _pair(row["eviction_new_tokens"], ",.0f"),
+        _pair(row["eviction_old_tokens"], ",.0f"),
+        "-" if used is None else f"{used:.0%}",
+    ]
+    widths = (width for _, width in _HEADS)
+    return f"{row['name']:<{_WIDTH}}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-def _tokens(spread: dict[str, float] | None) -> str:
-    return "-" if spread is None else f"{spread['median']:,.0f}, {spread['p90']:,.0f}"
-
-
-def _counters(url: str) -> dict[str, float]:
-    found = dict.fromkeys(_AHEAD, 0.0)
-    for line in httpx.get(f"{url}/metrics", timeout=60).text.splitlines():
-        for name in _AHEAD:
-            if line.startswith(f"acmserve:{name}_total"):
-                found[name] += float(line.rpartition(" ")[2])
-    return found
+def _pair(spread: dict[str, float] | None, form: str, unit: str = "") -> str:
+    return "-" if spread is None else f"{spread['median']:{form}}{unit}, {spread['p90']:{form}}{unit}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench ahead", description=__doc__.split("\n\n")[1])
     parser.add_argument("--model", choices=list(MAX_MODEL_LEN), default="smollm2", help="tiny: random weights")
-    parser.add_argument("--tasks", type=int, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
+    parser.add_argument(
+        "--policy", choices=(CWL, CLEARING), default=CWL, help="what is taken out, and when (default cwl)"
+    )
+    parser.add_argument("--tasks", type=positive, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
     parser.add_argument("--scale", type=float, metavar="X", default=1.0, help="length of the pauses (default 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine and versions")
+    add_report_options(parser)
     return parser
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import re
 import statistics
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from acmserve.bench.budget_run import LOW_WATERMARK, MAX_TOKENS, MODEL, PLANS, C
 from acmserve.bench.budget_run import run_course as run
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
+from acmserve.bench.report_options import add_report_options, as_json, progress
 from acmserve.bench.server_process import ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
@@ -66,15 +66,15 @@ def measure(model: str, plans: Sequence[Plan], num_tasks: int) -> dict[str, Any]
 
     tokenizer = AutoTokenizer.from_pretrained(prepare())
     served = ServedTokenizer(tokenizer)
-    _progress("reading the standard library")
+    progress("reading the standard library")
     trace = make_trace(read_library(), served, num_tasks)
-    _progress(f"{num_tasks} tasks, {trace.num_turns} turns; starting the server (about half a minute)")
+    progress(f"{num_tasks} tasks, {trace.num_turns} turns; starting the server (about half a minute)")
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         weights = write_tiny_model(Path(folder), MAX_MODEL_LEN[model]) if model == "tiny" else prepare()
         with ServerProcess(weights, _flags(model)) as server:
             url = server.wait_ready()
             with ThreadPoolExecutor(len(plans) if model == "tiny" else 1) as pool:
-                runs = [pool.submit(run, url, trace, plan, plan.name, served, _progress) for plan in plans]
+                runs = [pool.submit(run, url, trace, plan, plan.name, served, progress) for plan in plans]
                 courses = [one.result() for one in runs]
     whole = [course for course in courses if len(course.turns) == trace.num_turns]
     new = new_tokens(trace, whole[0], tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8")) if whole else []
@@ -196,12 +196,6 @@ def _spent(row: dict[str, Any]) -> int:
     return spent
 
 
-def as_json(report: dict[str, Any]) -> str:
-    """Indented, with each list of numbers on a line of its own."""
-    text = json.dumps(report, indent=2)
-    return re.sub(r"\[[\s\d.,-]+\]", lambda match: re.sub(r"\s+", "", match[0]).replace(",", ", "), text) + "\n"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench budget", description=__doc__.split("\n\n")[1])
     parser.add_argument(
@@ -218,13 +212,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"some of {', '.join(NAMES)} (default: all; with smollm2 the last two)",
     )
     parser.add_argument("--tasks", type=int, metavar="N", help="tasks of about 11 turns (default 20; with smollm2 6)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine and versions")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw them (needs matplotlib)")
+    add_report_options(parser)
     return parser
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

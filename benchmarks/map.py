@@ -14,8 +14,6 @@ model is a random one-layer model with SmolLM2's tokenizer and chat template, fo
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import statistics
 import sys
 import tempfile
@@ -37,6 +35,7 @@ from acmserve.bench.map_run import (
     check_together,
     run_course,
 )
+from acmserve.bench.report_options import add_report_options, as_json, progress
 from acmserve.bench.server_process import ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
@@ -75,12 +74,12 @@ def main(argv: Sequence[str]) -> int:
 def measure(plans: Sequence[Plan]) -> dict[str, Any]:
     """Run the plans on one server, one after the other."""
     corpus, questions = make_corpus(), make_questions()
-    _progress("starting the server (about half a minute)")
+    progress("starting the server (about half a minute)")
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         model = write_tiny_model(Path(folder), MAX_MODEL_LEN)
         with ServerProcess(model, FLAGS, kv_gib=1) as server:
             url = server.wait_ready()
-            courses = [run_course(url, corpus, questions, plan, _progress) for plan in plans]
+            courses = [run_course(url, corpus, questions, plan, progress) for plan in plans]
     failures = [failure for course in courses for failure in check_course(course, corpus, questions)]
     return as_report(courses, corpus, questions, [*failures, *check_together(courses)])
 
@@ -165,24 +164,13 @@ def after_updates(row: dict[str, Any]) -> int:
     return sum(computed[n] for n in range(1, len(versions)) if versions[n] != versions[n - 1])
 
 
-def as_json(report: dict[str, Any]) -> str:
-    """Indented, with each list of numbers on a line of its own."""
-    text = json.dumps(report, indent=2)
-    return re.sub(r"\[[\s\d.,-]+\]", lambda match: re.sub(r"\s+", "", match[0]).replace(",", ", "), text) + "\n"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench map", description=__doc__.split("\n\n")[1])
     parser.add_argument(
         "--courses", nargs="+", choices=NAMES, metavar="NAME", help=f"some of {', '.join(NAMES)} (default: all)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine and versions")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw them (needs matplotlib)")
+    add_report_options(parser)
     return parser
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

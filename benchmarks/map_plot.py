@@ -6,6 +6,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.figure import MISSING, open_figure
+
 COLORS = {
     "none-exact": "#7f7f7f",
     "none-reuse": "#8c564b",
@@ -18,13 +20,9 @@ COLORS = {
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
     """Write a PNG; returns why there is none, or None."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found,unused-ignore]
-        from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return "no plot: matplotlib is not installed (pip install matplotlib); the JSON file holds the numbers"
-    figure = Figure(figsize=(15, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = open_figure(15, 5)
+    if figure is None:
+        return MISSING
     steps, computed, totals = figure.subplots(1, 3, width_ratios=[1, 1.15, 1.35])
     _draw_steps(steps, report)
     _draw_computed(computed, report)

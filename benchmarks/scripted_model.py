@@ -24,7 +24,7 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 UNSCRIPTED = "Noted."
-_STEP = "script_step"
+STEP = "script_step"
 
 
 class ScriptedModel(AdapterLogitsProcessor):
@@ -35,6 +35,7 @@ class ScriptedModel(AdapterLogitsProcessor):
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
         self._tokenizer = AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
+        self.end_token: int = self._tokenizer.eos_token_id
         self._num_seen: Counter[str] = Counter()
 
     def is_argmax_invariant(self) -> bool:
@@ -44,11 +45,11 @@ class ScriptedModel(AdapterLogitsProcessor):
         """Called again when the engine takes a request back into its batch: the step is kept in the request itself."""
         extra: dict[str, Any] = params.extra_args if params.extra_args is not None else {}
         script = extra.get("script", self.unscripted)
-        if _STEP not in extra:
-            extra[_STEP] = self._num_seen[extra.get("script_id", "")]
+        if STEP not in extra:
+            extra[STEP] = self._num_seen[extra.get("script_id", "")]
             self._num_seen[extra.get("script_id", "")] += 1
-        line = script[min(extra[_STEP], len(script) - 1)]
-        tokens = [*self._tokenizer.encode(line, add_special_tokens=False), self._tokenizer.eos_token_id]
+        line = script[min(extra[STEP], len(script) - 1)]
+        tokens = [*self._tokenizer.encode(line, add_special_tokens=False), self.end_token]
 
         def force(output_token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
             token = tokens[min(len(output_token_ids), len(tokens) - 1)]

@@ -16,10 +16,10 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from acmserve.bench.machine import describe_machine, one_line
+from acmserve.bench.report_options import add_report_options, progress
 from acmserve.bench.sculptor_plot import draw
 from acmserve.bench.sculptor_run import Course, check_course, run_course
 from acmserve.bench.server_process import ServerProcess
@@ -63,13 +63,13 @@ def measure(workloads: Sequence[Workload], num_repetitions: int) -> tuple[list[C
     tokenizer = ServedTokenizer(AutoTokenizer.from_pretrained(model))
     courses, failures = [], []
     with ServerProcess(model, FLAGS) as server:
-        _progress("starting the server (about half a minute)")
+        progress("starting the server (about half a minute)")
         url = server.wait_ready()
         for number in range(num_repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)
                 for fidelity in FIDELITIES:
-                    _progress(f"repetition {number + 1} of {num_repetitions}: {workload.name}, {fidelity}")
+                    progress(f"repetition {number + 1} of {num_repetitions}: {workload.name}, {fidelity}")
                     course = run_course(url, workload, script, fidelity, f"{workload.name}-{fidelity}-{number}")
                     failures += check_course(course, workload)
                     courses.append(course)
@@ -125,14 +125,8 @@ def as_table(courses: Sequence[Course], failures: Sequence[str]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench sculptor", description=__doc__.split("\n\n")[1])
     parser.add_argument("--repetitions", type=int, default=2, metavar="N", help="runs of each case (default 2)")
-    parser.add_argument("--quick", action="store_true", help="short texts: a look, not a measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine and versions")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw them (needs matplotlib)")
+    add_report_options(parser, quick="short texts: a look, not a measurement")
     return parser
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.figure import MISSING, open_figure
+
 GREY, BLUE, ORANGE, GREEN = "#b8b8b8", "#1f77b4", "#ff7f0e", "#2ca02c"
 
 
 def draw(rows: Sequence[dict[str, Any]], title: str, path: Path) -> str | None:
     """Write a PNG; returns why there is none, or None."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found,unused-ignore]
-        from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return "no plot: matplotlib is not installed (pip install matplotlib); the JSON file holds the numbers"
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    figure = Figure(figsize=(4.8 * len(workloads), 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = open_figure(4.8 * len(workloads), 4.2)
+    if figure is None:
+        return MISSING
     axes = figure.subplots(1, len(workloads), squeeze=False)[0]
     for axis, workload in zip(axes, workloads, strict=True):
         mine = {row["fidelity"]: row for row in rows if row["workload"] == workload}

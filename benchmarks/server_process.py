@@ -1,4 +1,7 @@
-"""`acmserve serve` in a process of its own, for benchmarks that talk HTTP. Leaving the `with` block stops it."""
+"""A server in a process of its own, for benchmarks that talk HTTP. Leaving the `with` block stops it.
+
+Its output goes to a log whose end is told when the server does not start.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import httpx
 
@@ -21,10 +25,13 @@ _START_SECONDS = 600.0
 _STOP_SECONDS = 60.0
 
 
-class ServerProcess:
-    """Starts at once; `wait_ready` returns the base URL when the server answers."""
+class HttpProcess:
+    """A command that serves HTTP on the port it is given, and answers /health with 200 when it is ready.
 
-    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
+    Starts at once; `wait_ready` returns the base URL when the server answers.
+    """
+
+    def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str]) -> None:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
@@ -32,14 +39,14 @@ class ServerProcess:
         self._log = Path(tempfile.mkdtemp(prefix="acmserve-bench-")) / "server.log"
         with self._log.open("wb") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
+                list(command(port)),
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+                env=os.environ | environ,
                 start_new_session=True,
             )
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -57,3 +64,13 @@ class ServerProcess:
             except httpx.TransportError:
                 time.sleep(0.5)
         raise AcmError(f"the server did not start; the end of its log:\n{self._log.read_text()[-3000:]}")
+
+
+class ServerProcess(HttpProcess):
+    """`acmserve serve MODEL` with these flags."""
+
+    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
+        super().__init__(
+            lambda port: [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
+            {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+        )

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent_trace import Exchanged, Trace
-from acmserve.bench.ahead import Course, as_report, as_table, check_course, courses
+from acmserve.bench.ahead import as_report, as_table
+from acmserve.bench.ahead_run import CWL, Course, check_course, courses
 from acmserve.bench.budget_run import Turn
+from acmserve.bench.witnessed_model import Agreement, Said, compare
 
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
 
@@ -27,26 +29,31 @@ def turn(computed: int, seconds: float, *, evicted: int = 0, ahead: int = 0, pro
 def course(**changed: Any) -> Course:
     turns = [turn(200, 0.2), turn(210, 0.3), turn(220, 0.4, evicted=2000, ahead=3000), turn(3000, 2.0, evicted=2000)]
     counters = {"ahead_computed_tokens": 4000.0, "ahead_used_tokens": 3000.0}
-    made = Course("exact, predict", {}, turns, [True, True, True, True], counters)
+    made = Course("exact, predict", {}, turns, [True, True, True, True], ahead=counters)
     for name, value in changed.items():
         setattr(made, name, value)
     return made
 
 
+def report_of(made: Course, scale: float = 1, agreed: Agreement | None = None) -> dict[str, Any]:
+    return as_report("tiny", CWL, TRACE, [made], agreed or Agreement(120, 2, 2), scale)
+
+
 def test_turns_behind_an_eviction_are_told_apart() -> None:
-    [row] = as_report("tiny", TRACE, [course()], 0.5)["courses"]
+    [row] = report_of(course(), 0.5)["courses"]
     assert (row["num_evictions"], row["num_foreseen"], row["ahead_used_share"]) == (2, 1, 0.75)
     assert row["eviction_seconds"] == {"median": 1.2, "p90": 2.0}
     assert row["plain_seconds"] == {"median": 0.3, "p90": 0.3}
     assert row["eviction_new_tokens"] == {"median": 2000, "p90": 2000}
+    assert row["eviction_over_similar"] == {"median": 4.0, "p90": round(2.0 / 0.3, 4)}
     assert row["eviction_old_tokens"] == {"median": 500, "p90": 1000}
-    table = "\n".join(as_table(as_report("tiny", TRACE, [course()], 0.5)))
+    table = "\n".join(as_table(report_of(course(), 0.5)))
     assert "0.25 to 2.5 s" in table
     assert "75%" in table
 
 
 def test_a_later_step_of_a_loop_is_no_append_behind_a_pause() -> None:
-    [row] = as_report("tiny", TRACE, [course(rests=[True, False, True, True])], 1)["courses"]
+    [row] = report_of(course(rests=[True, False, True, True]))["courses"]
     assert row["plain_seconds"] is None
 
 
@@ -60,16 +67,28 @@ def test_a_later_step_of_a_loop_is_no_append_behind_a_pause() -> None:
 )
 def test_a_course_that_went_wrong_is_not_reported(turns: list[Turn], says: str) -> None:
     made = course(turns=turns)
-    made.failures = check_course(made, TRACE)
+    made.failures = check_course(made, TRACE, CWL)
     assert says in made.failures[0]
-    report = as_report("tiny", TRACE, [made], 1)
+    report = report_of(made)
     assert report["courses"] == []
     assert says in as_table(report)[1]
 
 
 def test_the_courses_differ_in_what_is_compared() -> None:
     assert [made.acm for made in courses()] == [
-        {"fidelity": "exact", "ahead": "off"},
         {"fidelity": "exact", "ahead": "predict"},
+        {"fidelity": "exact", "ahead": "off"},
         {"fidelity": "reuse", "ahead": "off"},
     ]
+
+
+def test_a_token_that_stock_would_not_have_said_ends_the_report_unless_it_is_a_tie() -> None:
+    ours = [Said((1, 2, 3), (5.0, 4.0, 0.0002)), Said((7,), (1.0,))]
+    theirs = [Said((1, 9, 4), (5.0, 0.1, 0.0004)), Said((7,), (1.0,))]
+    agreed = compare(ours, theirs)
+    assert agreed == Agreement(4, 2, 1)
+    report = report_of(course(), agreed=agreed)
+    assert (report["courses"], report["failures"]) == ([], ["exact, predict: 1 of 4 tokens are not stock's"])
+    assert "2 of 120, 2 of them" in "\n".join(as_table(report_of(course())))
+    with pytest.raises(ValueError, match="zip"):
+        compare(ours, [*theirs[:1], Said((7, 8), (1.0, 1.0))])
