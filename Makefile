@@ -27,8 +27,8 @@ setup: $(BUILT) ## make .venv with the pinned packages and the C++ extension
 demo: setup ## fold, go on, restore on a real model, with a table of what it cost
 	@$(BIN)/acmserve demo $(if $(filter-out smollm2,$(MODEL)),--model $(MODEL)) $(ARGS)
 
-test: setup ## run the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## run the whole test suite, in two processes that share no engine
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)
