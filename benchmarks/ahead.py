@@ -15,27 +15,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent_trace import Trace, make_trace
+from acmserve.bench.ahead_answers import as_table as answers_table
+from acmserve.bench.ahead_answers import measure as measure_answers
+from acmserve.bench.ahead_foreground import foreground_table, measure_foreground
 from acmserve.bench.ahead_plot import draw
+from acmserve.bench.ahead_report import as_report, as_table
 from acmserve.bench.ahead_run import (
-    BUDGET,
     CLEARING,
     CWL,
-    EDITS,
-    PREDICT,
-    Course,
     agreement,
     check_course,
     courses,
+    read_counters,
     replay_on_stock,
     run_course,
 )
@@ -43,26 +43,24 @@ from acmserve.bench.budget import MAX_MODEL_LEN
 from acmserve.bench.budget_run import MAX_TOKENS, MODEL
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.pause import TOOL_SECONDS
 from acmserve.bench.report_options import add_report_options, as_json, positive, progress
 from acmserve.bench.server_process import HttpProcess, ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.bench.witnessed_model import WITNESS, Agreement
+from acmserve.context.tokens import Tokenizer
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
-_WIDTH = 16
-_HEADS = (
-    *(("evictions", 10), ("foreseen", 10), ("after an eviction", 20), ("append", 18)),
-    *(("/ append", 14), ("new", 14), ("old", 14), ("used", 6)),
-)
-NUM_SIMILAR = 5
-"""Plain appends that a turn after an eviction is held against: those that bring most nearly as many tokens."""
+_SEED = 23
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench ahead`; 0 when every number may be told, 1 when not."""
     options = _parser().parse_args(argv)
     machine = describe_machine()
+    if options.answers:
+        return _tell(_measure_answers(options.answers), answers_table, machine, options.json)
+    if options.foreground:
+        return _tell(_measure_foreground(options), foreground_table, machine, options.json)
     print(f"One conversation under {MAX_TOKENS:,} tokens, with pauses.\n{one_line(machine)}", flush=True)
     report = measure(options.model, options.policy, options.tasks, options.scale) | {"machine": machine}
     print("\n".join(as_table(report)))
@@ -75,8 +73,37 @@ def main(argv: Sequence[str]) -> int:
     return 1 if report["failures"] else 0
 
 
-def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, Any]:
-    """Run all courses, one after the other, each under a cache salt of its own; the stock engine last."""
+def _tell(
+    report: dict[str, Any], table: Callable[[dict[str, Any]], list[str]], machine: dict[str, Any], path: Path | None
+) -> int:
+    """Print and write one of the two smaller reports."""
+    print("\n".join([one_line(machine), *table(report)]))
+    if path is not None:
+        path.write_text(as_json(report | {"machine": machine}), encoding="utf-8")
+    return 1 if report["failures"] else 0
+
+
+def _measure_answers(num_cases: int) -> dict[str, Any]:
+    from acmserve.bench.engine import LocalEngine
+
+    progress("starting the engine")
+    engine = LocalEngine(prepare(), with_acmserve=True)
+    try:
+        return measure_answers(engine, num_cases, _SEED, progress)
+    finally:
+        engine.close()
+
+
+def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
+    trace, served = _trace(options.tasks)
+    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
+        os.environ[WITNESS] = str(Path(folder) / "witness.jsonl")
+        with ServerProcess(_weights(options.model, Path(folder)), _flags(options.model)) as server:
+            return measure_foreground(server.wait_ready(), trace, served, options.foreground, progress)
+
+
+def _trace(num_tasks: int) -> tuple[Trace, Tokenizer]:
+    """The conversation, and the tokenizer that the server counts with."""
     from transformers import AutoTokenizer
 
     from acmserve.server.tokenizer import ServedTokenizer
@@ -84,16 +111,29 @@ def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, 
     served = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
     trace = make_trace(read_library(), served, num_tasks)
     progress(f"{num_tasks} tasks, {trace.num_turns} turns; starting the server")
+    return trace, served
+
+
+def _weights(model: str, folder: Path) -> Path:
+    return write_tiny_model(folder, MAX_MODEL_LEN[model]) if model == "tiny" else prepare()
+
+
+def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, Any]:
+    """Run all courses, one after the other, each under a cache salt of its own; the stock engine last."""
+    trace, served = _trace(num_tasks)
     done = courses()
     agreed: Agreement | None = None
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         witness = Path(folder) / "witness.jsonl"
         os.environ[WITNESS] = str(witness)
-        weights = write_tiny_model(Path(folder), MAX_MODEL_LEN[model]) if model == "tiny" else prepare()
+        weights = _weights(model, Path(folder))
         with ServerProcess(weights, _flags(model)) as server:
             url = server.wait_ready()
             for course in done:
+                before = read_counters(url)
                 run_course(url, trace, course, policy, served, scale, progress)
+                time.sleep(1.0)
+                course.ahead = {name: value - before[name] for name, value in read_counters(url).items()}
                 course.failures = check_course(course, trace, policy)
         if not any(course.failures for course in done):
             with _stock(weights, model) as server:
@@ -120,126 +160,6 @@ def _flags(model: str) -> list[str]:
     ]
 
 
-def as_report(
-    model: str, policy: str, trace: Trace, done: Sequence[Course], agreed: Agreement | None, scale: float
-) -> dict[str, Any]:
-    """JSON-ready; no numbers where something failed."""
-    failures = [failure for course in done for failure in course.failures]
-    if agreed is not None and agreed.num_different > agreed.num_ties:
-        failures.append(
-            f"{PREDICT}: {agreed.num_different - agreed.num_ties} of {agreed.num_tokens} tokens are not stock's"
-        )
-    told = None
-    if agreed is not None:
-        told = {"num_tokens": agreed.num_tokens, "num_different": agreed.num_different, "num_ties": agreed.num_ties}
-    return {
-        "failures": failures,
-        "model": model,
-        "policy": policy,
-        "max_tokens": MAX_TOKENS,
-        "rules": BUDGET if policy == CWL else {"edits": EDITS},
-        "tool_seconds": [scale * seconds for seconds in TOOL_SECONDS],
-        "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
-        "agreement_with_stock": told,
-        "courses": [] if failures else [_row(course) for course in done],
-    }
-
-
-def _row(course: Course) -> dict[str, Any]:
-    """Appends are those behind a pause: a later step of a loop follows the one before at once."""
-    numbers = range(1, len(course.turns))
-    edited = [n for n in numbers if course.turns[n].evicted]
-    plain = [n for n in numbers if not course.turns[n].evicted and course.rests[n]]
-    computed, used = course.ahead.get("ahead_computed_tokens", 0), course.ahead.get("ahead_used_tokens", 0)
-    return {
-        "name": course.name,
-        "num_evictions": len(edited),
-        "num_foreseen": sum(course.turns[n].receipt["ahead_tokens"] > 0 for n in edited),
-        "eviction_seconds": _spread([course.turns[n].seconds for n in edited]),
-        "plain_seconds": _spread([course.turns[n].seconds for n in plain]),
-        "eviction_over_similar": _spread([_over_similar(course, n, plain) for n in edited]) if plain else None,
-        "eviction_new_tokens": _spread([_new(course, n) for n in edited]),
-        "eviction_old_tokens": _spread([max(0, course.turns[n].computed - _new(course, n)) for n in edited]),
-        "plain_new_tokens": _spread([_new(course, n) for n in plain]),
-        "ahead": course.ahead,
-        "ahead_used_share": used / computed if computed else None,
-        "turns": {
-            "seconds": [round(turn.seconds, 4) for turn in course.turns],
-            "prompt_tokens": [turn.prompt for turn in course.turns],
-            "computed_tokens": [turn.computed for turn in course.turns],
-            "ahead_tokens": [turn.receipt["ahead_tokens"] for turn in course.turns],
-            "evicted_tokens": [turn.evicted for turn in course.turns],
-            "rests": [int(rest) for rest in course.rests],
-        },
-    }
-
-
-def _over_similar(course: Course, number: int, plain: Sequence[int]) -> float:
-    """Seconds of a turn over the median of the plain appends that bring most nearly as many tokens."""
-    new = _new(course, number)
-    similar = sorted(plain, key=lambda n: abs(_new(course, n) - new))[:NUM_SIMILAR]
-    return course.turns[number].seconds / statistics.median(course.turns[n].seconds for n in similar)
-
-
-def _new(course: Course, number: int) -> int:
-    """Tokens that a turn's prompt has and the one before had not, notes of what was evicted among them."""
-    turn, before = course.turns[number], course.turns[number - 1]
-    return turn.prompt - (before.prompt - turn.evicted)
-
-
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Median and 90th percentile, the nearest rank."""
-    if not values:
-        return None
-    p90 = sorted(values)[math.ceil(0.9 * len(values)) - 1]
-    return {"median": round(statistics.median(values), 4), "p90": round(p90, 4)}
-
-
-def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons where something failed."""
-    if report["failures"]:
-        return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
-    low, high = report["tool_seconds"]
-    lines = [
-        f"{report['policy']}, {report['trace']['num_turns']} turns, {low:g} to {high:g} s between them. Median, p90:",
-        "",
-        " " * _WIDTH + "".join(f"{head:>{width}}" for head, width in _HEADS),
-    ]
-    lines += [_line(row) for row in report["courses"]]
-    agreed = report["agreement_with_stock"]
-    differing = (
-        f"{agreed['num_different']} of {agreed['num_tokens']:,}, {agreed['num_ties']} of them too near to tell apart"
-    )
-    return [
-        *lines,
-        "",
-        "Seconds to the first token. / append: each eviction over the plain appends that bring about as many tokens.",
-        "new, old: tokens that the turn brings, and that it computes again. used: of the tokens computed ahead; a plan",
-        "that is still kept at the end counts as unused.",
-        f"Tokens that would have been others than the stock engine's: {differing}.",
-    ]
-
-
-def _line(row: dict[str, Any]) -> str:
-    used = row["ahead_used_share"]
-    cells = [
-        str(row["num_evictions"]),
-        str(row["num_foreseen"]),
-        _pair(row["eviction_seconds"], ".2f", " s"),
-        _pair(row["plain_seconds"], ".2f", " s"),
-        _pair(row["eviction_over_similar"], ".2f", "x"),
-        _pair(row["eviction_new_tokens"], ",.0f"),
-        _pair(row["eviction_old_tokens"], ",.0f"),
-        "-" if used is None else f"{used:.0%}",
-    ]
-    widths = (width for _, width in _HEADS)
-    return f"{row['name']:<{_WIDTH}}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
-def _pair(spread: dict[str, float] | None, form: str, unit: str = "") -> str:
-    return "-" if spread is None else f"{spread['median']:{form}}{unit}, {spread['p90']:{form}}{unit}"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench ahead", description=__doc__.split("\n\n")[1])
     parser.add_argument("--model", choices=list(MAX_MODEL_LEN), default="smollm2", help="tiny: random weights")
@@ -248,6 +168,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tasks", type=positive, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
     parser.add_argument("--scale", type=float, metavar="X", default=1.0, help="length of the pauses (default 1)")
+    parser.add_argument(
+        "--answers",
+        type=positive,
+        metavar="N",
+        help="instead: N cases of fold, then answer; accuracy and latency of exact, exact computed ahead, and reuse",
+    )
+    parser.add_argument(
+        "--foreground",
+        type=positive,
+        metavar="N",
+        help="instead: four sessions without pauses, N rounds with and N without work ahead",
+    )
     add_report_options(parser)
     return parser
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent_trace import Exchanged, Trace
-from acmserve.bench.ahead import as_report, as_table
+from acmserve.bench.ahead_report import as_report, as_table
 from acmserve.bench.ahead_run import CWL, Course, check_course, courses
 from acmserve.bench.budget_run import Turn
 from acmserve.bench.witnessed_model import Agreement, Said, compare

@@ -1,0 +1,142 @@
+"""What the courses of `bench ahead` come to: turns behind an eviction, beside plain appends of about the same size."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from acmserve.bench.agent_trace import Trace
+from acmserve.bench.ahead_run import BUDGET, CWL, EDITS, PREDICT, Course
+from acmserve.bench.budget_run import MAX_TOKENS
+from acmserve.bench.pause import TOOL_SECONDS
+from acmserve.bench.witnessed_model import Agreement
+
+_WIDTH = 16
+_HEADS = (
+    *(("evictions", 10), ("foreseen", 10), ("after an eviction", 20), ("append", 18)),
+    *(("/ append", 14), ("new", 14), ("old", 14), ("used", 6)),
+)
+NUM_SIMILAR = 5
+"""Plain appends that a turn after an eviction is held against: those that bring most nearly as many tokens."""
+
+
+def as_report(
+    model: str, policy: str, trace: Trace, done: Sequence[Course], agreed: Agreement | None, scale: float
+) -> dict[str, Any]:
+    """JSON-ready; no numbers where something failed."""
+    failures = [failure for course in done for failure in course.failures]
+    if agreed is not None and agreed.num_different > agreed.num_ties:
+        failures.append(
+            f"{PREDICT}: {agreed.num_different - agreed.num_ties} of {agreed.num_tokens} tokens are not stock's"
+        )
+    told = None
+    if agreed is not None:
+        told = {"num_tokens": agreed.num_tokens, "num_different": agreed.num_different, "num_ties": agreed.num_ties}
+    return {
+        "failures": failures,
+        "model": model,
+        "policy": policy,
+        "max_tokens": MAX_TOKENS,
+        "rules": BUDGET if policy == CWL else {"edits": EDITS},
+        "tool_seconds": [scale * seconds for seconds in TOOL_SECONDS],
+        "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
+        "agreement_with_stock": told,
+        "courses": [] if failures else [_row(course) for course in done],
+    }
+
+
+def _row(course: Course) -> dict[str, Any]:
+    """Appends are those behind a pause: a later step of a loop follows the one before at once."""
+    numbers = range(1, len(course.turns))
+    edited = [n for n in numbers if course.turns[n].evicted]
+    plain = [n for n in numbers if not course.turns[n].evicted and course.rests[n]]
+    computed, used = course.ahead.get("ahead_computed_tokens", 0), course.ahead.get("ahead_used_tokens", 0)
+    return {
+        "name": course.name,
+        "num_evictions": len(edited),
+        "num_foreseen": sum(course.turns[n].receipt["ahead_tokens"] > 0 for n in edited),
+        "eviction_seconds": _spread([course.turns[n].seconds for n in edited]),
+        "plain_seconds": _spread([course.turns[n].seconds for n in plain]),
+        "eviction_over_similar": _spread([_over_similar(course, n, plain) for n in edited]) if plain else None,
+        "eviction_new_tokens": _spread([_new(course, n) for n in edited]),
+        "eviction_old_tokens": _spread([max(0, course.turns[n].computed - _new(course, n)) for n in edited]),
+        "plain_new_tokens": _spread([_new(course, n) for n in plain]),
+        "ahead": course.ahead,
+        "ahead_used_share": used / computed if computed else None,
+        "turns": {
+            "seconds": [round(turn.seconds, 4) for turn in course.turns],
+            "prompt_tokens": [turn.prompt for turn in course.turns],
+            "computed_tokens": [turn.computed for turn in course.turns],
+            "ahead_tokens": [turn.receipt["ahead_tokens"] for turn in course.turns],
+            "evicted_tokens": [turn.evicted for turn in course.turns],
+            "rests": [int(rest) for rest in course.rests],
+        },
+    }
+
+
+def _over_similar(course: Course, number: int, plain: Sequence[int]) -> float:
+    """Seconds of a turn over the median of the plain appends that bring most nearly as many tokens."""
+    new = _new(course, number)
+    similar = sorted(plain, key=lambda n: abs(_new(course, n) - new))[:NUM_SIMILAR]
+    return course.turns[number].seconds / statistics.median(course.turns[n].seconds for n in similar)
+
+
+def _new(course: Course, number: int) -> int:
+    """Tokens that a turn's prompt has and the one before had not, notes of what was evicted among them."""
+    turn, before = course.turns[number], course.turns[number - 1]
+    return turn.prompt - (before.prompt - turn.evicted)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Median and 90th percentile, the nearest rank."""
+    if not values:
+        return None
+    p90 = sorted(values)[math.ceil(0.9 * len(values)) - 1]
+    return {"median": round(statistics.median(values), 4), "p90": round(p90, 4)}
+
+
+def as_table(report: dict[str, Any]) -> list[str]:
+    """What people read; nothing but the reasons where something failed."""
+    if report["failures"]:
+        return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
+    low, high = report["tool_seconds"]
+    lines = [
+        f"{report['policy']}, {report['trace']['num_turns']} turns, {low:g} to {high:g} s between them. Median, p90:",
+        "",
+        " " * _WIDTH + "".join(f"{head:>{width}}" for head, width in _HEADS),
+    ]
+    lines += [_line(row) for row in report["courses"]]
+    agreed = report["agreement_with_stock"]
+    differing = (
+        f"{agreed['num_different']} of {agreed['num_tokens']:,}, {agreed['num_ties']} of them too near to tell apart"
+    )
+    return [
+        *lines,
+        "",
+        "Seconds to the first token. / append: each eviction over the plain appends that bring about as many tokens.",
+        "new, old: tokens that the turn brings, and that it computes again. used: of the tokens computed ahead; a plan",
+        "that is still kept at the end counts as unused.",
+        f"Tokens that would have been others than the stock engine's: {differing}.",
+    ]
+
+
+def _line(row: dict[str, Any]) -> str:
+    used = row["ahead_used_share"]
+    cells = [
+        str(row["num_evictions"]),
+        str(row["num_foreseen"]),
+        _pair(row["eviction_seconds"], ".2f", " s"),
+        _pair(row["plain_seconds"], ".2f", " s"),
+        _pair(row["eviction_over_similar"], ".2f", "x"),
+        _pair(row["eviction_new_tokens"], ",.0f"),
+        _pair(row["eviction_old_tokens"], ",.0f"),
+        "-" if used is None else f"{used:.0%}",
+    ]
+    widths = (width for _, width in _HEADS)
+    return f"{row['name']:<{_WIDTH}}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _pair(spread: dict[str, float] | None, form: str, unit: str = "") -> str:
+    return "-" if spread is None else f"{spread['median']:{form}}{unit}, {spread['p90']:{form}}{unit}"
