@@ -10,9 +10,9 @@ teaches. It does not know whether a branch is open (`server/loop_branch.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from acmserve.context.arguments import parse_arguments
+from acmserve.context.tool_schema import text, tool_schema
 from acmserve.errors import InvalidRequest
 
 BRANCH = "branch"
@@ -22,35 +22,21 @@ MAX_PROMPT_CHARS = 20_000
 MAX_MESSAGE_CHARS = 100_000
 
 
-def _tool(name: str, description: str, properties: dict[str, str]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": {key: {"type": "string", "description": text} for key, text in properties.items()},
-                "required": list(properties),
-                "additionalProperties": False,
-            },
-        },
-    }
-
-
-BRANCH_TOOL = _tool(
+BRANCH_TOOL = tool_schema(
     BRANCH,
     "Open a branch for a task that takes many steps or much reading. You work on in it with all you have seen; what "
     "you do there leaves the conversation at return. One branch at a time; call it alone.",
     {
-        "description": "What the branch is for, in a few words",
-        "prompt": "The task: what to find out or do, and what to report",
+        "description": text("What the branch is for, in a few words"),
+        "prompt": text("The task: what to find out or do, and what to report"),
     },
+    ["description", "prompt"],
 )
-RETURN_TOOL = _tool(
+RETURN_TOOL = tool_schema(
     RETURN,
     "End the open branch. Its steps leave the conversation; the message is all that stays of them.",
-    {"message": "What the main conversation needs to know: findings, decisions, paths, values"},
+    {"message": text("What the main conversation needs to know: findings, decisions, paths, values")},
+    ["message"],
 )
 
 BRANCH_GUIDANCE = (

@@ -19,10 +19,10 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from acmserve.context.arguments import echo, parse_arguments
 from acmserve.context.episode import Kind
+from acmserve.context.tool_schema import Schema, tool_schema
 from acmserve.errors import Conflict, InvalidRequest
 
 DELIMITER = "delimiter"
@@ -30,7 +30,7 @@ MAX_NAME_CHARS = 80
 MAX_DESCRIPTION_CHARS = 2000
 _MAX_LISTED = 20
 
-_PROPERTIES: dict[str, Any] = {
+_PROPERTIES: dict[str, Schema] = {
     "action": {"type": "string", "enum": ["start", "end"], "description": "Start an episode, or end the active one"},
     "name": {"type": "string", "description": "Name of the episode that starts; used once in a conversation"},
     "type": {
@@ -48,30 +48,14 @@ _PROPERTIES: dict[str, Any] = {
         "description": "For an expl that ends: what was learned, in one or two sentences. Not for an act",
     },
 }
-
-
-def _schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": DELIMITER,
-            "description": (
-                "Mark where an episode of your work starts or ends. It changes nothing else. When the conversation "
-                "grows too long, finished acts leave it first; of an exploration its description stays."
-            ),
-            "parameters": {
-                "type": "object",
-                "properties": dict(properties),
-                "required": ["action"],
-                "additionalProperties": False,
-            },
-        },
-    }
-
-
-DELIMITER_TOOL = _schema(_PROPERTIES)
+_DESCRIPTION = (
+    "Mark where an episode of your work starts or ends. It changes nothing else. When the conversation grows too long, "
+    "finished acts leave it first; of an exploration its description stays."
+)
+DELIMITER_TOOL = tool_schema(DELIMITER, _DESCRIPTION, _PROPERTIES, ["action"])
 # `parse_arguments` reads plain values; the one list is read here.
-_PLAIN = _schema({name: value for name, value in _PROPERTIES.items() if name != "dependencies"})
+_PLAIN_PROPERTIES = {name: value for name, value in _PROPERTIES.items() if name != "dependencies"}
+_PLAIN = tool_schema(DELIMITER, _DESCRIPTION, _PLAIN_PROPERTIES, ["action"])
 
 GUIDANCE = (
     "Divide your work into episodes with the `delimiter` tool. An episode either explores (type expl: searching, "

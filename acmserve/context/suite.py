@@ -9,38 +9,16 @@ ours; they tell the model what the schema cannot. Schemas are part of the cached
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from acmserve.context.branch_tool import BRANCH_GUIDANCE, BRANCH_TOOL, RETURN_TOOL
 from acmserve.context.delimiter import DELIMITER_TOOL, GUIDANCE
+from acmserve.context.tool_schema import Schema, text, tool_schema
 from acmserve.errors import InvalidRequest, NotFound
-
-Schema = dict[str, Any]
 
 SCULPTOR = "sculptor"
 SCULPTOR_V1 = "sculptor-v1"
 CWL = "cwl"
 BRANCHES = "branch"
-
-
-def _tool(name: str, description: str, properties: Schema, required: list[str]) -> Schema:
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": properties,
-                "required": required,
-                "additionalProperties": False,
-            },
-        },
-    }
-
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "description": description}
 
 
 def _integer(default: int, minimum: int, maximum: int, description: str) -> Schema:
@@ -57,21 +35,21 @@ def _role(description: str) -> Schema:
     return {"type": "string", "enum": ["user", "assistant", "all"], "default": "user", "description": description}
 
 
-_FRAGMENT_ID = _text("Id of the fragment, for instance 'f1a2b3'")
+_FRAGMENT_ID = text("Id of the fragment, for instance 'f1a2b3'")
 
-_FRAGMENT_CONTEXT = _tool(
+_FRAGMENT_CONTEXT = tool_schema(
     "fragment_context",
     "Cut the conversation text between two markers into fragments with ids, so that they can be folded, summarized "
     "and restored. Cutting changes nothing that you see.",
     {
-        "start_marker": _text("Text that marks the beginning of what to fragment, copied exactly"),
-        "end_marker": _text("Text that marks the end of what to fragment, copied exactly"),
+        "start_marker": text("Text that marks the beginning of what to fragment, copied exactly"),
+        "end_marker": text("Text that marks the end of what to fragment, copied exactly"),
         "num_fragments": _integer(5, 1, 20, "How many fragments to make (default: 5)"),
         "role": _role("Whose messages to look into (default: user)"),
     },
     ["start_marker", "end_marker"],
 )
-_FOLD_FRAGMENT = _tool(
+_FOLD_FRAGMENT = tool_schema(
     "fold_fragment",
     "Hide a fragment behind a short marker. Its text is kept and can be restored at any time. Folding is cheapest "
     "early, while little text follows the fragment.",
@@ -80,46 +58,46 @@ _FOLD_FRAGMENT = _tool(
 )
 _SUMMARY = {
     "fragment_id": _FRAGMENT_ID,
-    "focus": _text(
+    "focus": text(
         "What the summary is to keep (for instance 'technical details', 'key decisions', 'action items', "
         "'main points', 'problems', 'solutions')"
     ),
 }
 _SUMMARY_TEXT = "Replace a fragment by a summary with a focus. The original is kept and can be restored at any time."
-_RESTORE_FRAGMENT = _tool(
+_RESTORE_FRAGMENT = tool_schema(
     "restore_fragment",
     "Show the original text of a folded or summarized fragment again.",
     {"fragment_id": _FRAGMENT_ID},
     ["fragment_id"],
 )
 _SEARCH: Schema = {
-    "query": _text("Exact text to search for"),
+    "query": text("Exact text to search for"),
     "role": _role("Whose messages to search (default: user)"),
     "max_results": _integer(10, 1, 50, "Most results to return"),
     "context_size": _integer(200, 50, 1000, "Characters to show before and after each match"),
 }
-_SEARCH_CONTEXT = _tool(
+_SEARCH_CONTEXT = tool_schema(
     "search_context",
     "Find exact text in the conversation, folded text included. Reads only: it changes nothing and costs nothing but "
     "its result.",
     _SEARCH,
     ["query"],
 )
-_GET_SEARCH_DETAIL = _tool(
+_GET_SEARCH_DETAIL = tool_schema(
     "get_search_detail",
     "Show more of the text around a search result. Reads only.",
     {
-        "search_id": _text("Id of a result of search_context, for instance 's1a2b3'"),
+        "search_id": text("Id of a result of search_context, for instance 's1a2b3'"),
         "extended_context": _integer(500, 100, 2000, "Characters to show before and after the match (default: 500)"),
     },
     ["search_id"],
 )
-_SEARCH_CONTEXT_V1 = _tool(
+_SEARCH_CONTEXT_V1 = tool_schema(
     "search_context",
     "Find text in the conversation, folded text included: exactly, or by meaning. Reads only.",
     {
         **_SEARCH,
-        "query": _text("Text to search for"),
+        "query": text("Text to search for"),
         "mode": {
             "type": "string",
             "enum": ["exact", "semantic"],
@@ -142,27 +120,27 @@ SUITES: Mapping[str, tuple[Schema, ...]] = {
         _FRAGMENT_CONTEXT,
         _FOLD_FRAGMENT,
         _RESTORE_FRAGMENT,
-        _tool("summarize_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
+        tool_schema("summarize_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
         _SEARCH_CONTEXT,
         _GET_SEARCH_DETAIL,
     ),
     SCULPTOR_V1: (
         _FRAGMENT_CONTEXT,
-        _tool("summary_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
-        _tool(
+        tool_schema("summary_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
+        tool_schema(
             "revert_summary",
             "Show the original text of a summarized fragment again.",
             {"fragment_id": _FRAGMENT_ID},
             ["fragment_id"],
         ),
         _FOLD_FRAGMENT,
-        _tool(
+        tool_schema(
             "expand_fragment",
             "Show the original text of a folded fragment again.",
             {"fragment_id": _FRAGMENT_ID},
             ["fragment_id"],
         ),
-        _tool("restore_context", "Show everything again and forget all fragments.", {}, []),
+        tool_schema("restore_context", "Show everything again and forget all fragments.", {}, []),
         _SEARCH_CONTEXT_V1,
         _GET_SEARCH_DETAIL,
     ),
