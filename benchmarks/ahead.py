@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent_trace import Trace, make_trace
-from acmserve.bench.ahead_answers import as_table as answers_table
-from acmserve.bench.ahead_answers import measure as measure_answers
 from acmserve.bench.ahead_foreground import foreground_table, measure_foreground
 from acmserve.bench.ahead_plot import draw
 from acmserve.bench.ahead_report import as_report, as_table
@@ -58,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     machine = describe_machine()
     if options.answers:
-        return _tell(_measure_answers(options.answers), answers_table, machine, options.json)
+        return _answer(options.answers, machine, options.json)
     if options.foreground:
         return _tell(_measure_foreground(options), foreground_table, machine, options.json)
     print(f"One conversation under {MAX_TOKENS:,} tokens, with pauses.\n{one_line(machine)}", flush=True)
@@ -83,15 +81,18 @@ def _tell(
     return 1 if report["failures"] else 0
 
 
-def _measure_answers(num_cases: int) -> dict[str, Any]:
+def _answer(num_cases: int, machine: dict[str, Any], path: Path | None) -> int:
+    from acmserve.bench.ahead_answers import as_table as answers_table
+    from acmserve.bench.ahead_answers import measure as measure_answers
     from acmserve.bench.engine import LocalEngine
 
     progress("starting the engine")
     engine = LocalEngine(prepare(), with_acmserve=True)
     try:
-        return measure_answers(engine, num_cases, _SEED, progress)
+        report = measure_answers(engine, num_cases, _SEED, progress)
     finally:
         engine.close()
+    return _tell(report, answers_table, machine, path)
 
 
 def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
