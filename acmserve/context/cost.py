@@ -1,10 +1,10 @@
 """What an edit costs the next step, in tokens, for the model to read.
 
     rendered   [.......... kept ..........][marker][........ text behind the edit ........][new]
-                                            computed   exact: computed     reuse: moved
+                                            computed   exact: computed     reuse: moved     repair: its head computed
 
-An estimate from the conversation alone (message texts, without the chat template's own tokens), so that the same
-history gives the same words for ever. What really happened is in the receipt.
+`auto` may compute all of it, and is priced so. An estimate from the conversation alone (message texts, without the chat
+template's own tokens), so that the same history gives the same words for ever. What really happened is in the receipt.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from acmserve.context.render import evicted_entries, hidden_pieces
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
 
+ALL_COMPUTED = ("exact", "auto")
+"""Fidelities that may compute all text behind an edit."""
+REPAIRED_HEAD_TOKENS = 128
+"""What `repair` computes of a moved piece by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class EditCost:
@@ -27,6 +32,13 @@ class EditCost:
 
     num_computed: int
     num_moved: int = 0
+
+    def with_text(self, num_tokens: int, fidelity: str, num_pieces: int = 1) -> EditCost:
+        """With unchanged text behind the edit, in `num_pieces` that are moved where the fidelity moves."""
+        num_anew = num_tokens if fidelity in ALL_COMPUTED else 0
+        if fidelity == "repair":
+            num_anew = min(num_tokens, num_pieces * REPAIRED_HEAD_TOKENS)
+        return EditCost(self.num_computed + num_anew, self.num_moved + num_tokens - num_anew)
 
     def __str__(self) -> str:
         moved = f" and moves about {self.num_moved:,}" if self.num_moved else ""
@@ -36,9 +48,7 @@ class EditCost:
 def edit_cost(state: SessionState, fragment: Fragment, num_shown: int, fidelity: str, tokenizer: Tokenizer) -> EditCost:
     """Cost of an edit of `fragment` that puts `num_shown` tokens in its place. `state` is from before or after it."""
     behind = num_tokens_behind(state, fragment, tokenizer)
-    if fidelity == "exact":
-        return EditCost(num_shown + behind)
-    return EditCost(num_shown, behind)
+    return EditCost(num_shown).with_text(behind, fidelity)
 
 
 def num_tokens_behind(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> int:

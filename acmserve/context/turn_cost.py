@@ -3,7 +3,7 @@
     before     [....][  fragment 1  ][.......][ fragment 2 ][.........]
     after      [....][marker 1][.......][marker 2][.........]
     exact       kept  <---------------- computed ---------->
-    reuse       kept  computed   moved   computed   moved
+    reuse       kept  computed   moved   computed   moved        repair: the head of what moves is computed
 
 The text behind the first change is paid for once, whatever was changed behind it. A redaction is never moved: what
 stands behind it was computed while the erased text was visible. An estimate in tokens of texts, as in `cost.py`.
@@ -11,7 +11,7 @@ stands behind it was computed while the erased text was visible. An estimate in 
 
 from __future__ import annotations
 
-from acmserve.context.cost import EditCost, num_tokens_behind
+from acmserve.context.cost import ALL_COMPUTED, EditCost, num_tokens_behind
 from acmserve.context.fragment import Fragment, Visibility
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer, count_tokens
@@ -25,10 +25,10 @@ def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenize
         return EditCost(0)
     first = min(changed, key=lambda fragment: fragment.pieces[0])
     num_after = num_tokens_shown(first, tokenizer) + num_tokens_behind(after, first, tokenizer)
-    if fidelity == "exact" or any(f.visibility is Visibility.REDACTED for f in changed):
+    if fidelity in ALL_COMPUTED or any(f.visibility is Visibility.REDACTED for f in changed):
         return EditCost(num_after)
     num_new = sum(num_tokens_shown(fragment, tokenizer) for fragment in changed)
-    return EditCost(num_new, max(0, num_after - num_new))
+    return EditCost(num_new).with_text(max(0, num_after - num_new), fidelity, len(changed))
 
 
 def num_tokens_shown(fragment: Fragment, tokenizer: Tokenizer) -> int:

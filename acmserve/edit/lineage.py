@@ -23,12 +23,14 @@ class Mark:
     """Moved KV begins at token `position` of a sequence; `key` names where it came from.
 
     At most `num_tokens` tokens from there on were moved, and their keys were rounded again by at most `num_hops` moves.
+    Their KV had at most `num_removed` tokens in sight that were taken away since, by this move or those before it.
     """
 
     position: int
     key: bytes
     num_tokens: int = field(default=0, compare=False)
     num_hops: int = field(default=0, compare=False)
+    num_removed: int = field(default=0, compare=False)
 
 
 def digest(*parts: object) -> bytes:

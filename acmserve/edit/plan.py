@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from acmserve.edit.match import common_prefix, find_matches
+from acmserve.edit.removed import Removed, find_removed
 from acmserve.edit.source import Source, Tokens
 from acmserve.errors import IntegrityError
 
@@ -62,11 +63,15 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class EditPlan:
-    """What to do for a prompt of `num_tokens` tokens. `moves` are sorted, disjoint, and end before the last token."""
+    """What to do for a prompt of `num_tokens` tokens. `moves` are sorted, disjoint, and end before the last token.
+
+    `removed` is what the text of the moves had in front of it in its source and has no more.
+    """
 
     num_tokens: int
     keep: Keep | None = None
     moves: tuple[Move, ...] = ()
+    removed: tuple[Removed, ...] = ()
 
     @property
     def num_kept(self) -> int:
@@ -89,6 +94,11 @@ class EditPlan:
             position = move.dst_end
         pieces.append(Compute(position, self.num_tokens - position))
         return tuple(pieces)
+
+    def num_removed_before(self, move: Move, sources: Sequence[Source]) -> int:
+        """Tokens that the KV of `move` had in sight and has no more: since this edit, and since earlier ones."""
+        now = sum(r.num_tokens for r in self.removed if r.source == move.source and r.end <= move.src_start)
+        return now + sources[move.source].num_removed(move.src_start + move.num_tokens)
 
     def check(self, prompt: Tokens, sources: Sequence[Source]) -> None:
         """Raise `IntegrityError` unless the plan is well formed and every reused token equals its source."""
@@ -134,8 +144,8 @@ def plan_edit(
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
     found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches]
     kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
-    moves = (piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
-    return EditPlan(len(prompt), keep, tuple(moves))
+    moves = tuple(piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
+    return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves))
 
 
 def _latest(sources: Sequence[Source]) -> int:

@@ -9,12 +9,14 @@ an answer out of somebody else's cache.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from acmserve.edit.repair import Repair
 from acmserve.errors import InvalidRequest
 
-FIDELITIES = ("exact", "reuse")
+FIDELITIES = ("exact", "reuse", "repair", "auto")
+REPAIRING = ("repair", "auto")
 MAX_SESSION_ID_CHARS = 256
 _MAX_ECHO_CHARS = 60
 
@@ -23,6 +25,7 @@ _MAX_ECHO_CHARS = 60
 class SessionParams:
     """A validated session request; `fidelity` None means the default of the engine.
 
+    `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
     redaction reaches the KV cache. `ahead` makes it a background request: its prompt is a context that may be asked for
     later, and the engine computes it, exactly, in moments in which nobody else is served.
@@ -32,12 +35,15 @@ class SessionParams:
     fidelity: str | None = None
     forget: bool = False
     ahead: bool = False
+    repair: Repair | None = None
 
-    def as_acm(self) -> dict[str, str | bool]:
+    def as_acm(self) -> dict[str, Any]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
-        acm: dict[str, str | bool] = {"session_id": self.session_id}
+        acm: dict[str, Any] = {"session_id": self.session_id}
         if self.fidelity is not None:
             acm["fidelity"] = self.fidelity
+        if self.repair is not None:
+            acm["repair"] = asdict(self.repair) | {"ranges": [list(span) for span in self.repair.ranges]}
         if self.forget:
             acm["forget"] = True
         if self.ahead:
@@ -46,11 +52,11 @@ class SessionParams:
 
 
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
-    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `forget` and `ahead`.
+    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `repair`, `forget` and `ahead`.
 
     All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
     """
-    acm = check_object(value, field, known=("session_id", "fidelity", "forget", "ahead"))
+    acm = check_object(value, field, known=("session_id", "fidelity", "repair", "forget", "ahead"))
     if acm.get("session_id") is None:
         raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
     params = SessionParams(
@@ -58,7 +64,9 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         check_fidelity(acm.get("fidelity"), f"{field}.fidelity"),
         _check_flag(acm.get("forget"), f"{field}.forget"),
         _check_flag(acm.get("ahead"), f"{field}.ahead"),
+        check_repair(acm.get("repair"), f"{field}.repair"),
     )
+    check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.ahead and params.fidelity not in (None, "exact"):
         raise InvalidRequest(f"{field}.fidelity", "what is computed ahead is exact; leave it out or say 'exact'")
     if params.ahead and params.forget:
@@ -88,6 +96,41 @@ def check_fidelity(value: object, field: str) -> str | None:
     if not isinstance(value, str) or value not in FIDELITIES:
         raise InvalidRequest(field, f"unknown fidelity {echo(value)}; choose {_listing(FIDELITIES)}")
     return value
+
+
+def check_repair(value: object, field: str) -> Repair | None:
+    """Return what an object `repair` says, None for None (the default repair), else raise InvalidRequest."""
+    if value is None:
+        return None
+    given = check_object(value, field, known=[known.name for known in fields(Repair)])
+    values: dict[str, Any] = {name: given[name] for name in given if given[name] is not None}
+    for name in ("head_tokens", "tail_tokens"):
+        if type(values.get(name, 0)) is not int:
+            raise InvalidRequest(f"{field}.{name}", f"must be a whole number of tokens, not {echo(values[name])}")
+    if type(values.get("echoes", False)) is not bool:
+        raise InvalidRequest(f"{field}.echoes", f"must be true or false, not {echo(values['echoes'])}")
+    if "ranges" in values:
+        values["ranges"] = _spans(values["ranges"], f"{field}.ranges")
+    try:
+        return Repair(**values)
+    except InvalidRequest as invalid:
+        raise InvalidRequest(f"{field}.{invalid.field}", invalid.message) from None
+
+
+def _spans(value: object, field: str) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(field, f"must be a list of [start, end) of the prompt, in tokens, not {echo(value)}")
+    for index, span in enumerate(value):
+        if not isinstance(span, list | tuple) or len(span) != 2 or any(type(n) is not int for n in span):
+            raise InvalidRequest(f"{field}.{index}", f"must be two whole numbers, [start, end), not {echo(span)}")
+    return tuple((start, end) for start, end in value)
+
+
+def check_may_repair(fidelity: str | None, repair: Repair | None, field: str) -> None:
+    """Raise InvalidRequest when a repair is asked for together with a fidelity that repairs nothing."""
+    if repair is not None and fidelity not in REPAIRING:
+        given = "no fidelity" if fidelity is None else f"fidelity '{fidelity}'"
+        raise InvalidRequest(field, f"goes with fidelity {_listing(REPAIRING)}, not with {given}; send one of them")
 
 
 def _check_flag(value: object, field: str) -> bool:

@@ -52,6 +52,10 @@ class Source:
             (m.num_hops for m in self.marks if m.position < end and start < m.position + m.num_tokens), default=0
         )
 
+    def num_removed(self, end: int) -> int:
+        """Most tokens that KV of tokens `[0, end)` had in sight and has no more; what saw moved KV counts as moved."""
+        return max((mark.num_removed for mark in self.marks if mark.position < end), default=0)
+
     @property
     def num_bytes(self) -> int:
         """Host memory that this record holds."""

@@ -10,6 +10,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from acmserve.edit.fidelity import Wish
+from acmserve.edit.repair import DEFAULT_REPAIR
 from acmserve.edit.session_params import SessionParams, check_session_id, parse_acm_params
 from acmserve.engine.sources import Owner
 from acmserve.errors import InvalidRequest
@@ -31,7 +33,7 @@ class SessionTerms:
     """
 
     owner: Owner
-    fidelity: str
+    wish: Wish
     refusal: str | None
     forget: bool = False
     ahead: bool = False
@@ -67,7 +69,8 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
         return None
     owner = (params.session_id, request.cache_salt)
     fidelity = "exact" if params.ahead else params.fidelity or default_fidelity
-    return SessionTerms(owner, fidelity, _find_refusal(request), params.forget, params.ahead)
+    wish = Wish(fidelity, params.repair or DEFAULT_REPAIR)
+    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.ahead)
 
 
 def may_be_source(request: Request) -> bool:

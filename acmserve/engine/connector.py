@@ -23,8 +23,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from acmserve.edit.fidelity import Planned, plan_wish, refused
 from acmserve.edit.lineage import marks_in
-from acmserve.edit.plan import EditPlan, plan_edit
+from acmserve.edit.plan import EditPlan
 from acmserve.edit.source import Source, tail_digest
 from acmserve.engine import compat
 from acmserve.engine.admission import SessionTerms, may_be_source, read_terms
@@ -106,16 +107,17 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             return
         refusal = terms.refusal or (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
         move_refusal = refusal or self.abilities.move_refusal
-        session = SessionRequest(request.request_id, terms.owner, terms.fidelity, Account(request.num_prompt_tokens))
         forgotten = self._forget(request, terms.owner) if terms.forget else ()
         sources: tuple[Source, ...] = ()
-        plan = EditPlan(request.num_prompt_tokens)
+        planned = Planned(EditPlan(request.num_prompt_tokens), choice=refused(terms.wish, refusal))
         if refusal is None:
             sources = self.store.get(terms.owner)
-            plan = self._plan(request, terms, sources, allow_moves=move_refusal is None)
-        if terms.fidelity != "exact":
+            planned = self._plan(request, terms, sources, move_refusal)
+        account, fidelity = Account(request.num_prompt_tokens), terms.wish.fidelity
+        session = SessionRequest(request.request_id, terms.owner, fidelity, account, planned.anew, planned.choice)
+        if fidelity != "exact":
             session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
-        self.jumps.add(session, request, plan, sources)
+        self.jumps.add(session, request, planned.plan, sources)
         if terms.ahead:
             self.ahead.add(session, request, refusal)
         if session.marks and self.lineage_keys:
@@ -135,20 +137,19 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """`FORGOTTEN` when the forgotten sources would have served this request with moved KV, else None."""
         if not forgotten:
             return None
-        plan = self._plan(request, terms, forgotten, allow_moves=True)
-        _, marks = plan_segments(plan, forgotten, terms.owner)
+        _, marks = plan_segments(self._plan(request, terms, forgotten, None).plan, forgotten, terms.owner)
         return FORGOTTEN if marks else None
 
     def _plan(
-        self, request: Request, terms: SessionTerms, sources: tuple[Source, ...], *, allow_moves: bool
-    ) -> EditPlan:
-        prompt = np.asarray(request.prompt_token_ids, dtype=np.int32)
-        return plan_edit(
-            prompt,
+        self, request: Request, terms: SessionTerms, sources: tuple[Source, ...], move_refusal: str | None
+    ) -> Planned:
+        return plan_wish(
+            np.asarray(request.prompt_token_ids, dtype=np.int32),
             sources,
-            allow_moves=allow_moves and terms.fidelity != "exact",
+            terms.wish,
             num_cached=self._count_cached(request),
             min_move_tokens=self.config.min_move_tokens,
+            refusal=move_refusal,
         )
 
     def _count_cached(self, request: Request) -> int:

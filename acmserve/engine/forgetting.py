@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 FORGOTTEN = "forgotten"
-"""`fallback_reason` of a `reuse` request whose moves were forgotten on its own arrival."""
+"""`fallback_reason` of a request whose moves were forgotten on its own arrival."""
 
 
 def num_unaffected(served: Tokens, marks: Iterable[Mark], prompt: Tokens) -> int:

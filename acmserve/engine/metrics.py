@@ -24,23 +24,25 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 from acmserve.engine.ahead_blocks import AheadCounts
 from acmserve.engine.receipt import Receipt
 
-TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens")
+TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens", "repaired_tokens")
 AHEAD_KEYS: Final = ("ahead_computed_tokens", "ahead_used_tokens", "ahead_wasted_tokens", "ahead_seconds")
 _DOCUMENTATION: Final = {
     "kept_tokens": "Prompt tokens of session requests whose KV was kept where it was, exact.",
     "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
     "computed_tokens": "Prompt tokens of session requests that were computed.",
+    "repaired_tokens": "Of the computed ones, those that moved KV could have served: computed for fidelity's sake.",
     "ahead_computed_tokens": "Tokens that background requests computed ahead.",
     "ahead_used_tokens": "Tokens computed ahead that a request then kept or moved.",
     "ahead_wasted_tokens": "Tokens computed ahead whose KV was lost before any request used it.",
     "ahead_seconds": "Seconds of idle time in which background requests were computed.",
     "requests": "Finished session requests, by the fidelity they asked for.",
+    "choices": "Finished session requests of fidelity auto, by the fidelity that was chosen.",
     "fallbacks": "Finished session requests that were computed although a move was asked for, by reason.",
 }
 
 
 class AcmStats(KVConnectorStats):
-    """Sums over receipts: tokens, requests by fidelity, fallbacks by reason."""
+    """Sums over receipts: tokens, requests by fidelity, choices of `auto`, fallbacks by reason."""
 
     data: dict[str, Any]
 
@@ -54,6 +56,8 @@ class AcmStats(KVConnectorStats):
         for key in TOKEN_KEYS:
             self.data[key] += getattr(receipt, key)
         _count(self.data["requests"], receipt.fidelity, 1)
+        if receipt.chosen is not None:
+            _count(self.data["choices"], receipt.chosen, 1)
         if receipt.fallback_reason is not None:
             _count(self.data["fallbacks"], receipt.fallback_reason, 1)
 
@@ -64,7 +68,7 @@ class AcmStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Start again at zero; a payload handed out before keeps its numbers."""
-        self.data = {**dict.fromkeys((*TOKEN_KEYS, *AHEAD_KEYS), 0), "requests": {}, "fallbacks": {}}
+        self.data = {**dict.fromkeys((*TOKEN_KEYS, *AHEAD_KEYS), 0), "requests": {}, "choices": {}, "fallbacks": {}}
 
     def aggregate(self, other: KVConnectorStats) -> AcmStats:
         """Add the numbers of `other` to these."""
@@ -72,7 +76,7 @@ class AcmStats(KVConnectorStats):
             raise TypeError(f"cannot add {type(other).__name__} to AcmStats")
         for key in (*TOKEN_KEYS, *AHEAD_KEYS):
             self.data[key] += other.data[key]
-        for key in ("requests", "fallbacks"):
+        for key in ("requests", "choices", "fallbacks"):
             for label, number in other.data[key].items():
                 _count(self.data[key], label, number)
         return self
@@ -108,6 +112,7 @@ class AcmPromMetrics(KVConnectorPromMetrics):
         self._unregister()
         self._counters = {name: self._counter(name, labelnames) for name in (*TOKEN_KEYS, *AHEAD_KEYS)}
         self._requests = self._counter("requests", [*labelnames, "fidelity"])
+        self._choices = self._counter("choices", [*labelnames, "chosen"])
         self._fallbacks = self._counter("fallbacks", [*labelnames, "reason"])
         for counter in self._counters.values():
             for labelvalues in per_engine_labelvalues.values():
@@ -120,6 +125,8 @@ class AcmPromMetrics(KVConnectorPromMetrics):
             counter.labels(*labelvalues).inc(transfer_stats_data[name])
         for fidelity, number in transfer_stats_data["requests"].items():
             self._requests.labels(*labelvalues, fidelity).inc(number)
+        for chosen, number in transfer_stats_data["choices"].items():
+            self._choices.labels(*labelvalues, chosen).inc(number)
         for reason, number in transfer_stats_data["fallbacks"].items():
             self._fallbacks.labels(*labelvalues, reason).inc(number)
 

@@ -5,7 +5,9 @@ came about. A preempted request starts again from whatever its blocks still hold
 keep their first entry, so the three counts always sum to the prompt length.
 
 Kept tokens that a background request had computed, and that nobody used before this request, are `ahead_tokens`: a part
-of the kept ones, not a fourth count. A background request that was ended early has a receipt over the tokens it got to.
+of the kept ones, not a fourth count. In the same way `repaired_tokens` are a part of the computed ones: KV of another
+context could have served them, and the fidelity of the request had them computed. A background request that was ended
+early has a receipt over the tokens it got to.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from acmserve.edit.harm import Choice
 
 Span = tuple[int, int]
 """Tokens `[start, end)` of a sequence."""
@@ -40,6 +44,7 @@ class Entry:
 class Receipt:
     """Counts in tokens; `moves` are (dst_start, src_start, num_tokens); kept + moved + computed = prompt.
 
+    `fidelity` is what was asked for. Where that was `auto`, `chosen` is what was chosen and `reason` why.
     Of a background request that was ended early, `prompt_tokens` is the part that is ready, and `fallback_reason` says
     why it ends there.
     """
@@ -52,6 +57,9 @@ class Receipt:
     moves: tuple[tuple[int, int, int], ...]
     fallback_reason: str | None
     ahead_tokens: int = 0
+    repaired_tokens: int = 0
+    chosen: str | None = None
+    reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The receipt as it appears in answers."""
@@ -63,6 +71,9 @@ class Receipt:
             "moved_tokens": self.moved_tokens,
             "computed_tokens": self.computed_tokens,
             "ahead_tokens": self.ahead_tokens,
+            "repaired_tokens": self.repaired_tokens,
+            "chosen": self.chosen,
+            "reason": self.reason,
             "moves": [dict(zip(keys, move, strict=True)) for move in self.moves],
             "fallback_reason": self.fallback_reason,
         }
@@ -106,11 +117,16 @@ class Account:
 
     def covers(self, start: int, end: int) -> bool:
         """Whether every token of `[start, end)` was kept or moved."""
-        covered = sum(min(e.end, end) - max(e.start, start) for e in self._entries if e.start < end and start < e.end)
-        return covered == end - start
+        return self._num_computed(start, end) == 0
 
-    def close(self, fidelity: str, fallback_reason: str | None) -> Receipt:
-        """The receipt of the prompt as it stands."""
+    def _num_computed(self, start: int, end: int) -> int:
+        covered = sum(min(e.end, end) - max(e.start, start) for e in self._entries if e.start < end and start < e.end)
+        return end - start - covered
+
+    def close(
+        self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: Choice | None = None
+    ) -> Receipt:
+        """The receipt of the prompt as it stands; `anew` was planned to be computed for fidelity's sake."""
         moved = self._merged_moves()
         kept = [(e.start, e.end) for e in self._entries if e.origin is Origin.KEPT]
         num_kept = sum(end - start for start, end in kept)
@@ -129,6 +145,9 @@ class Account:
             moves=moved,
             fallback_reason=fallback_reason,
             ahead_tokens=num_ahead,
+            repaired_tokens=sum(self._num_computed(start, end) for start, end in anew),
+            chosen=choice.fidelity if choice else None,
+            reason=choice.reason if choice else None,
         )
 
     def _add(self, entry: Entry) -> None:

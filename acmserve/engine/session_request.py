@@ -20,10 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from acmserve.edit.harm import Choice
 from acmserve.edit.lineage import Mark, move_key
 from acmserve.edit.plan import EditPlan
 from acmserve.edit.source import Source
-from acmserve.engine.receipt import Account, Origin, Receipt
+from acmserve.engine.receipt import Account, Origin, Receipt, Span
 from acmserve.engine.sources import Owner
 
 
@@ -48,13 +49,16 @@ class SessionRequest:
 
     `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
     that one on, and it does not become a source. `ahead` marks a background request; `inherited_from` is where the
-    tokens begin that it copied in this step and that had been computed ahead.
+    tokens begin that it copied in this step and that had been computed ahead. `anew` and `choice` are for the receipt:
+    see `edit.fidelity.Planned`.
     """
 
     request_id: str
     owner: Owner
     fidelity: str
     account: Account
+    anew: tuple[Span, ...] = ()
+    choice: Choice | None = None
     segments: list[Segment] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     fallback_reason: str | None = None
@@ -113,7 +117,7 @@ class SessionRequest:
         )
         planned_anything = any(segment.origin is Origin.MOVED for segment in self.planned)
         reason = self.fallback_reason if missed or not planned_anything else None
-        return self.account.close(self.fidelity, reason)
+        return self.account.close(self.fidelity, reason, self.anew, self.choice)
 
     def segment_at(self, position: int) -> Segment | None:
         """The segment that covers prompt token `position`, if any."""
@@ -174,5 +178,6 @@ def plan_segments(plan: EditPlan, sources: tuple[Source, ...], owner: Owner) -> 
         segments.append(Segment(move.dst_start, move.dst_end, move.src_start, source, Origin.MOVED))
         num_hops = source.num_hops(move.src_start, move.src_start + move.num_tokens)
         turned = int(move.dst_start != move.src_start)
-        marks.append(Mark(move.dst_start, key, move.num_tokens, num_hops + turned))
+        num_removed = plan.num_removed_before(move, sources)
+        marks.append(Mark(move.dst_start, key, move.num_tokens, num_hops + turned, num_removed))
     return segments, marks

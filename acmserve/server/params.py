@@ -14,12 +14,15 @@ Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from acmserve.edit.repair import Repair
 from acmserve.edit.session_params import (
     SessionParams,
     check_fidelity,
+    check_may_repair,
     check_object,
+    check_repair,
     check_session_id,
     parse_acm_params,
 )
@@ -28,7 +31,8 @@ from acmserve.server.loop_options import LOOP_KEYS
 
 SESSION_HEADER = "x-session-id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "ahead")
-_ACM_KEYS = ("fidelity", *CHAT_KEYS)
+_Value = TypeVar("_Value", str, Repair)
+_ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 
 
 def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
@@ -41,10 +45,12 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
         return None
     direct = _direct_params(body.get("kv_transfer_params"))
     session_id = _session_id(body, headers)
-    fidelity = _fidelity(body.get("acm"))
+    fidelity, repair = _fidelity(body.get("acm"))
     if direct is not None:
         session_id = _agreed(direct.session_id, session_id, "session_id")
         fidelity = _agreed(direct.fidelity, fidelity, "fidelity")
+        repair = _agreed(direct.repair, repair, "repair")
+    check_may_repair(fidelity, repair, "acm.repair")
     if session_id is None:
         if body.get("acm") is not None:
             raise InvalidRequest(
@@ -53,7 +59,7 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
         return None
     check_one_answer(body)
     forget, ahead = (False, False) if direct is None else (direct.forget, direct.ahead)
-    return SessionParams(session_id, fidelity, forget, ahead)
+    return SessionParams(session_id, fidelity, forget, ahead, repair)
 
 
 def check_one_answer(body: Mapping[str, Any]) -> None:
@@ -80,10 +86,11 @@ def _session_id(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | No
     return valid[0] if valid else None
 
 
-def _fidelity(acm: object) -> str | None:
+def _fidelity(acm: object) -> tuple[str | None, Repair | None]:
     if acm is None:
-        return None
-    return check_fidelity(check_object(acm, "acm", _ACM_KEYS).get("fidelity"), "acm.fidelity")
+        return None, None
+    given = check_object(acm, "acm", _ACM_KEYS)
+    return check_fidelity(given.get("fidelity"), "acm.fidelity"), check_repair(given.get("repair"), "acm.repair")
 
 
 def check_no_loop(body: object) -> None:
@@ -101,7 +108,7 @@ def _direct_params(kv_transfer_params: object) -> SessionParams | None:
     return parse_acm_params(kv_transfer_params["acm"])
 
 
-def _agreed(direct: str | None, given: str | None, name: str) -> str | None:
+def _agreed(direct: _Value | None, given: _Value | None, name: str) -> _Value | None:
     if direct is not None and given is not None and direct != given:
         raise InvalidRequest(
             f"kv_transfer_params.acm.{name}", "contradicts the value given elsewhere in the request; send it once"

@@ -22,12 +22,13 @@ MAX_PAGE = 1_000
 
 Suite = Literal["sculptor", "sculptor-v1"]
 AnySuite = Literal["sculptor", "sculptor-v1", "cwl", "branch"]
-Fidelity = Literal["exact", "reuse"]
+Fidelity = Literal["exact", "reuse", "repair", "auto"]
 FragmentState = Literal["visible", "folded", "summarized", "redacted"]
 
 _SUITE = "The tool suite: `sculptor` (six tools) or `sculptor-v1` (eight tools, semantic search)."
 _FIDELITY = (
-    "How the next turn will be computed, for the estimate of its cost: `exact` or `reuse`. Default: the server's."
+    "How the next turn will be computed, for the estimate of its cost: `exact`, `reuse`, `repair` (with the default "
+    "repair) or `auto` (the most that it may cost). Default: the server's."
 )
 
 
@@ -298,7 +299,7 @@ class NextTurn(BaseModel):
     """What all edits together cost the next turn, beside its new message; an estimate, the receipt says the truth."""
 
     recomputed_tokens: int = Field(ge=0)
-    moved_tokens: int = Field(ge=0, description="Tokens whose KV is moved to new positions (fidelity `reuse`).")
+    moved_tokens: int = Field(ge=0, description="Tokens whose KV is moved to new positions (`reuse`, `repair`).")
 
 
 class EditsAnswer(BaseModel):

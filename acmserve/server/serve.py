@@ -95,7 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--fidelity",
         choices=FIDELITIES,
         help="what a session request gets that does not say it: exact = token for token what vLLM answers, "
-        "only kept prefixes are reused (the default); reuse = text behind an edit keeps its KV, moved",
+        "only kept prefixes are reused (the default); reuse = text behind an edit keeps its KV, moved; repair = the "
+        "same, but the first 128 tokens of each moved piece are computed; auto = one of them, chosen for each edit",
     )
     parser.add_argument(
         "--max-sessions",

@@ -117,15 +117,15 @@ class ServedContext:
         before = self.last.moved if self.last is not None else ()
         moved = [(start, min(end, kept)) for start, end in before if start < kept]
         moved += [(move["dst_start"], move["dst_start"] + move["num_tokens"]) for move in receipt["moves"]]
-        if receipt["fidelity"] == "exact":
+        if (receipt.get("chosen") or receipt["fidelity"]) == "exact":
             moved = []
         self.last = Served(tuple(messages), tuple(prompt_token_ids), tuple(moved), receipt["fidelity"], answer)
 
     def describe_kv(self, messages: Sequence[Message], tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees now, what the next request finds of its KV.
 
-        kept: in place. moved: it was moved, or will be. partly moved. gone: the next request computes it. None: the
-        template hides where the message stands in the prompt.
+        kept: in place. moved: it was moved, or will be, unless `auto` chooses exact then. partly moved. gone: the next
+        request computes it. None: the template hides where the message stands in the prompt.
         """
         if self.last is None:
             return ["gone"] * len(messages)

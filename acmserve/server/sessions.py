@@ -243,7 +243,7 @@ class Sessions:
         )
 
     def can_move(self, fidelity: str | None) -> bool:
-        """Whether a request of this fidelity moves KV."""
+        """Whether a request of this fidelity moves KV. `auto` moves where little is removed, so it counts."""
         return (fidelity or self.default_fidelity) != "exact"
 
     def exchange(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from acmserve.context import edits
+from acmserve.context.cost import EditCost
 from acmserve.context.state import SessionState
+from acmserve.edit.repair import Repair
 from tests.context.conversation import WORDS, assistant, call, lines, state_of, user
 
 # Tokens: 3 before, 101 in the log (10 lines of 10, and the last line break), 4 behind it, 4 in the answer.
@@ -19,7 +21,12 @@ def state() -> SessionState:
 
 @pytest.mark.parametrize(
     ("fidelity", "cost"),
-    [("exact", "recomputes about 26 tokens"), ("reuse", "recomputes about 18 tokens and moves about 8")],
+    [
+        ("exact", "recomputes about 26 tokens"),
+        ("auto", "recomputes about 26 tokens"),
+        ("repair", "recomputes about 26 tokens"),
+        ("reuse", "recomputes about 18 tokens and moves about 8"),
+    ],
 )
 def test_a_fold_says_what_the_next_step_pays(fidelity: str, cost: str) -> None:
     """The marker has 17 tokens and a line break; 8 stand behind it."""
@@ -28,6 +35,11 @@ def test_a_fold_says_what_the_next_step_pays(fidelity: str, cost: str) -> None:
         f"f9e375 is folded, 83 tokens fewer. The next step {cost}; "
         "folds of text behind it, asked for now, add nothing to that."
     )
+
+
+def test_repair_is_priced_by_the_heads_of_what_moves() -> None:
+    assert EditCost(5).with_text(1000, "repair", 2) == EditCost(5 + 2 * 128, 1000 - 2 * 128)
+    assert Repair().head_tokens == 128
 
 
 def test_a_summary_and_a_restore_say_it_too() -> None:

@@ -8,8 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acmserve.edit.fidelity import Wish, plan_wish
 from acmserve.edit.forecast import MAX_SEQUENCES, Forecast, MovedRange, ServedSequence, ServedTokens, forecast
-from acmserve.edit.plan import MAX_HOPS, Move, plan_edit
+from acmserve.edit.plan import MAX_HOPS, Move
+from acmserve.edit.repair import Repair
 from acmserve.edit.source import Tokens
 from acmserve.engine.session_request import plan_segments
 from acmserve.engine.sources import SourceStore, StoreLimits
@@ -17,6 +19,7 @@ from tests.edit.test_plan import BLOCK_SIZE, source, tokens
 
 OWNER = ("s", None)
 MIN_MOVE_TOKENS = 4
+REPAIR = Repair(head_tokens=6, tail_tokens=2, ranges=((40, 46),))
 OLD = np.arange(100, dtype=np.int32)
 
 
@@ -68,10 +71,12 @@ def test_the_memory_is_bounded() -> None:
     assert len(served.sequences) == MAX_SEQUENCES
 
 
-Step = tuple[Literal["exact", "reuse"], list[int], int]
+Step = tuple[Literal["exact", "reuse", "repair"], list[int], int]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["exact", "reuse", "reuse"]), st.lists(st.integers(0, 60), max_size=4), st.integers(0, 9)
+        st.sampled_from(["exact", "reuse", "reuse", "repair"]),
+        st.lists(st.integers(0, 60), max_size=4),
+        st.integers(0, 9),
     ),
     min_size=1,
     max_size=12,
@@ -86,8 +91,9 @@ def test_forecast_equals_the_plan_of_the_engine(script: list[Step]) -> None:
     for turn, (fidelity, cuts, num_new) in enumerate(script):
         text = _edited(text, cuts, np.arange(num_new, dtype=np.int32) + 1000 + 10 * turn)
         sources = store.get(OWNER)
-        plan = plan_edit(text, sources, allow_moves=fidelity != "exact", min_move_tokens=MIN_MOVE_TOKENS)
-        foretold = forecast(text, served, fidelity, MIN_MOVE_TOKENS)
+        planned = plan_wish(text, sources, Wish(fidelity, REPAIR), min_move_tokens=MIN_MOVE_TOKENS)
+        foretold = forecast(text, served, fidelity, MIN_MOVE_TOKENS, REPAIR)
+        plan = planned.plan
         num_moved = sum(move.num_tokens for move in plan.moves)
         if fidelity == "exact":
             assert 0 <= foretold.num_kept - plan.num_kept < BLOCK_SIZE

@@ -62,9 +62,15 @@ class Engine:
         max_tokens: int = 1,
         num_logprobs: int = 20,
         forget: bool = False,
+        repair: dict[str, Any] | None = None,
     ) -> Answer:
         (answer,) = self.ask_all(
-            [(tokens, session, fidelity)], salt=salt, max_tokens=max_tokens, num_logprobs=num_logprobs, forget=forget
+            [(tokens, session, fidelity)],
+            salt=salt,
+            max_tokens=max_tokens,
+            num_logprobs=num_logprobs,
+            forget=forget,
+            repair=repair,
         )
         return answer
 
@@ -76,6 +82,7 @@ class Engine:
         max_tokens: int = 1,
         num_logprobs: int = 20,
         forget: bool = False,
+        repair: dict[str, Any] | None = None,
     ) -> list[Answer]:
         """Several requests at once: (tokens, session, fidelity) each."""
         prompts = []
@@ -86,7 +93,7 @@ class Engine:
                 prompt["cache_salt"] = salt
             prompts.append(prompt)
             acm = {"session_id": session} | ({"fidelity": fidelity} if fidelity else {})
-            acm |= {"forget": True} if forget else {}
+            acm |= ({"forget": True} if forget else {}) | ({"repair": repair} if repair is not None else {})
             extra = {"kv_transfer_params": {"acm": acm}} if session is not None else None
             params.append(
                 SamplingParams(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from acmserve.edit.forecast import ServedTokens, forecast
+from acmserve.edit.forecast import ServedSequence, ServedTokens, forecast
+from acmserve.edit.repair import Repair
 from tests.engine.edits import Tokens, cut, insert, swap, text
 from tests.engine.engine import TINY_SETTINGS, Engine, start_engine
 from tests.engine.tiny_model import TINY_MODELS
@@ -105,6 +106,27 @@ def test_the_forecast_is_the_receipt(engine: Engine, kind: str) -> None:
             assert foretold.moves == ()
             assert 0 <= foretold.num_kept - receipt["kept_tokens"] < MAX_BLOCK_SIZE
         served = served.after(prompt, receipt["kept_tokens"], moves)
+
+
+REPAIR = {"head_tokens": 20, "tail_tokens": 9, "ranges": [[300, 317]]}
+
+
+def test_repair_equals_exact(engine: Engine) -> None:
+    """Computed and moved KV side by side in one block, and the receipt tells how many were computed for it."""
+    context = [*cut(cut(HISTORY, 600, 700, MARKER), 200, 350, MARKER), *NEW]
+    served = ServedTokens((ServedSequence(np.array(HISTORY, dtype=np.int32)),))
+    foretold = forecast(np.array(context, dtype=np.int32), served, "repair", 16, Repair(20, 9, ranges=((300, 317),)))
+    engine.ask(HISTORY, "repair", "reuse", salt="repair")
+    repaired = engine.ask(context, "repair", "repair", salt="repair", repair=REPAIR)
+    assert repaired.distance(engine.ask(context, "other", "exact", salt="repair")) <= MAX_DIFFERENCE
+    assert repaired.receipt is not None
+    assert foretold.num_repaired == 2 * (20 + 9) + 17
+    assert repaired.receipt["repaired_tokens"] == foretold.num_repaired
+    assert repaired.receipt["moved_tokens"] == foretold.num_moved == 450 - foretold.num_repaired
+    assert [move["num_tokens"] for move in repaired.receipt["moves"]] == [69, 135, 171]
+    again = engine.ask([*context, 5], "repair", "repair", salt="repair")
+    assert again.receipt is not None
+    assert again.receipt["kept_tokens"] == len(context), "a repaired prefix is kept as it was served"
 
 
 def test_append_recomputes_no_old_token(engine: Engine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.edit.harm import Choice
 from acmserve.engine.receipt import Account, Entry, Origin
 
 NUM_PROMPT_TOKENS = 100
@@ -65,6 +66,16 @@ def test_a_receipt_that_ends_early_is_about_what_is_ready() -> None:
     assert (receipt.prompt_tokens, receipt.kept_tokens, receipt.computed_tokens) == (64, 16, 48)
 
 
+def test_what_is_computed_for_fidelitys_sake_is_part_of_what_is_computed() -> None:
+    """But for what was found in the cache after all, or was evicted and could not have been moved."""
+    account = Account(NUM_PROMPT_TOKENS)
+    account.admit(16)
+    account.jump([Entry(40, 60, Origin.MOVED, 50)])
+    receipt = account.close("auto", None, anew=[(10, 30), (60, 70)], choice=Choice("repair", "because"))
+    assert (receipt.repaired_tokens, receipt.computed_tokens) == (24, 64)
+    assert (receipt.fidelity, receipt.chosen, receipt.reason) == ("auto", "repair", "because")
+
+
 def test_what_was_computed_before_a_preemption_stays_computed() -> None:
     account = Account(NUM_PROMPT_TOKENS)
     account.admit(16)
@@ -86,6 +97,9 @@ def test_the_answer_has_the_documented_fields() -> None:
         "moved_tokens": 10,
         "computed_tokens": 80,
         "ahead_tokens": 0,
+        "repaired_tokens": 0,
+        "chosen": None,
+        "reason": None,
         "moves": [{"dst_start": 10, "src_start": 50, "num_tokens": 10}],
         "fallback_reason": "source_evicted",
     }

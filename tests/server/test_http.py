@@ -51,7 +51,8 @@ def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "ex
     assert set(acm) == {"session_id", "receipt"}
     assert acm["session_id"] == session_id
     receipt: dict[str, Any] = acm["receipt"]
-    assert set(receipt) == {"fidelity", "prompt_tokens", *COUNTS, "ahead_tokens", "moves", "fallback_reason"}
+    parts = {"ahead_tokens", "repaired_tokens", "moves"}
+    assert set(receipt) == {"fidelity", "chosen", "reason", "prompt_tokens", *COUNTS, *parts, "fallback_reason"}
     assert receipt["fidelity"] == fidelity
     assert receipt["prompt_tokens"] == prompt_tokens
     assert sum(receipt[count] for count in COUNTS) == prompt_tokens
@@ -252,6 +253,10 @@ def test_client_that_folds_its_history_gets_its_suffix_moved(client: OpenAI) -> 
     assert receipt["computed_tokens"] < num_after // 4
     acm, num_again, _ = ask(client, [*folded], session_id=session, acm={"fidelity": "exact"})
     assert check_acm(acm, session, num_again)["moved_tokens"] == 0
+    auto = {"fidelity": "auto", "repair": {"head_tokens": 64}}
+    acm, num_again, _ = ask(client, [*folded], session_id=session, acm=auto)
+    receipt = check_acm(acm, session, num_again, "auto")
+    assert (receipt["chosen"], receipt["reason"]) == ("exact", "nothing would be moved")
 
 
 def read_counters(server: str) -> dict[str, float]:

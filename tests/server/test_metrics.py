@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,18 +82,27 @@ def test_reset_leaves_a_payload_that_was_handed_out() -> None:
 
 
 def test_counters_stand_at_zero_before_the_first_request(metrics: AcmPromMetrics) -> None:
-    assert [value(key, engine) for key in TOKEN_KEYS for engine in "01"] == [0.0] * 6
+    assert [value(key, engine) for key in TOKEN_KEYS for engine in "01"] == [0.0] * 8
 
 
 def test_counters_rise_for_the_engine_that_reports(metrics: AcmPromMetrics) -> None:
     step = stats_of([receipt(5, 7, 11, "reuse"), receipt(1, 0, 2, "reuse", "alibi"), receipt(computed=4)])
     metrics.observe(step.to_dict(), engine_idx=1)
     metrics.observe(stats_of([receipt(kept=100)]).to_dict(), engine_idx=1)
-    assert [value(key, "1") for key in TOKEN_KEYS] == [106.0, 7.0, 17.0]
-    assert [value(key, "0") for key in TOKEN_KEYS] == [0.0, 0.0, 0.0]
+    assert [value(key, "1") for key in TOKEN_KEYS] == [106.0, 7.0, 17.0, 0.0]
+    assert [value(key, "0") for key in TOKEN_KEYS] == [0.0] * 4
     assert value("requests", "1", fidelity="reuse") == 2.0
     assert value("requests", "1", fidelity="exact") == 2.0
     assert value("fallbacks", "1", reason="alibi") == 1.0
+
+
+def test_repairs_and_choices_are_counted(metrics: AcmPromMetrics) -> None:
+    one = replace(receipt(5, 7, 11, "auto"), repaired_tokens=4, chosen="repair")
+    step = stats_of([one, one, replace(receipt(computed=9, fidelity="auto"), chosen="exact")])
+    metrics.observe(json.loads(json.dumps(step.aggregate(stats_of([one])).to_dict())))
+    assert value("repaired_tokens", "0") == 12.0
+    assert (value("choices", "0", chosen="repair"), value("choices", "0", chosen="exact")) == (3.0, 1.0)
+    assert value("requests", "0", fidelity="auto") == 4.0
 
 
 def test_work_ahead_is_counted_apart_from_receipts(metrics: AcmPromMetrics) -> None:
@@ -101,7 +111,7 @@ def test_work_ahead_is_counted_apart_from_receipts(metrics: AcmPromMetrics) -> N
     assert not stats.is_empty()
     metrics.observe(json.loads(json.dumps(stats.to_dict())), engine_idx=1)
     assert [value(key, "1") for key in AHEAD_KEYS] == [40.0, 24.0, 16.0, 0.5]
-    assert [value(key, "1") for key in TOKEN_KEYS] == [0.0, 0.0, 0.0]
+    assert [value(key, "1") for key in TOKEN_KEYS] == [0.0] * 4
     assert stats.aggregate(AcmStats(stats.to_dict())).data["ahead_seconds"] == 1.0
 
 

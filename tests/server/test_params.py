@@ -83,7 +83,11 @@ def test_refuses_several_prompts_in_one_request(prompt: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("fidelity", "words"),
-    [("best", ["'best'", "'exact'", "'reuse'"]), ("y" * 5000, ["yyy...", "'exact'"]), ("\ud800", ["\\ud800"])],
+    [
+        ("best", ["'best'", "'exact'", "'reuse'", "'repair'", "'auto'"]),
+        ("y" * 5000, ["yyy...", "'exact'"]),
+        ("\ud800", ["\\ud800"]),
+    ],
 )
 def test_message_names_value_and_remedy_and_stays_short(fidelity: str, words: list[str]) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -100,12 +104,45 @@ def test_valid_values_travel_to_the_engine_unchanged(session_id: str, fidelity: 
     assert parse_acm_params(json.loads(json.dumps(params.as_acm()))) == params
 
 
+repairs = st.fixed_dictionaries(
+    {},
+    optional={
+        "head_tokens": st.none() | st.integers(0, 2**31 - 1),
+        "tail_tokens": st.integers(0, 4096),
+        "echoes": st.booleans(),
+        "ranges": st.lists(st.tuples(st.integers(0, 99), st.integers(100, 999)).map(list), max_size=3),
+    },
+)
+
+
+@given(st.sampled_from(["repair", "auto"]), repairs)
+def test_a_repair_travels_to_the_engine_unchanged(fidelity: str, repair: dict[str, Any]) -> None:
+    """By either door, and by both when they agree."""
+    acm = {"fidelity": fidelity, "repair": repair}
+    direct = {"acm": {"session_id": "s", **acm}}
+    params = parse_session_params({"session_id": "s", "acm": acm}, {})
+    assert params is not None
+    assert params.repair is not None
+    assert params.repair.head_tokens == (repair.get("head_tokens") if repair.get("head_tokens") is not None else 128)
+    assert params.repair.ranges == tuple(map(tuple, repair.get("ranges", [])))
+    assert parse_acm_params(json.loads(json.dumps(params.as_acm()))) == params
+    assert parse_session_params({"kv_transfer_params": direct}, {}) == params
+    assert parse_session_params({"acm": acm, "kv_transfer_params": direct}, {}) == params
+
+
+def test_two_repairs_in_one_request_are_refused() -> None:
+    direct = {"acm": {"session_id": "s", "fidelity": "repair", "repair": {"head_tokens": 4}}}
+    with pytest.raises(InvalidRequest) as refused:
+        parse_session_params({"acm": {"fidelity": "repair", "repair": {}}, "kv_transfer_params": direct}, {})
+    assert refused.value.field == "kv_transfer_params.acm.repair"
+
+
 @given(
     st.fixed_dictionaries(
         {},
         optional={
             "session_id": json_values,
-            "acm": json_values | st.dictionaries(st.sampled_from(["fidelity", "plan"]), json_values),
+            "acm": json_values | st.dictionaries(st.sampled_from(["fidelity", "repair", "plan"]), json_values),
             "kv_transfer_params": json_values
             | st.dictionaries(st.sampled_from(["acm", "do_remote_decode"]), json_values),
             "vllm_xargs": json_values,

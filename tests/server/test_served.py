@@ -69,6 +69,18 @@ def test_ordinary_outputs_need_no_memory(tokenizer: Any) -> None:
     assert context.splice(prompt, ROOM) == prompt
 
 
+@pytest.mark.parametrize(
+    ("chosen", "num_stale"), [("exact", 0), ("reuse", 60), ("repair", 60)], ids=["exact", "reuse", "repair"]
+)
+def test_under_auto_what_was_chosen_says_what_is_stale(tokenizer: Any, chosen: str, num_stale: int) -> None:
+    """A prefix with moved KV is kept, but where the engine chose to compute it anew."""
+    context = ServedContext(tokenizer)
+    context.record([], range(100), receipt(40, [(40, 90, 60)], "reuse"))
+    assert context.num_stale == 60
+    context.record([], range(100), receipt(100, [], "auto") | {"chosen": chosen})
+    assert context.num_stale == num_stale
+
+
 def test_kv_of_messages_is_kept_moved_or_gone(tokenizer: Any) -> None:
     context = ServedContext(tokenizer)
     counter = ServedTokenizer(tokenizer)

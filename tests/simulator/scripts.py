@@ -5,6 +5,7 @@ paragraphs, appends to it, and edits it the way an agent does:
 
     append [a b c] -> [a b c d]      fold [a b c d] -> [a # d]        delete, insert, swap, replace one token,
     restore an earlier version       several edits at once (holes)    edits of edits, by going on from there
+    repair some of what moves
 
 Answers of the model are part of the history (`truth.answer` knows them beforehand). Around the sessions there are
 probes: requests of nobody, of another session, of another salt, or asking for `exact`, that send the very tokens of an
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from .machine import Machine
 from .truth import OUTPUT_TOKENS, answer
 
-Fidelity = Literal["exact", "reuse"]
+Fidelity = Literal["exact", "reuse", "repair", "auto"]
 Tokens = tuple[int, ...]
 
 NUM_WORDS = 800
@@ -44,6 +45,7 @@ class Turn:
     abort_after_steps: int | None = None
     forget: bool = False
     ahead: bool = False
+    repair: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
         if rng.random() < 0.4:
             turns += _twin(rng, session)
     reset_at_steps = tuple(rng.sample(range(150), 2)) if rng.random() < 0.1 else ()
-    return Script(seed, machine, _with_redactions(seed, turns) if acmserve else tuple(turns), reset_at_steps)
+    chosen = _with_repairs(seed, _with_redactions(seed, turns)) if acmserve else tuple(turns)
+    return Script(seed, machine, chosen, reset_at_steps)
 
 
 def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
@@ -108,6 +111,24 @@ def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
     rng = random.Random(f"redactions of {seed}")
     share = rng.choice((0.0, 0.1, 0.3))
     return tuple(replace(turn, forget=turn.session is not None and rng.random() < share) for turn in turns)
+
+
+def _with_repairs(seed: int, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """Some requests that would reuse repair, or leave the choice to the engine; drawn apart."""
+    rng = random.Random(f"repairs of {seed}")
+    share = rng.choice((0.0, 0.0, 0.4))
+    return tuple(_repaired(rng, turn) if turn.fidelity == "reuse" and rng.random() < share else turn for turn in turns)
+
+
+def _repaired(rng: random.Random, turn: Turn) -> Turn:
+    start = rng.randrange(len(turn.prompt) + 1)
+    repair = {
+        "head_tokens": rng.choice((0, 1, 7, 2**31 - 1)),
+        "tail_tokens": rng.choice((0, 0, 5)),
+        "echoes": rng.random() < 0.3,
+        "ranges": [[start, start + rng.randint(1, 30)]] if rng.random() < 0.5 else [],
+    }
+    return replace(turn, fidelity=rng.choice(("repair", "repair", "auto")), repair=repair)
 
 
 def _settings(seed: int) -> dict[str, Any]:

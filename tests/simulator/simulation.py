@@ -137,7 +137,7 @@ class Simulation:
         if turn.session is not None:
             self._num_forgets[turn.session, turn.salt] += turn.forget
             owner = (turn.session, turn.salt, self._num_forgets[turn.session, turn.salt])
-        reuse = owner is not None and not turn.forget and self._fidelity(turn) == "reuse"
+        reuse = owner is not None and not turn.forget and self._fidelity(turn) != "exact"
         reader = Reader(turn.request_id, Sequence(self._truth, turn.salt, turn.prompt), owner, reuse)
         self._readers[turn.request_id] = reader
         self._sent_at[turn.request_id] = self.report.num_steps
@@ -154,7 +154,7 @@ class Simulation:
     def _request(self, turn: Turn) -> Request:
         """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
         flags = {"forget": turn.forget, "ahead": turn.ahead}
-        acm = {"session_id": turn.session, "fidelity": turn.fidelity, **flags}
+        acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
         in_acm = turn.fidelity is not None or any(flags.values())
         return Request(
             request_id=turn.request_id,
@@ -206,6 +206,7 @@ class Simulation:
         ensure(min(kept, moved, computed) >= 0, "receipt", where)
         ensure(kept + moved + computed == receipt["prompt_tokens"], "receipt", where)
         ensure(0 <= receipt["ahead_tokens"] <= kept, "receipt", where)
+        ensure(0 <= receipt["repaired_tokens"] <= computed, "receipt", where)
         if turn.ahead:
             self._watch.check_receipt(turn, receipt)
             self.receipts[turn.request_id] = receipt
@@ -215,12 +216,15 @@ class Simulation:
         ensure(sum(move["num_tokens"] for move in receipt["moves"]) == moved, "receipt", f"moves of {where}")
         ensure(receipt["fidelity"] == self._fidelity(turn), "receipt", where)
         ensure(not (turn.forget and moved), "receipt", f"moved although it forgets: {where}")
+        ensure((receipt["chosen"] is None) == (receipt["fidelity"] != "auto"), "receipt", where)
+        ensure(receipt["chosen"] != "exact" or not moved, "receipt", f"moved although it chose exact: {where}")
         if turn.request_id not in self._preempted:
             ensure(computed == len(ledger.computed), "receipt", f"worker computed {len(ledger.computed)}; {where}")
             ensure(moved >= ledger.num_turned, "receipt", f"worker turned {ledger.num_turned} tokens; {where}")
         self.receipts[turn.request_id] = receipt
         self.report.num_ahead_tokens += receipt["ahead_tokens"]
         self.report.tokens += Counter(kept=kept, moved=moved, computed=computed)
+        self.report.num_repaired_tokens += receipt["repaired_tokens"]
         self.report.num_turned_tokens += ledger.num_turned
         self.report.num_moved_requests += moved > 0
         self.report.num_requests_with_holes += len(receipt["moves"]) > 1

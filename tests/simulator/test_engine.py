@@ -33,6 +33,7 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_moved_requests > 100
     assert report.num_requests_with_holes > 50
     assert report.num_turned_tokens > 3000
+    assert report.num_repaired_tokens > 1000
     assert report.num_forgets_beside_live_requests > 50
     assert report.num_forgotten_keys > 1000
     assert {"None", "kv_cache_full", "source_evicted", "forgotten"} <= set(report.fallback_reasons)

@@ -1,0 +1,74 @@
+"""`repair` and `auto` on a real model, where moved KV differs from exact KV."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from acmserve.demo import conversation
+from tests.engine.edits import Tokens, cut
+from tests.engine.engine import Answer, Engine
+
+NUM_ANSWER_TOKENS = 16
+QUESTION = "<|im_end|>\n<|im_start|>user\nWhat did we learn?<|im_end|>\n<|im_start|>assistant\n"
+MARKER = "[folded: 300 tokens hidden]"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2_folder: Path) -> PreTrainedTokenizerBase:
+    loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(smollm2_folder)
+    return loaded
+
+
+def talk(tokenizer: PreTrainedTokenizerBase) -> Tokens:
+    text = "\n".join(message["content"] for message in conversation.load().messages)
+    tokens: Tokens = tokenizer(text)["input_ids"][:1200]
+    return tokens
+
+
+def updates(tokenizer: PreTrainedTokenizerBase) -> Tokens:
+    """1,200 tokens of values that change."""
+    rng = random.Random("updates")
+    keys = ("river", "stone", "cloud", "lamp", "chair", "paper", "glass", "metal", "horse", "tiger")
+    values = ("red", "blue", "copper", "silver", "Paris", "Lima", "oak", "birch")
+    rows = (f"{key}: {rng.choice(values)}" for _ in range(60) for key in keys)
+    tokens: Tokens = tokenizer("\n".join(rows))["input_ids"][:1200]
+    return tokens
+
+
+def ask_folded(engine: Engine, history: Tokens, session: str, fidelity: str, new: Tokens, marker: Tokens) -> Answer:
+    """Serve the history, then fold `[300, 600)` of it."""
+    engine.ask(history, session, "exact", salt=session)
+    repair = {"head_tokens": 4096} if fidelity == "repair" else None
+    context = [*cut(history, 300, 600, marker), *new]
+    answer = engine.ask(context, session, fidelity, salt=session, max_tokens=NUM_ANSWER_TOKENS, repair=repair)
+    assert answer.receipt is not None
+    assert answer.receipt["fidelity"] == fidelity
+    return answer
+
+
+def test_the_dial_from_reuse_to_exact(smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Repair of all is `exact`, token for token; `auto` moves where little was removed of unrelated text."""
+    new, marker = tokenizer(QUESTION)["input_ids"], tokenizer(MARKER)["input_ids"]
+    fidelities = ("exact", "repair", "auto")
+    answers = {f: ask_folded(smollm2_engine, talk(tokenizer), f"t-{f}", f, new, marker) for f in fidelities}
+    exact, repair, auto = (answers[f].receipt or {} for f in fidelities)
+    assert answers["repair"].token_ids == answers["exact"].token_ids
+    assert answers["repair"].logprobs == answers["exact"].logprobs
+    assert (exact["repaired_tokens"], repair["repaired_tokens"], repair["moved_tokens"]) == (0, 600, 0)
+    assert repair["computed_tokens"] == exact["computed_tokens"]
+    assert (auto["chosen"], auto["moved_tokens"], auto["repaired_tokens"]) == ("reuse", 600, 0), auto["reason"]
+
+
+def test_auto_is_exact_where_state_is_superseded(smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
+    new, marker = tokenizer(QUESTION)["input_ids"], tokenizer(MARKER)["input_ids"]
+    history = updates(tokenizer)
+    answers = {f: ask_folded(smollm2_engine, history, f"u-{f}", f, new, marker) for f in ("auto", "exact")}
+    receipt = answers["auto"].receipt
+    assert receipt is not None
+    assert (receipt["chosen"], receipt["moved_tokens"], receipt["repaired_tokens"]) == ("exact", 0, 600)
+    assert "updates removed text" in receipt["reason"]
+    assert answers["auto"].token_ids == answers["exact"].token_ids
