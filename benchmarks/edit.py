@@ -1,10 +1,11 @@
 """`acmserve bench edit`: time to first token on the turn after a context edit, as a table and as JSON.
 
-Two engines on the same machine, one with acmserve and one without, take turns; only one computes at a time. What is
-asked is in `edit_plan.py`, what is measured and checked in `edit_run.py`.
+Two engines on the same machine, one with acmserve and one without, take turns; only one computes at a time. The table
+of the README (`edit_plan.py`, `edit_run.py`) is the default; `--kinds` and `--sweep` measure every kind of edit
+(`edit_kinds.py`, `edit_cells.py`), `--neighbours` what other requests notice (`edit_neighbours.py`).
 
-The gate: `exact` after the fold gives the stock engine's first token and moved nothing, every receipt sums to its
-prompt, and the folds under `reuse` moved at least nine tenths of the suffix. When it is red the speed is worthless: no
+The gate: `exact` after the edit gives the stock engine's first token and moved nothing, every receipt sums to its
+prompt, and under `reuse` nine tenths of the text behind the edit came along. When it is red the speed is worthless: no
 ratio is printed and the exit code is 1. A missed target is called missed and leaves the exit code 0, because times
 depend on what else the machine does.
 """
@@ -12,49 +13,115 @@ depend on what else the machine does.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench import edit_cells, edit_neighbours, edit_plot
+from acmserve.bench.edit_kinds import KINDS, POSITIONS, Shape
 from acmserve.bench.edit_plan import Sizes, Tokens, plan_repetition
-from acmserve.bench.edit_run import APPEND, APPEND_TWO, CASES, FOLD, STOCK, TWO_HOLES, Measured, run_repetition
+from acmserve.bench.edit_run import APPEND, APPEND_TWO, CASES, EXACT, FOLD, STOCK, TWO_HOLES, Measured, run_repetition
 from acmserve.bench.engine_process import EngineProcess
 from acmserve.bench.machine import describe_machine, one_line
+from acmserve.bench.report_options import add_report_options, as_json, positive, progress
 from acmserve.errors import AcmError
 
 TARGETS = ((FOLD, APPEND, 1.25), (TWO_HOLES, APPEND_TWO, 1.5), (FOLD, STOCK, 1 / 8))
+MIN_CONTEXT, MAX_CONTEXT = 500, 7000
+# Sizes and positions by whether it is a sweep, and whether it has to be quick.
+_PLACES = {
+    (False, False): ((5500,), ("front",)),
+    (False, True): ((3000,), ("front",)),
+    (True, False): ((1500, 3000, 6000), POSITIONS),
+    (True, True): ((1500, 3000), ("front", "back")),
+}
+_Draw = Callable[[dict[str, Any], str, Path], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured: the JSON report, the table, and how to draw it (None: a red gate leaves nothing to draw)."""
+
+    report: dict[str, Any]
+    table: list[str]
+    draw: _Draw | None
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench edit`; 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    sizes, num_repetitions = Sizes(), 2 if options.quick else options.repetitions
+    options = _options(argv)
     folder = _model_folder(options.model)
     text = _text(folder)
     machine = describe_machine()
+    print(f"{one_line(machine)}, {folder.name}", flush=True)
+    with _engines(folder) as engines:
+        if options.neighbours:
+            outcome = _neighbours(*engines, text, options)
+        elif options.kinds:
+            outcome = _kinds(*engines, text, options)
+        else:
+            outcome = _readme(*engines, text, options)
+    print("\n".join(outcome.table))
+    report = outcome.report | {"machine": machine, "model": folder.name}
+    if options.json is not None:
+        options.json.write_text(as_json(report), encoding="utf-8")
+    if options.plot is not None and outcome.draw is not None:
+        said = outcome.draw(report, one_line(machine), options.plot)
+        print(said or f"plot: {options.plot}")
+    return 0 if report["gate"]["green"] else 1
+
+
+@contextmanager
+def _engines(folder: Path) -> Iterator[tuple[EngineProcess, EngineProcess]]:
+    """Ours and the stock engine, started together."""
+    with EngineProcess(folder, with_acmserve=True) as ours, EngineProcess(folder, with_acmserve=False) as stock:
+        _say("starting two engines (about a minute)")
+        ours.wait_ready()
+        stock.wait_ready()
+        yield ours, stock
+
+
+def _readme(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
+    """The table of the README: append, fold, two holes, exact and stock at one size."""
+    sizes, num = Sizes(), 2 if options.quick else options.repetitions or 5
     print(
         f"Time to first token after a context edit: P={sizes.prefix} F={sizes.folded} S={sizes.suffix} "
-        f"M={sizes.marker} N={sizes.new} tokens, medians of {num_repetitions} repetitions of {sizes.rounds} rounds.\n"
-        f"{one_line(machine)}, {folder.name}",
+        f"M={sizes.marker} N={sizes.new} tokens, medians of {num} repetitions of {sizes.rounds} rounds.",
         flush=True,
     )
     measured = Measured()
-    with EngineProcess(folder, with_acmserve=True) as ours, EngineProcess(folder, with_acmserve=False) as stock:
-        _progress("starting two engines (about a minute)")
-        ours.wait_ready()
-        stock.wait_ready()
-        _progress("warm-up, not counted")
-        run_repetition(ours, stock, plan_repetition(text, 0, sizes), Measured())
-        for number in range(1, num_repetitions + 1):
-            _progress(f"repetition {number} of {num_repetitions}")
-            run_repetition(ours, stock, plan_repetition(text, number, sizes), measured)
-    print("\n".join(as_table(measured)))
-    if options.json is not None:
-        report = as_report(measured, sizes) | {"machine": machine, "model": folder.name}
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 1 if measured.failures else 0
+    _say("warm-up, not counted")
+    run_repetition(ours, stock, plan_repetition(text, 0, sizes), Measured())
+    for number in range(1, num + 1):
+        _say(f"repetition {number} of {num}")
+        run_repetition(ours, stock, plan_repetition(text, number, sizes), measured)
+    return Outcome(as_report(measured, sizes), as_table(measured), None if measured.failures else _draw_readme)
+
+
+def _kinds(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
+    """Every kind of edit at every size and position that was asked for."""
+    num = 1 if options.quick else options.repetitions or 3
+    cells = edit_cells.make_cells(options.kinds, options.sizes, options.positions)
+    print(f"Time to first token by kind of edit: {len(cells)} cells, medians of {num} repetitions.", flush=True)
+    _say("warm-up, not counted")
+    edit_cells.run_cells(ours, stock, edit_cells.make_cells(["fold"], [MIN_CONTEXT], ["front"]), text, [0], _say)
+    edit_cells.run_cells(ours, stock, cells, text, range(1, num + 1), _say)
+    report = edit_cells.as_report(cells)
+    return Outcome(report, edit_cells.as_table(report), edit_plot.draw_cells)
+
+
+def _neighbours(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
+    """The gaps of another request's tokens while a fold arrives."""
+    num = 1 if options.quick else options.repetitions or 5
+    measured = edit_neighbours.Neighbours(Shape(options.sizes[0], options.positions[0]))
+    _say("warm-up, not counted")
+    warm_up = edit_neighbours.Neighbours(Shape(MIN_CONTEXT))
+    edit_neighbours.run_neighbours(ours, stock, warm_up, text, [0], _say)
+    edit_neighbours.run_neighbours(ours, stock, measured, text, range(1, num + 1), _say)
+    report = edit_neighbours.as_report(measured)
+    return Outcome(report, edit_neighbours.as_table(report), None if measured.failures else edit_plot.draw_gaps)
 
 
 def as_table(measured: Measured) -> list[str]:
@@ -100,22 +167,60 @@ def as_report(measured: Measured, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _draw_readme(report: dict[str, Any], title: str, path: Path) -> str | None:
+    """The default table as cells of one size, so that one drawing serves all."""
+    seconds, sizes = report["seconds_to_first_token"], report["sizes"]
+    size = sizes["prefix"] + sizes["folded"] + sizes["suffix"]
+    kinds = {
+        "fold": {"reuse": FOLD, "append": APPEND, "exact": EXACT, "stock": STOCK},
+        "two-holes": {"reuse": TWO_HOLES, "append": APPEND_TWO},
+    }
+    place = {"context_tokens": size, "position": "front", "green": True}
+    rows = [
+        {"kind": kind, "seconds_to_first_token": {name: seconds[case] for name, case in cases.items()}, **place}
+        for kind, cases in kinds.items()
+    ]
+    return edit_plot.draw_cells({"cells": rows, "series": list(edit_cells.SERIES)}, title, path)
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    """The parsed options, with the kinds, sizes and positions that they stand for."""
     parser = argparse.ArgumentParser(
         prog="acmserve bench edit",
-        description="Time to first token after a fold and after two folds, beside a plain append on the same engine "
-        "and a stock engine on the same machine. Takes five to ten minutes on two cores; leave the machine alone.",
+        description="Time to first token on the turn after a context edit, beside a plain append on the same engine "
+        "and a stock engine on the same machine. Without further options the table of the README: a fold and two "
+        "folds, five to ten minutes on two cores (--quick: two). Leave the machine alone meanwhile.",
+        epilog="`--kinds all` takes every kind of edit at one size (6 minutes), `--sweep` at three sizes and positions "
+        "(half an hour), `--neighbours` what other running requests notice of a fold (5 minutes).",
+    )
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
+        "--kinds", nargs="+", choices=["all", *KINDS], metavar="KIND", help=f"all, or some of: {', '.join(KINDS)}"
+    )
+    modes.add_argument("--sweep", action="store_true", help="all kinds at several sizes and positions")
+    modes.add_argument("--neighbours", action="store_true", help="gaps between another request's tokens meanwhile")
+    parser.add_argument(
+        "--sizes", nargs="+", type=_size, metavar="N", help="tokens of context (default 5500; a sweep: 1500 3000 6000)"
+    )
+    parser.add_argument(
+        "--positions", nargs="+", choices=POSITIONS, help="where the edit stands (default front; a sweep: all three)"
     )
     parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face folder instead of SmolLM2")
-    parser.add_argument("--repetitions", type=_positive, default=5, metavar="N", help="median of N (default 5)")
-    parser.add_argument("--quick", action="store_true", help="two repetitions: a smoke test, not a result to quote")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine, versions and commit")
-    return parser
+    parser.add_argument("--repetitions", type=positive, metavar="N", help="median of N (default 5; kinds and sweep 3)")
+    add_report_options(parser, quick="two repetitions, of the other modes one of less: no result to quote")
+    options = parser.parse_args(argv)
+    if (options.sizes or options.positions) and not (options.kinds or options.sweep or options.neighbours):
+        parser.error("--sizes and --positions go with --kinds, --sweep or --neighbours")
+    if options.sweep or options.kinds == ["all"]:
+        options.kinds = list(KINDS)
+    sizes, positions = _PLACES[options.sweep, options.quick]
+    options.sizes, options.positions = options.sizes or sizes, options.positions or positions
+    return options
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+def _size(text: str) -> int:
+    if not text.isdecimal() or not MIN_CONTEXT <= int(text) <= MAX_CONTEXT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens from {MIN_CONTEXT} to {MAX_CONTEXT}")
     return int(text)
 
 
@@ -123,7 +228,7 @@ def _model_folder(model: Path | None) -> Path:
     if model is None:
         from acmserve.models.smollm2 import prepare
 
-        return prepare(progress=_progress)
+        return prepare(progress=_say)
     if not (model / "config.json").is_file():
         raise AcmError(f"{model} is not a Hugging Face folder (no config.json in it); name one that is")
     return model.absolute()
@@ -141,5 +246,5 @@ def _text(folder: Path) -> Tokens:
     return tuple(tokenizer("\n\n".join(texts), add_special_tokens=False, verbose=False).input_ids)
 
 
-def _progress(line: str) -> None:
-    print(f"... {line}", file=sys.stderr, flush=True)
+def _say(line: str) -> None:
+    progress(f"... {line}")

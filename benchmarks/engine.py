@@ -1,4 +1,4 @@
-"""One vLLM engine in this process, with or without acmserve, asked one request at a time and timed.
+"""One vLLM engine in this process, with or without acmserve, asked and timed.
 
 Prompts go in as token ids and every request carries a cache salt. So what is compared is compared on the same tokens,
 tokenization is in no number, and sequences with different salts share no KV: a "stock" sequence beside a session in the
@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ _LOG_TAIL_CHARS = 3000
 class Reply:
     """Answer to one request. `receipt` is None for requests without a session.
 
-    `cached_tokens` is vLLM's own count of prompt tokens that it found in its prefix cache.
+    `cached_tokens` is vLLM's own count of prompt tokens that it found in its prefix cache. `first_logprobs` are the
+    log-probabilities, as first token of the answer, of the tokens that were asked for.
     """
 
     first_token_s: float
@@ -37,46 +40,101 @@ class Reply:
     token_ids: tuple[int, ...]
     text: str
     receipt: dict[str, Any] | None
+    first_logprobs: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: `salt` separates its KV from others; `session_id` None makes it a plain vLLM request."""
+    """One request: `salt` separates its KV from others; `session_id` None makes it a plain vLLM request.
+
+    `acm` are further parameters of the session, `extra_args` further ones of vLLM's sampling. With `ignore_eos` the
+    answer has all its tokens. Of `candidates`, at most 128 tokens, the log-probabilities are told.
+    """
 
     token_ids: tuple[int, ...]
     salt: str
     session_id: str | None = None
     fidelity: str = "exact"
     max_tokens: int = 1
+    acm: Mapping[str, Any] = field(default_factory=dict)
+    extra_args: Mapping[str, Any] = field(default_factory=dict)
+    ignore_eos: bool = False
+    candidates: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A request that streams, and another one that arrives (None: nobody) when it has said `num_before` tokens."""
+
+    stream: Ask
+    arriving: Ask | None
+    num_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """`gaps_s`: seconds in front of each token of the stream that came after the arrival; the answer to who arrived.
+
+    `chunk_tokens` is the most that the engine computes in one step, and with it the longest gap it plans.
+    """
+
+    gaps_s: tuple[float, ...]
+    reply: Reply | None
+    chunk_tokens: int
 
 
 class LocalEngine:
-    """vLLM in this process, with one request at a time. float32 on a CPU, the model's own dtype elsewhere."""
+    """vLLM in this process. float32 on a CPU, the model's own dtype elsewhere; `settings` are vLLM's."""
 
-    def __init__(self, model: Path, with_acmserve: bool, kv_gib: int = 2, max_model_len: int = 8192) -> None:
+    def __init__(
+        self, model: Path, with_acmserve: bool, kv_gib: int = 2, max_model_len: int = 8192, **settings: Any
+    ) -> None:
         prepare_environment(with_acmserve, kv_gib)
         with _output_in_log("the engine did not start"):
-            self._llm = _start(model, with_acmserve, max_model_len)
+            self._llm = _start(model, with_acmserve, max_model_len, settings)
 
     def ask(self, ask: Ask) -> Reply:
         """Greedy answer of at most `ask.max_tokens` tokens."""
-        from vllm import SamplingParams, TokensPrompt
+        (reply,) = self.ask_all([ask])
+        return reply
 
-        params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens)
-        if ask.session_id is not None:
-            acm = {"session_id": ask.session_id, "fidelity": ask.fidelity}
-            params.extra_args = {"kv_transfer_params": {"acm": acm}}
-        prompt = TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt)
-        (output,) = self._llm.generate(prompt, params, use_tqdm=False)
-        answer = output.outputs[0]
-        transfer = output.kv_transfer_params or {}
-        return Reply(
-            first_token_s=output.metrics.first_token_latency,
-            cached_tokens=output.num_cached_tokens or 0,
-            token_ids=tuple(answer.token_ids),
-            text=answer.text,
-            receipt=transfer["acm"]["receipt"] if "acm" in transfer else None,
-        )
+    def ask_all(self, asks: Sequence[Ask]) -> list[Reply]:
+        """Greedy answers to requests that arrive together, in their order."""
+        from vllm import TokensPrompt
+
+        prompts = [TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt) for ask in asks]
+        outputs = self._llm.generate(prompts, [_sampling(ask) for ask in asks], use_tqdm=False)
+        return [_reply(output) for output in outputs]
+
+    def meet(self, meeting: Meeting) -> Met:
+        """Serve both requests of a meeting at once and tell when each token of the stream came.
+
+        The engine's steps are made here, one after the other: a gap is what one step takes, with all that it computes
+        for somebody else.
+        """
+        from vllm import TokensPrompt
+
+        engine = self._llm.llm_engine
+        came: list[float] = []
+        asks = {"stream": meeting.stream, "arriving": meeting.arriving}
+        replies: dict[str, Reply] = {}
+
+        def add(name: str) -> None:
+            if (ask := asks.pop(name, None)) is not None:
+                prompt = TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt)
+                engine.add_request(name, prompt, _sampling(ask))
+
+        add("stream")
+        while engine.has_unfinished_requests():
+            if len(came) >= meeting.num_before:
+                add("arriving")
+            outputs = {output.request_id: output for output in engine.step()}
+            now = time.perf_counter()
+            if "stream" in outputs:
+                came += [now] * (len(outputs["stream"].outputs[0].token_ids) - len(came))
+            replies |= {name: _reply(output) for name, output in outputs.items() if output.finished}
+        gaps = tuple(after - before for before, after in pairwise(came[meeting.num_before - 1 :]))
+        return Met(gaps, replies.get("arriving"), engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
     @property
     def tokenizer(self) -> Any:
@@ -87,6 +145,32 @@ class LocalEngine:
         """Give the engine's memory back."""
         with _output_in_log("the engine did not stop"):
             self._llm.llm_engine.engine_core.shutdown()
+
+
+def _sampling(ask: Ask) -> Any:
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens, ignore_eos=ask.ignore_eos)
+    params.logprob_token_ids = list(ask.candidates) or None
+    extra = dict(ask.extra_args)
+    if ask.session_id is not None:
+        acm = {"session_id": ask.session_id, "fidelity": ask.fidelity, **ask.acm}
+        extra["kv_transfer_params"] = {"acm": acm}
+    params.extra_args = extra or None
+    return params
+
+
+def _reply(output: Any) -> Reply:
+    answer = output.outputs[0]
+    transfer = output.kv_transfer_params or {}
+    return Reply(
+        first_token_s=output.metrics.first_token_latency,
+        cached_tokens=output.num_cached_tokens or 0,
+        token_ids=tuple(answer.token_ids),
+        text=answer.text,
+        receipt=transfer["acm"]["receipt"] if "acm" in transfer else None,
+        first_logprobs={token: told.logprob for token, told in answer.logprobs[0].items()} if answer.logprobs else {},
+    )
 
 
 def prepare_environment(with_acmserve: bool, kv_gib: int) -> None:
@@ -105,7 +189,7 @@ def prepare_environment(with_acmserve: bool, kv_gib: int) -> None:
         os.environ["VLLM_PLUGINS"] = ""
 
 
-def _start(model: Path, with_acmserve: bool, max_model_len: int) -> Any:
+def _start(model: Path, with_acmserve: bool, max_model_len: int, more: Mapping[str, Any]) -> Any:
     from vllm import LLM
     from vllm.platforms import current_platform
 
@@ -117,7 +201,7 @@ def _start(model: Path, with_acmserve: bool, max_model_len: int) -> Any:
         from acmserve.engine.config import engine_config
 
         settings |= engine_config()
-    return LLM(model=str(model), **settings)
+    return LLM(model=str(model), **settings, **more)
 
 
 @contextmanager

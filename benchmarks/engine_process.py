@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 
-from acmserve.bench.engine import Ask, LocalEngine, Reply
+from acmserve.bench.engine import Ask, LocalEngine, Meeting, Met, Reply
 from acmserve.errors import AcmError
 
 _STOP_SECONDS = 30.0
@@ -44,6 +44,13 @@ class EngineProcess:
         assert isinstance(reply, Reply)
         return reply
 
+    def meet(self, meeting: Meeting) -> Met:
+        """Two requests at once, both answered before this returns."""
+        self._pipe.send(meeting)
+        met = self._receive()
+        assert isinstance(met, Met)
+        return met
+
     def close(self) -> None:
         """Let the process end by itself; end it when it does not."""
         self._pipe.close()
@@ -71,8 +78,8 @@ def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int) -> N
     pipe.send("ready")
     while True:
         try:
-            ask = pipe.recv()
+            asked = pipe.recv()
         except EOFError:
             engine.close()
             return
-        pipe.send(engine.ask(ask))
+        pipe.send(engine.meet(asked) if isinstance(asked, Meeting) else engine.ask(asked))

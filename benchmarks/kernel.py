@@ -28,12 +28,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from acmserve.bench.machine import describe_machine, one_line
+from acmserve.bench.report_options import add_report_options
 from acmserve.kernels import reference
 from acmserve.kernels.dispatch import Mover
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
@@ -213,8 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=3000, help="tokens moved (default: 3000)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="thread counts (default: 1 2)")
     parser.add_argument("--repetitions", type=int, default=9, help="timed repetitions per row (default: 9)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows, machine and versions to FILE")
+    add_report_options(parser, quick="three repetitions: a look, not a measurement", plot=False)
     options = parser.parse_args(argv)
+    if options.quick:
+        options.repetitions = 3
     if min(options.tokens, options.repetitions, *options.threads) < 1:
         parser.error("--tokens, --threads and --repetitions must be at least 1")
     machine = describe_machine()

