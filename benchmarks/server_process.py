@@ -21,6 +21,9 @@ import httpx
 
 from acmserve.errors import AcmError
 
+# On a CPU vLLM keeps one core for its scheduler and a second one where there is a KV connector, unless that leaves none.
+# On two cores that is one thread for a stock server and two for ours; so every server computes on all cores.
+_SAME_CORES = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 _START_SECONDS = 600.0
 _STOP_SECONDS = 60.0
 
@@ -42,7 +45,7 @@ class HttpProcess:
                 list(command(port)),
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=os.environ | environ,
+                env=os.environ | _SAME_CORES | environ,
                 start_new_session=True,
             )
 
