@@ -21,7 +21,7 @@ import httpx
 
 from acmserve.errors import AcmError
 
-# On a CPU vLLM keeps one core for its scheduler and a second one where there is a KV connector, unless that leaves none.
+# On a CPU vLLM keeps one core for its scheduler and another where there is a KV connector, unless that leaves none.
 # On two cores that is one thread for a stock server and two for ours; so every server computes on all cores.
 _SAME_CORES = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 _START_SECONDS = 600.0
