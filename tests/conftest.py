@@ -16,21 +16,23 @@ from tests.engine.engine import Engine, start_engine
 hypothesis.settings.register_profile("acmserve", deadline=None)
 hypothesis.settings.load_profile("acmserve")
 
-_TESTS = Path(__file__).parent
 _ENGINES = ("server", "engine")
-"""Folders whose tests share servers or engines: each runs in one process, and the longest one first."""
+"""Folders whose tests share servers or engines."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**30}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several processes: a folder that shares engines stays together, else a file does."""
-    for item in items:
-        folder = item.path.relative_to(_TESTS).parts[0]
-        item.add_marker(pytest.mark.xdist_group(folder if folder in _ENGINES else str(item.path)))
-    order = {name: place for place, name in enumerate(_ENGINES)}
-    items.sort(key=lambda item: order.get(item.path.relative_to(_TESTS).parts[0], len(order)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByEngine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((folder for folder in _ENGINES if path.startswith(f"tests/{folder}/")), path)
+
+    return ByEngine(config, log)
 
 
 @pytest.fixture(scope="session")
