@@ -53,7 +53,8 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
     assert (exact["moved_tokens"], other["computed_tokens"]) == (0, None)
     assert reuse["moved_tokens"] > 100
     assert reuse["computed_tokens"] + 100 < exact["computed_tokens"]
-    assert exact["computed_tokens"] >= exact["best_computed_tokens"]
+    # The best knows prompts only; an answer of two tokens may begin as the recorded one does, and is cached, too.
+    assert exact["computed_tokens"] + 2 * exact["num_turns"] >= exact["best_computed_tokens"]
 
 
 def test_what_a_server_refuses_turns_the_gate_red(server: str) -> None:
