@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent_trace import SYSTEM, TOOLS, Trace
-from acmserve.bench.budget_run import LOW_WATERMARK, MAX_TOKENS, MODEL, Turn, as_turn
+from acmserve.bench.budget_run import LOW_WATERMARK, MAX_TOKENS, MODEL, Turn, as_turn, shown_messages
 from acmserve.bench.chat_stream import ask
 from acmserve.bench.pause import draw_pauses
 from acmserve.bench.witnessed_model import Agreement, compare, read_witness
@@ -132,7 +132,7 @@ def run_course(
         num_cleared = reply.cleared_tokens
         course.turns += turns
         course.rests += [index == 0 for index in range(len(reply.steps))]
-        course.prompts += _prompts(_shown(url, course.name), turns)
+        course.prompts += _prompts(shown_messages(url, course.name), turns)
         messages.append(reply.message)
         if request.result is not None:
             call = reply.message["tool_calls"][0]["id"]
@@ -220,8 +220,3 @@ def _prompts(shown: Sequence[Message], turns: Sequence[Turn]) -> list[list[Messa
     answers = [n for n, message in enumerate(shown) if message["role"] == "assistant"][-len(turns) :]
     is_same = [not any(turn.evicted for turn in turns[index + 1 :]) for index in range(len(turns))]
     return [list(shown[:end]) if same else None for end, same in zip(answers, is_same, strict=True)]
-
-
-def _shown(url: str, name: str) -> list[Message]:
-    answer = httpx.get(f"{url}/v1/acm/sessions/{name}/context", headers={"X-Cache-Salt": name}, timeout=60)
-    return [item["message"] for item in answer.raise_for_status().json()["messages"] if item["message"] is not None]

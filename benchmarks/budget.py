@@ -29,7 +29,7 @@ from acmserve.bench.budget_run import LOW_WATERMARK, MAX_TOKENS, MODEL, PLANS, C
 from acmserve.bench.budget_run import run_course as run
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, as_json, progress
+from acmserve.bench.report_options import add_report_options, hand_over, progress
 from acmserve.bench.server_process import ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
@@ -49,13 +49,7 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(f"One conversation, {MAX_TOKENS:,} tokens, treated in {len(plans)} ways.\n{one_line(machine)}", flush=True)
     report = measure(options.model, plans, options.tasks or DEFAULT_TASKS[options.model]) | {"machine": machine}
-    print("\n".join(as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and report["gate"]["green"]:
-        said = draw(report, one_line(machine), options.plot)
-        print(said or f"plot: {options.plot}")
-    return 0 if report["gate"]["green"] else 1
+    return hand_over(report, as_table, draw, options)
 
 
 def measure(model: str, plans: Sequence[Plan], num_tasks: int) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def run_course(
             call = reply.message["tool_calls"][0]["id"]
             messages.append({"role": "tool", "tool_call_id": call, "content": request.result})
         if any(turn.evicted for turn in turns) or number == len(trace.requests) - 1:
-            alone = orphans(_shown(url, name), waiting=request.result is not None)
+            alone = orphans(shown_messages(url, name), waiting=request.result is not None)
             course.failures += [f"{plan.title}, request {number}: {what}" for what in alone]
     return course
 
@@ -219,7 +219,7 @@ def check_course(course: Course, trace: Trace, new: Sequence[int]) -> list[str]:
     return failures
 
 
-def _shown(url: str, name: str) -> list[Message]:
+def shown_messages(url: str, name: str) -> list[Message]:
     """The messages that the model sees."""
     answer = httpx.get(f"{url}/v1/acm/sessions/{name}/context", headers={"X-Cache-Salt": name}, timeout=60)
     return [item["message"] for item in answer.raise_for_status().json()["messages"] if item["message"] is not None]

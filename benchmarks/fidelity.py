@@ -28,8 +28,8 @@ from acmserve.bench.fidelity_text import choose_documents, digest
 from acmserve.bench.fidelity_variants import VARIANTS
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, as_json, positive, progress
-from acmserve.errors import AcmError
+from acmserve.bench.model_folder import prepare_model
+from acmserve.bench.report_options import add_report_options, hand_over, positive, progress
 
 if TYPE_CHECKING:
     from acmserve.bench.fidelity_run import Outcome
@@ -44,17 +44,13 @@ def main(argv: Sequence[str]) -> int:
     plan = QUICK if options.quick else FULL
     if options.documents is not None:
         plan = replace(plan, num_documents=options.documents)
-    folders = [_prepare(name) for name in options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])]
+    folders = [
+        prepare_model(name) for name in options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])
+    ]
     machine = describe_machine()
     print(one_line(machine), flush=True)
     report = measure(folders, plan, options.seed) | {"machine": machine}
-    print("\n".join(as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and report["gate"]["green"]:
-        said = draw(report, one_line(machine), options.plot)
-        print(said or f"plot: {options.plot}")
-    return 0 if report["gate"]["green"] else 1
+    return hand_over(report, as_table, draw, options)
 
 
 def measure(folders: Sequence[Path], plan: Plan, seed: int) -> dict[str, Any]:
@@ -109,18 +105,6 @@ def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any],
 
 def _encoder(tokenizer: Any) -> Callable[[str], tuple[int, ...]]:
     return lambda text: tuple(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
-
-
-def _prepare(name: str) -> Path:
-    from acmserve.models import gemma3, smollm2
-
-    bundled = {"smollm2": smollm2.prepare, "gemma3": gemma3.prepare}
-    if name in bundled:
-        return bundled[name](progress=progress)
-    folder = Path(name)
-    if not (folder / "config.json").is_file():
-        raise AcmError(f"{name} is not a Hugging Face folder (no config.json in it); name one, or smollm2 or gemma3")
-    return folder.absolute()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ from acmserve.bench.map_run import (
     check_together,
     run_course,
 )
-from acmserve.bench.report_options import add_report_options, as_json, progress
+from acmserve.bench.report_options import add_report_options, hand_over, progress
 from acmserve.bench.server_process import ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
@@ -62,13 +62,7 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(f"One corpus, {len(make_questions())} questions, {len(plans)} ways to ask.\n{one_line(machine)}", flush=True)
     report = measure(plans) | {"machine": machine}
-    print("\n".join(as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and report["gate"]["green"]:
-        said = draw(report, one_line(machine), options.plot)
-        print(said or f"plot: {options.plot}")
-    return 0 if report["gate"]["green"] else 1
+    return hand_over(report, as_table, draw, options)
 
 
 def measure(plans: Sequence[Plan]) -> dict[str, Any]:

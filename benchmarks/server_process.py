@@ -45,7 +45,7 @@ class HttpProcess:
                 list(command(port)),
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=os.environ | _SAME_CORES | environ,
+                env={**os.environ, **_SAME_CORES, **environ},
                 start_new_session=True,
             )
 

@@ -21,7 +21,8 @@ from acmserve.bench import task_pi_llm
 from acmserve.bench.engine import LocalEngine
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, as_json, positive, progress
+from acmserve.bench.model_folder import prepare_model
+from acmserve.bench.report_options import add_report_options, as_json, hand_over, positive, progress
 from acmserve.bench.task_case import digest
 from acmserve.bench.task_cases import make_cases
 from acmserve.bench.tasks_auto import judge
@@ -29,7 +30,6 @@ from acmserve.bench.tasks_plot import draw
 from acmserve.bench.tasks_run import VARIANTS, Outcome, run_cases
 from acmserve.bench.tasks_summary import summarise
 from acmserve.bench.tasks_table import as_table
-from acmserve.errors import AcmError
 
 NUM_CASES, NUM_QUICK = 60, 6
 KV_GIB = 3
@@ -39,7 +39,7 @@ PAPER_UPDATES = tuple(sizes for sizes in task_pi_llm.PAPER if sizes.num_updates 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench tasks`; 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
-    folder = _prepare(options.model)
+    folder = prepare_model(options.model)
     machine = describe_machine()
     print(one_line(machine), flush=True)
     if options.attention is not None:
@@ -47,13 +47,7 @@ def main(argv: Sequence[str]) -> int:
     num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
     updates = PAPER_UPDATES if options.paper else task_pi_llm.SMALL
     report = measure(folder, num_each, options.seed, updates) | {"machine": machine}
-    print("\n".join(as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and report["gate"]["green"]:
-        said = draw(report, one_line(machine), options.plot)
-        print(said or f"plot: {options.plot}")
-    return 0 if report["gate"]["green"] else 1
+    return hand_over(report, as_table, draw, options)
 
 
 def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_llm.Sizes]) -> dict[str, Any]:
@@ -94,18 +88,6 @@ def _attention(folder: Path, options: argparse.Namespace, machine: dict[str, Any
     said = value_attention_plot.draw(report, one_line(machine), options.attention)
     print(said or f"plot: {options.attention}")
     return 0
-
-
-def _prepare(name: str) -> Path:
-    from acmserve.models import gemma3, smollm2
-
-    bundled = {"smollm2": smollm2.prepare, "gemma3": gemma3.prepare}
-    if name in bundled:
-        return bundled[name](progress=progress)
-    folder = Path(name)
-    if not (folder / "config.json").is_file():
-        raise AcmError(f"{name} is not a Hugging Face folder (no config.json in it); name one, or smollm2 or gemma3")
-    return folder.absolute()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ from acmserve.bench.peer_server import (
     find_llama_server,
 )
 from acmserve.bench.plain_prompt import PromptWriter
-from acmserve.bench.report_options import add_report_options, as_json, positive, progress
+from acmserve.bench.report_options import add_report_options, hand_over, positive, progress
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.bench.trace_load import Pace
 from acmserve.bench.trace_plan import BUNDLED, POLICIES, Planner, Wanted, needed_window, read_policy
@@ -69,12 +69,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"Agent conversations under {options.budget:,} tokens, on several servers.\n{one_line(machine)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         report = measure(options, Path(folder)) | {"machine": machine}
-    print("\n".join(as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and report["gate"]["green"]:
-        print(draw(report, one_line(machine), options.plot) or f"plot: {options.plot}")
-    return 0 if report["gate"]["green"] else 1
+    return hand_over(report, as_table, draw, options)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
