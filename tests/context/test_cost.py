@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from acmserve.context import edits
+from acmserve.context import cost, edits
 from acmserve.context.cost import EditCost
 from acmserve.context.state import SessionState
+from acmserve.edit import repair
 from acmserve.edit.repair import Repair
 from tests.context.conversation import WORDS, assistant, call, lines, state_of, user
 
@@ -78,3 +79,8 @@ def test_hidden_text_behind_a_fold_counts_as_its_marker() -> None:
     first = call(second.state, "fold_fragment", fragment_id=made.fragments[0].fragment_id)
     assert "recomputes about 18 tokens;" in second.result
     assert "recomputes about 36 tokens;" in first.result
+
+
+def test_the_head_that_repair_computes_is_the_one_that_is_priced() -> None:
+    """The context layer may not import the plans, so it has the number again."""
+    assert cost.REPAIRED_HEAD_TOKENS == repair.DEFAULT_HEAD_TOKENS
