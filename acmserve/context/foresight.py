@@ -9,8 +9,8 @@ Prepare mark: an eviction can be computed ahead only in the pause after a turn t
 add g tokens on average. With the mark m below the budget, the turn that jumps over both at once finds nothing ready:
 for a spread like that of an exponential distribution exp(-m / g) of all turns, 14 % at m = 2 g, and next to none for
 turns of about one size. Where now and then a turn is much larger, m is as large as the largest of the last turns, but
-no more than what an eviction takes. Being early costs little, since a kept plan stays the same: what is appended
-meanwhile, m at most, is computed a second time. So
+no more than what an eviction takes, and that much until enough turns were seen to know the largest. Being early costs
+little, since a kept plan stays the same: what is appended meanwhile, m at most, is computed a second time. So
 
     mark = max_tokens - reserve - m,    m = max(2 g, min(largest, max_tokens - low)).
 
@@ -18,7 +18,8 @@ What the early plan takes: by the time it is carried out the prompt has grown to
 overshoot of `watermark`), and shall be at the low watermark then. So as much is taken out now as will be taken then,
 max_tokens + overshoot - low, which leaves less than the watermark for the moment. Little by little more may be taken
 (an exploration is needed until its act is done), and each better plan would be computed anew from its first difference
-on: a plan is made when three quarters of that can be had, or of what is there to be taken at all.
+on: a plan is made when three quarters of that can be had; within 2 g of the budget, of what is there to be taken at
+all; and where the next turn of size g would go over it, any plan that makes room for two such turns.
 
 Pure, but for `look_ahead`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
 """
@@ -130,9 +131,8 @@ def heal(state: SessionState, num_stale: int) -> tuple[Foreseen, ...]:
 
 def prepare_mark(account: Account, budget: Budget, measured: Measured) -> int:
     """Tokens above which the next eviction is planned, at the end of a turn."""
-    growth, largest = account.outlook.growth(measured.growth), account.outlook.largest_growth
-    eviction = budget.max_tokens - account.watermark(budget, measured)
-    margin = max(NUM_GROWTHS * growth, min(largest, eviction))
+    growth, eviction = account.outlook.growth(measured.growth), budget.max_tokens - account.watermark(budget, measured)
+    margin = max(NUM_GROWTHS * growth, min(account.outlook.largest_growth(eviction), eviction))
     return math.floor(budget.max_tokens - account.reserve - margin)
 
 
@@ -156,11 +156,13 @@ def renewed_eviction(
         takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
         if takes_enough and now.num_after + account.reserve + growth <= budget.max_tokens:
             return kept
+    left, room = (budget.max_tokens - account.reserve - num for num in (account.num_tokens, plan.num_after))
     lasting = lasting_tokens(account.graph.outline, account.ledger, shed)
-    num_wanted = plan.num_before - max(plan.target, lasting)
-    takes_most = plan.changes and plan.num_before - plan.num_after >= LEAST_SHARE * num_wanted
-    fits = plan.num_after + account.reserve <= budget.max_tokens
-    return keep_eviction(plan, state, shed, budget) if takes_most and fits else None
+    can_have_all = left < NUM_GROWTHS * growth or plan.target >= lasting
+    takes_most = plan.num_before - plan.num_after >= LEAST_SHARE * (plan.num_before - max(plan.target, lasting))
+    is_due = left < growth and room >= NUM_GROWTHS * growth
+    is_good = (can_have_all and takes_most and room >= 0) or is_due
+    return keep_eviction(plan, state, shed, budget) if plan.changes and is_good else None
 
 
 def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed, num_pending: int = 0) -> EvictionPlan:

@@ -30,6 +30,8 @@ from acmserve.context.shed_tokens import shown_tokens
 from acmserve.context.state import SessionState
 
 _NUM_TURNS = 64
+# A large turn is about one in twenty: fewer turns than this may well have shown none.
+_NUM_KNOWN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Outlook:
         """Tokens that a turn adds on average, of all steps of the model in it; `guess` before any was seen."""
         return fmean(self._growths) if self._growths else guess
 
-    @property
-    def largest_growth(self) -> int:
-        """Tokens that the largest of the last turns added; 0 before any was seen."""
-        return max(self._growths, default=0)
+    def largest_growth(self, guess: float) -> float:
+        """Tokens that the largest of the last turns added; at least `guess` before enough turns were seen to know it."""
+        is_known = len(self._growths) >= _NUM_KNOWN
+        return max(self._growths if is_known else [guess, *self._growths])

@@ -23,7 +23,7 @@ from acmserve.context.foresight import (
     prepare_mark,
 )
 from acmserve.context.message import Message
-from acmserve.context.outlook import takes_what_is_needed
+from acmserve.context.outlook import Outlook, takes_what_is_needed
 from acmserve.context.policies import ClearToolUses
 from acmserve.context.render import render
 from acmserve.context.state import SessionState, adopt
@@ -114,7 +114,7 @@ def turns(num_turns: int, num_words: int = 30) -> list[list[Message]]:
 def test_the_eviction_that_was_foreseen_is_the_one_that_comes_and_grows_by_what_is_new() -> None:
     account, wanted = new_account(), budget(600, 300, "recency")
     state, plans, contexts, num_used = state_of([]), [], [], 0
-    for history in turns(60):
+    for history in turns(50):
         state = account.follow(adopt(state, [*history, {"role": "user", "content": "Go on ."}]).state)
         if account.exceeds(wanted):
             plan = kept_plan(account, state, wanted)
@@ -137,6 +137,7 @@ def test_below_the_prepare_mark_nothing_is_foreseen() -> None:
     account, state = new_account(), state_of(worked(6))
     account.follow(state)
     serve(account)
+    account.outlook = outlook_of([20] * 40)
     for max_tokens, is_near in ((account.num_tokens + 200, False), (account.num_tokens + 30, True)):
         wanted = budget(max_tokens, 100, "recency")
         assert prepare_mark(account, wanted, MEASURED) == max_tokens - account.reserve - 2 * MEASURED.growth
@@ -144,19 +145,49 @@ def test_below_the_prepare_mark_nothing_is_foreseen() -> None:
         assert (Reason.EVICTION in look(account, state, view(wanted))) is is_near
 
 
+def outlook_of(growths: list[int]) -> Outlook:
+    outlook, num_written = Outlook(), 0
+    for growth in (0, *growths):
+        num_written += growth
+        outlook.end_turn(num_written)
+    return outlook
+
+
 def test_a_turn_that_was_large_moves_the_prepare_mark_by_an_eviction_at_most() -> None:
     account = new_account()
     account.follow(state_of(worked(6)))
     serve(account)
-    wanted, num_written = budget(2000, 1000, "recency"), 0
-    for growth in (10, 10, 10, 10, 300):
-        num_written += growth
-        account.outlook.end_turn(num_written)
+    wanted = budget(2000, 1000, "recency")
+    account.outlook = outlook_of([*[10] * 40, 300])
     assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 300
-    account.outlook.end_turn(num_written + 1100)
-    account.outlook.end_turn(num_written - 1100)
-    assert account.outlook.largest_growth == 1100, "a rewind is no growth"
+    account.outlook = outlook_of([*[10] * 40, 1100, -1100])
+    assert account.outlook.largest_growth(0) == 1100, "a rewind is no growth"
     assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 1000
+
+
+def test_before_enough_turns_were_seen_a_large_one_may_come() -> None:
+    account = new_account()
+    account.follow(state_of(worked(6)))
+    serve(account)
+    account.outlook = outlook_of([10] * 5)
+    assert prepare_mark(account, budget(2000, 1500, "recency"), MEASURED) == 2000 - account.reserve - 500
+    assert account.outlook.largest_growth(8) == 10
+
+
+def test_close_to_the_budget_any_plan_that_makes_room_is_kept() -> None:
+    """An open act keeps most of what should go; with one turn left there is nothing to wait for."""
+    story = Story().user("w " * 300)
+    for number in range(2):
+        story.expl(f"find{number}", ("grep", "found " * 20))
+    story.start("long", text="w " * 120)
+    account = new_account()
+    state = account.follow(state_of(story.messages))
+    serve(account)
+    for room, is_planned in ((35, False), (15, True)):
+        wanted = budget(account.num_tokens + account.reserve + room, 300)
+        account.outlook.kept = None
+        look_ahead(account, state, view(wanted), WORDS)
+        assert (account.outlook.kept is not None) is is_planned
 
 
 def test_a_policy_that_asks_a_model_is_not_foreseen() -> None:
