@@ -113,6 +113,6 @@ class Outlook:
         return fmean(self._growths) if self._growths else guess
 
     def largest_growth(self, guess: float) -> float:
-        """Tokens that the largest of the last turns added; at least `guess` before enough turns were seen to know it."""
+        """Tokens that the largest of the last turns added; at least `guess` until enough turns were seen."""
         is_known = len(self._growths) >= _NUM_KNOWN
         return max(self._growths if is_known else [guess, *self._growths])

@@ -147,7 +147,7 @@ def test_below_the_prepare_mark_nothing_is_foreseen() -> None:
 
 def outlook_of(growths: list[int]) -> Outlook:
     outlook, num_written = Outlook(), 0
-    for growth in (0, *growths):
+    for growth in (10_000, *growths):
         num_written += growth
         outlook.end_turn(num_written)
     return outlook
