@@ -17,14 +17,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acmserve.bench.task_cases import FIT, HELD_OUT, TASKS
-from acmserve.bench.tasks_run import AUTO, EXACT, REPAIR, REUSE
+from acmserve.bench.tasks_run import AUTO, ECHOES, EXACT, REPAIR, REUSE
 from acmserve.bench.tasks_summary import moved_share
-from acmserve.edit.harm import DEFAULT_THRESHOLDS, Features, Thresholds, choose_fidelity
+from acmserve.edit.harm import DEFAULT_THRESHOLDS, Choice, Features, Thresholds, choose_fidelity
 
 MAX_LOSS = 0.02
 MIN_MOVED_SHARE = 0.5
 _NEVER = 10**9
-_SERVED = {"exact": EXACT, "repair": REPAIR, "reuse": REUSE}
 Record = Mapping[str, Any]
 
 
@@ -73,14 +72,15 @@ def grid() -> Iterator[Thresholds]:
     """The product's thresholds, some that move nothing, and every combination of stricter and looser ones."""
     yield DEFAULT_THRESHOLDS
     yield Thresholds(min_moved=_NEVER)
-    for moved, ratio, superseded, echoed, plain in itertools.product(
+    for moved, ratio, superseded, echoed, rest, plain in itertools.product(
         (32, 128, 256, 512),
         (0.5, 1.0, 2.0, float(_NEVER)),
         ((0.06, 35), (0.12, 70), (0.25, 140), (1.0, 256)),
         ((0.25, 120), (0.5, 240), (1.0, 256)),
+        (0.0, 0.5, float(_NEVER)),
         (0.0, 0.5, 1.0, float(_NEVER)),
     ):
-        yield Thresholds(moved, ratio, *superseded, *echoed, plain)
+        yield Thresholds(moved, ratio, *superseded, *echoed, rest, plain)
 
 
 def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
@@ -88,8 +88,15 @@ def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
     rows = []
     for record in records:
         choice = choose_fidelity(Features(**record["features"]), thresholds=thresholds)
-        rows.append(record["variants"][_SERVED[choice.fidelity]])
+        rows.append(record["variants"][_served(choice)])
     return trade(records, rows)
+
+
+def _served(choice: Choice) -> str:
+    """The variant of a case that was served as `auto` would."""
+    if choice.fidelity == "repair":
+        return ECHOES if choice.repair.echoes else REPAIR
+    return REUSE if choice.fidelity == "reuse" else EXACT
 
 
 def trade(records: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> Traded:

@@ -30,7 +30,7 @@ from acmserve.edit.source import Source
 
 MIN_MOVED_SHARE = 0.9
 CASES_TOGETHER = 4
-FULL, EXACT, REUSE, AUTO, REPAIR = "full", "exact", "reuse", "auto", "repair"
+FULL, EXACT, REUSE, AUTO, REPAIR, ECHOES = "full", "exact", "reuse", "auto", "repair", "repair-echoes"
 _REFUSALS = ("model:", "kv cache:", "positions:")
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
@@ -60,7 +60,7 @@ VARIANTS = (
     Variant(REUSE, "fold, reuse", "reuse", must_move=True),
     _repair(REPAIR, "fold, repair 128", head_tokens=128),
     _repair("repair-256", "fold, repair 256", head_tokens=256),
-    _repair("repair-echoes", "fold, repair echoes", echoes=True),
+    _repair(ECHOES, "fold, repair 128 + echoes", head_tokens=128, echoes=True),
     Variant(AUTO, "fold, auto", "auto"),
 )
 

@@ -7,7 +7,7 @@
 
     head     the first tokens of each moved segment      what F left in them is gone: nothing moved stands in front
     tail     the last tokens of each moved segment       computed with moved KV in sight, so closer, never exact
-    echoes   tokens whose phrase F had, too              the same
+    echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
 
 Which moves need it? All of them. A segment in front of which nothing differs from its source is no move: it is part of
@@ -85,7 +85,7 @@ def plan_repair(
         anew = _to_compute(move, repair)
         if move.source in echoes and move.num_tokens >= ECHO_TOKENS:
             found = echoes[move.source].find(prompt[move.dst_start : move.dst_end], move.src_start)
-            anew |= cover(found, ECHO_TOKENS)
+            anew |= cover(found, ECHO_TOKENS + 1)[: move.num_tokens]
         moves += _cut(move, anew, min_move_tokens)
     return replace(plan, moves=tuple(moves))
 

@@ -79,10 +79,11 @@ def test_features_of_superseded_state() -> None:
         (prose(1000, "F"), prose(900, "S"), "exact", "1000 tokens were removed"),
         (prose(100, "F"), prose(500, "S"), "exact", "only 500 tokens"),
         (updates(8, "F"), updates(8, "S"), "exact", "updates removed text"),
-        (updates(8, "F"), np.concatenate([prose(3000, "S"), updates(8, "S")]), "exact", "updates removed text"),
+        (updates(8, "F"), np.concatenate([prose(900, "S"), updates(8, "S")]), "exact", "updates removed text"),
+        (updates(8, "F"), np.concatenate([prose(3000, "S"), updates(8, "S")]), "repair", "which is computed anew"),
         (prose(600, "F"), np.concatenate([prose(600, "S"), prose(600, "F")]), "exact", "repeats removed text"),
     ],
-    ids=["unrelated", "much-removed", "more-removed-than-kept", "short", "updates", "updates-far-behind", "copy"],
+    ids=["unrelated", "much-removed", "more-removed-than-kept", "short", "updates", "updates-and-little-else", "updates-far-behind", "copy"],
 )
 def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> None:
     chosen = choice(removed, kept)
@@ -99,6 +100,17 @@ def test_an_insertion_larger_than_what_is_moved_is_exact() -> None:
 def test_the_repair_of_a_choice_is_the_callers() -> None:
     mine = Repair(head_tokens=7)
     assert choose_fidelity(Features(num_moved=1000, num_removed=900), mine).repair == mine
+
+
+def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> None:
+    """Each value stands behind a phrase that the removed text had, too."""
+    rest = prose(3000, "S")
+    prompt, sources = edit(updates(8, "F"), np.concatenate([rest, updates(8, "S")]))
+    planned = plan_wish(prompt, sources, AUTO)
+    assert planned.choice is not None
+    assert planned.choice.repair == Repair(echoes=True)
+    (move,) = planned.plan.moves
+    assert np.array_equal(prompt[move.dst_start : move.dst_end], rest[128:])
 
 
 def test_nothing_to_move_is_exact() -> None:

@@ -110,7 +110,7 @@ def test_a_fold_with_every_kind_of_repair() -> None:
     repaired = plan_repair(plan, prompt, sources, repair, 32)
     assert repaired.moves == (
         Move(93, 340, 160, 0),
-        Move(313, 560, 87, 0),
+        Move(314, 561, 86, 0),
         Move(420, 667, 163, 0),
     )
     assert replace(repaired, moves=()) == replace(plan, moves=())
