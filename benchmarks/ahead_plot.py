@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.append_line import AppendLine
 from acmserve.bench.figure import MISSING, open_figure
 
 PLAIN, EVICTED, FORESEEN = "#9aa0a6", "#d62728", "#2ca02c"
@@ -58,10 +59,12 @@ def _draw_course(axis: Any, course: dict[str, Any]) -> None:
             seconds = [turns["seconds"][n] for n in chosen]
             size = 12 if color == PLAIN else 34
             axis.scatter(new, seconds, s=size, color=color, label=f"{labels[color]} ({len(chosen)})", alpha=0.85)
-    ratio = course["eviction_over_similar"]
-    told = (
-        "" if ratio is None else f"\nafter an eviction: {ratio['median']:.2f} x a like append, p90 {ratio['p90']:.2f} x"
-    )
+    if (line := course["append_line"]) is not None:
+        xs = range(0, 2501, 50)
+        appends = AppendLine(**line)
+        axis.plot(xs, [appends.seconds(x) for x in xs], color=PLAIN, linewidth=1.2, label="line through the appends")
+    ratio = course["eviction_over_append"]
+    told = "" if ratio is None else f"\nafter an eviction: {ratio['median']:.2f} x an append, p90 {ratio['p90']:.2f} x"
     axis.set_title(f"{_TITLES.get(course['name'], course['name'])}{told}", fontsize="medium")
     axis.set_xlabel("tokens that the turn brings")
     axis.xaxis.set_major_formatter("{x:,.0f}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from acmserve.bench.agent_trace import Trace
 from acmserve.bench.ahead_run import BUDGET, CWL, EDITS, PREDICT, Course
+from acmserve.bench.append_line import fit_appends
 from acmserve.bench.budget_run import MAX_TOKENS
 from acmserve.bench.pause import TOOL_SECONDS
 from acmserve.bench.witnessed_model import Agreement
@@ -18,8 +20,6 @@ _HEADS = (
     *(("evictions", 10), ("foreseen", 10), ("after an eviction", 20), ("append", 18)),
     *(("/ append", 14), ("new", 14), ("old", 14), ("used", 6)),
 )
-NUM_SIMILAR = 5
-"""Plain appends that a turn after an eviction is held against: those that bring most nearly as many tokens."""
 
 
 def as_report(
@@ -48,45 +48,50 @@ def as_report(
 
 
 def _row(course: Course) -> dict[str, Any]:
-    """Appends are those behind a pause: a later step of a loop follows the one before at once."""
-    numbers = range(1, len(course.turns))
-    edited = [n for n in numbers if course.turns[n].evicted]
-    plain = [n for n in numbers if not course.turns[n].evicted and course.rests[n]]
     computed, used = course.ahead.get("ahead_computed_tokens", 0), course.ahead.get("ahead_used_tokens", 0)
+    turns = {
+        "seconds": [round(turn.seconds, 4) for turn in course.turns],
+        "prompt_tokens": [turn.prompt for turn in course.turns],
+        "computed_tokens": [turn.computed for turn in course.turns],
+        "ahead_tokens": [turn.receipt["ahead_tokens"] for turn in course.turns],
+        "evicted_tokens": [turn.evicted for turn in course.turns],
+        "rests": [int(rest) for rest in course.rests],
+    }
+    told = {"name": course.name, "ahead": course.ahead, "ahead_used_share": used / computed if computed else None}
+    return told | judge_turns(turns) | {"turns": turns}
+
+
+def judge_turns(turns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Turns behind an eviction, told apart from plain appends, and held against these. JSON in, JSON out.
+
+    Appends are those behind a pause: a later step of a loop follows the one before at once.
+    """
+    seconds, evicted = turns["seconds"], turns["evicted_tokens"]
+    numbers = range(1, len(seconds))
+    new = [0, *(_new(turns, n) for n in numbers)]
+    edited = [n for n in numbers if evicted[n]]
+    plain = [n for n in numbers if not evicted[n] and turns["rests"][n]]
+    line = fit_appends([new[n] for n in plain], [seconds[n] for n in plain])
     return {
-        "name": course.name,
         "num_evictions": len(edited),
-        "num_foreseen": sum(course.turns[n].receipt["ahead_tokens"] > 0 for n in edited),
-        "eviction_seconds": _spread([course.turns[n].seconds for n in edited]),
-        "plain_seconds": _spread([course.turns[n].seconds for n in plain]),
-        "eviction_over_similar": _spread([_over_similar(course, n, plain) for n in edited]) if plain else None,
-        "eviction_new_tokens": _spread([_new(course, n) for n in edited]),
-        "eviction_old_tokens": _spread([max(0, course.turns[n].computed - _new(course, n)) for n in edited]),
-        "plain_new_tokens": _spread([_new(course, n) for n in plain]),
-        "ahead": course.ahead,
-        "ahead_used_share": used / computed if computed else None,
-        "turns": {
-            "seconds": [round(turn.seconds, 4) for turn in course.turns],
-            "prompt_tokens": [turn.prompt for turn in course.turns],
-            "computed_tokens": [turn.computed for turn in course.turns],
-            "ahead_tokens": [turn.receipt["ahead_tokens"] for turn in course.turns],
-            "evicted_tokens": [turn.evicted for turn in course.turns],
-            "rests": [int(rest) for rest in course.rests],
-        },
+        "num_foreseen": sum(turns["ahead_tokens"][n] > 0 for n in edited),
+        "eviction_seconds": _spread([seconds[n] for n in edited]),
+        "plain_seconds": _spread([seconds[n] for n in plain]),
+        "append_line": None if line is None else asdict(line),
+        "eviction_over_append": None
+        if line is None
+        else _spread([seconds[n] / line.seconds(max(0, new[n])) for n in edited]),
+        "eviction_new_tokens": _spread([new[n] for n in edited]),
+        "eviction_old_tokens": _spread([max(0, turns["computed_tokens"][n] - new[n]) for n in edited]),
+        "plain_new_tokens": _spread([new[n] for n in plain]),
     }
 
 
-def _over_similar(course: Course, number: int, plain: Sequence[int]) -> float:
-    """Seconds of a turn over the median of the plain appends that bring most nearly as many tokens."""
-    new = _new(course, number)
-    similar = sorted(plain, key=lambda n: abs(_new(course, n) - new))[:NUM_SIMILAR]
-    return course.turns[number].seconds / statistics.median(course.turns[n].seconds for n in similar)
-
-
-def _new(course: Course, number: int) -> int:
+def _new(turns: Mapping[str, Sequence[Any]], number: int) -> int:
     """Tokens that a turn's prompt has and the one before had not, notes of what was evicted among them."""
-    turn, before = course.turns[number], course.turns[number - 1]
-    return turn.prompt - (before.prompt - turn.evicted)
+    prompts = turns["prompt_tokens"]
+    num_new: int = prompts[number] - (prompts[number - 1] - turns["evicted_tokens"][number])
+    return num_new
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -115,7 +120,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Seconds to the first token. / append: each eviction over the plain appends that bring about as many tokens.",
+        "Seconds to the first token. / append: over what a plain append of as many tokens takes (a line).",
         "new, old: tokens that the turn brings, and that it computes again. used: of the tokens computed ahead; a plan",
         "that is still kept at the end counts as unused.",
         f"Tokens that would have been others than the stock engine's: {differing}.",
@@ -129,7 +134,7 @@ def _line(row: dict[str, Any]) -> str:
         str(row["num_foreseen"]),
         _pair(row["eviction_seconds"], ".2f", " s"),
         _pair(row["plain_seconds"], ".2f", " s"),
-        _pair(row["eviction_over_similar"], ".2f", "x"),
+        _pair(row["eviction_over_append"], ".2f", "x"),
         _pair(row["eviction_new_tokens"], ",.0f"),
         _pair(row["eviction_old_tokens"], ",.0f"),
         "-" if used is None else f"{used:.0%}",

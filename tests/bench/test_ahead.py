@@ -45,11 +45,21 @@ def test_turns_behind_an_eviction_are_told_apart() -> None:
     assert row["eviction_seconds"] == {"median": 1.2, "p90": 2.0}
     assert row["plain_seconds"] == {"median": 0.3, "p90": 0.3}
     assert row["eviction_new_tokens"] == {"median": 2000, "p90": 2000}
-    assert row["eviction_over_similar"] == {"median": 4.0, "p90": round(2.0 / 0.3, 4)}
+    assert row["eviction_over_append"] is None, "one append is no line"
     assert row["eviction_old_tokens"] == {"median": 500, "p90": 1000}
     table = "\n".join(as_table(report_of(course(), 0.5)))
     assert "0.25 to 2.5 s" in table
     assert "75%" in table
+
+
+def test_evictions_are_held_against_a_line_through_the_appends() -> None:
+    """0.1 s and 1 ms a token; one append was slow. The eviction brings 1,000 tokens and takes twice as long."""
+    appends = [(5000, 0.1), (5100, 0.2), (5200, 0.2), (5300, 0.2), (5700, 0.5), (5800, 9.0), (5900, 0.2)]
+    turns = [turn(100, seconds, prompt=prompt) for prompt, seconds in appends]
+    turns.append(turn(1000, 2.2, prompt=4900, evicted=2000))
+    [row] = report_of(course(turns=turns, rests=[True] * len(turns)))["courses"]
+    assert row["append_line"] == pytest.approx({"fixed_seconds": 0.1, "seconds_per_token": 0.001})
+    assert row["eviction_over_append"] == {"median": 2.0, "p90": 2.0}
 
 
 def test_a_later_step_of_a_loop_is_no_append_behind_a_pause() -> None:

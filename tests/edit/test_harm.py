@@ -83,7 +83,16 @@ def test_features_of_superseded_state() -> None:
         (updates(8, "F"), np.concatenate([prose(3000, "S"), updates(8, "S")]), "repair", "which is computed anew"),
         (prose(600, "F"), np.concatenate([prose(600, "S"), prose(600, "F")]), "exact", "repeats removed text"),
     ],
-    ids=["unrelated", "much-removed", "more-removed-than-kept", "short", "updates", "updates-and-little-else", "updates-far-behind", "copy"],
+    ids=[
+        "unrelated",
+        "much-removed",
+        "more-removed-than-kept",
+        "short",
+        "updates",
+        "updates-and-little-else",
+        "updates-far-behind",
+        "copy",
+    ],
 )
 def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> None:
     chosen = choice(removed, kept)
