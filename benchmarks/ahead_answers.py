@@ -1,12 +1,14 @@
 """`acmserve bench ahead --answers`: fold, then answer. How right the answer is, and how long it takes, in one table.
 
-    history   [ updates of 8 keys .......... ][ the last rounds ]        read in every way
-    folded    [ marker ][ the last rounds ]                              computed now in one way: the idle moment
-    question  [ marker ][ the last rounds ][ key: ]                      timed to its first token
+    history   [ updates of 12 keys ......... ][ the last round ]        read in every way
+    folded    [ marker ][ the last round ]                              computed now in one way: the idle moment
+    question  [ marker ][ the last round ][ key: ]                      timed to its first token
 
 PI-LLM's updates are what moved KV serves worst: the kept lines were read while the stale ones stood in front of them.
 Computed ahead, the fold is exact and need not be waited for. Each way has a cache salt of its own, so none profits from
-another; the ways take turns. Further questions of a case count for the accuracy only: they find the first one's prompt.
+another; the ways take turns. The cache is emptied between cases: work ahead never displaces what was just served, and a
+pool full of other cases would leave it no room. Further questions of a case count for the accuracy only: they find the
+first one's prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from acmserve.bench.task_prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks_run import choice
 from acmserve.bench.tasks_summary import share_interval
 
-SIZES = Sizes(8, 32, 16)
+SIZES = Sizes(12, 24)
 _WAYS = ("fold, exact", "fold, exact, ahead", "fold, reuse")
 EXACT, AHEAD, REUSE = _WAYS
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
@@ -48,6 +50,7 @@ def measure(engine: LocalEngine, num_cases: int, seed: int, say: Callable[[str],
         case = make_case(10_000 * seed + number, SIZES)
         tokens = tokenize_case(case, engine.tokenizer)
         counted = ways if number >= 0 else {name: Way(name) for name in _WAYS}
+        engine.forget()
         say(f"case {number + 1} of {num_cases}" if number >= 0 else "one case that is not counted")
         for name in (_WAYS[(number + turn) % len(_WAYS)] for turn in range(len(_WAYS))):
             failures += _ask(engine, counted[name], case.name, [q.gold for q in case.questions], tokens)

@@ -17,7 +17,7 @@ from acmserve.bench.witnessed_model import Agreement
 
 _WIDTH = 16
 _HEADS = (
-    *(("evictions", 10), ("foreseen", 10), ("after an eviction", 20), ("append", 18)),
+    *(("evictions", 10), ("foreseen", 10), ("ready", 7), ("after an eviction", 20), ("append", 18)),
     *(("/ append", 14), ("new", 14), ("old", 14), ("used", 6)),
 )
 
@@ -75,6 +75,7 @@ def judge_turns(turns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {
         "num_evictions": len(edited),
         "num_foreseen": sum(turns["ahead_tokens"][n] > 0 for n in edited),
+        "num_ready": sum(turns["ahead_tokens"][n] > 0 and turns["computed_tokens"][n] <= new[n] + 16 for n in edited),
         "eviction_seconds": _spread([seconds[n] for n in edited]),
         "plain_seconds": _spread([seconds[n] for n in plain]),
         "append_line": None if line is None else asdict(line),
@@ -121,6 +122,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         *lines,
         "",
         "Seconds to the first token. / append: over what a plain append of as many tokens takes (a line).",
+        "ready: foreseen, and computed in time but for what the turn brings.",
         "new, old: tokens that the turn brings, and that it computes again. used: of the tokens computed ahead; a plan",
         "that is still kept at the end counts as unused.",
         f"Tokens that would have been others than the stock engine's: {differing}.",
@@ -132,6 +134,7 @@ def _line(row: dict[str, Any]) -> str:
     cells = [
         str(row["num_evictions"]),
         str(row["num_foreseen"]),
+        str(row["num_ready"]),
         _pair(row["eviction_seconds"], ".2f", " s"),
         _pair(row["plain_seconds"], ".2f", " s"),
         _pair(row["eviction_over_append"], ".2f", "x"),

@@ -136,6 +136,11 @@ class LocalEngine:
         gaps = tuple(after - before for before, after in pairwise(came[meeting.num_before - 1 :]))
         return Met(gaps, replies.get("arriving"), engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
+    def forget(self) -> None:
+        """Empty the prefix cache, so that the next requests find room and no KV. Raises AcmError while one runs."""
+        if not self._llm.reset_prefix_cache():
+            raise AcmError("the prefix cache cannot be emptied while a request runs")
+
     @property
     def tokenizer(self) -> Any:
         """The model's Hugging Face tokenizer."""

@@ -4,9 +4,10 @@
                                     ^
     turn n + 1 arrives: the task is cancelled; the blocks that are computed stay in the prefix cache, and are found
 
-A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it. It
-is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace alone.
-The one thing noted is that a context which was moved is exact now.
+A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it.
+While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the others.
+It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
+alone. The one thing noted is that a context which was moved is exact now.
 
 Whatever fails here is counted, and the first failure logged; no request of a client ever hears of it. Nothing is
 computed between a redaction and the next turn, which is the one that has the engine forget.
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 MAX_WATCHED = 1024
 # The answer goes out first: planning takes the event loop.
 PAUSE_SECONDS = 0.02
+BUSY_SECONDS = 0.05
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -173,6 +175,9 @@ class Ahead:
         contexts: list[Foreseen] = []
         room = 0
         while self._sessions.store.holds(session):
+            if background.is_busy():
+                await asyncio.sleep(BUSY_SECONDS)
+                continue
             if self._sessions.must_forget(session):
                 watch.preparations.drop(FORGETS_FIRST)
                 return

@@ -69,6 +69,9 @@ def frame_of(body: Mapping[str, Any], preset: str | None = None) -> Frame:
 class Background(Protocol):
     """Has a context computed: the exchange is in the context variable of the task that calls."""
 
+    def is_busy(self) -> bool:
+        """Whether the engine serves anybody else: then nothing would be computed, and asking costs the others time."""
+
     async def __call__(self, body: Mapping[str, Any]) -> None:
         """Raises `Unavailable` where the model takes no such request."""
 
@@ -78,6 +81,12 @@ class ServedBackground:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._num_running = 0
+
+    def is_busy(self) -> bool:
+        """By vLLM's count of unfinished requests, less our own."""
+        client = getattr(self._state, "engine_client", None)
+        return client is not None and client.get_num_unfinished_requests() > self._num_running
 
     async def __call__(self, body: Mapping[str, Any]) -> None:
         """Returns when the engine has ended the request.
@@ -87,7 +96,11 @@ class ServedBackground:
         serving = getattr(self._state, "openai_serving_chat", None)
         if serving is None:
             raise Unavailable("the served model cannot chat, so nothing is computed ahead")
-        answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
+        self._num_running += 1
+        try:
+            answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
+        finally:
+            self._num_running -= 1
         caller = asyncio.current_task()
         if caller is not None and caller.cancelling():
             raise asyncio.CancelledError

@@ -42,6 +42,7 @@ def report_of(made: Course, scale: float = 1, agreed: Agreement | None = None) -
 def test_turns_behind_an_eviction_are_told_apart() -> None:
     [row] = report_of(course(), 0.5)["courses"]
     assert (row["num_evictions"], row["num_foreseen"], row["ahead_used_share"]) == (2, 1, 0.75)
+    assert row["num_ready"] == 1
     assert row["eviction_seconds"] == {"median": 1.2, "p90": 2.0}
     assert row["plain_seconds"] == {"median": 0.3, "p90": 0.3}
     assert row["eviction_new_tokens"] == {"median": 2000, "p90": 2000}

@@ -20,7 +20,7 @@ from acmserve.context.store import SessionStore
 from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import InvalidRequest, Unavailable
-from acmserve.server.ahead import PAUSE_SECONDS, Ahead
+from acmserve.server.ahead import BUSY_SECONDS, PAUSE_SECONDS, Ahead
 from acmserve.server.background import frame_of
 from acmserve.server.chat import ChatRequest, answer_chat
 from acmserve.server.config import ContextConfig
@@ -48,6 +48,10 @@ class Engine:
         self.failure: Exception | None = None
         self.num_cancelled = 0
         self.fallback_reason: str | None = None
+        self.serves_others = False
+
+    def is_busy(self) -> bool:
+        return self.serves_others
 
     async def __call__(self, body: Mapping[str, Any]) -> None:
         exchange = CURRENT.get()
@@ -160,6 +164,29 @@ def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -
             foreseen = engine.bodies[-1]["messages"]
             await client.ask("Go on")
         assert render(session.state)[: len(foreseen)] == foreseen
+
+    play(scene())
+
+
+def test_nothing_is_planned_or_sent_while_the_engine_serves_others() -> None:
+    engine = Engine()
+    sessions = make_sessions(engine)
+
+    async def scene() -> None:
+        client = Client(sessions)
+        engine.serves_others = True
+        for _ in range(5):
+            await client.ask("Go on", budget=BUDGET)
+        session = sessions.store.get("", "s")
+        made = sessions.ahead.prepare(session, session.state, 10, None)
+        await asyncio.sleep(3 * BUSY_SECONDS)
+        assert (engine.bodies, made.status) == ([], "pending")
+        assert sessions.budgets.account(session).outlook.kept is None
+        engine.serves_others = False
+        await asyncio.sleep(3 * BUSY_SECONDS)
+        assert made.status == "ready"
+        assert len(engine.bodies) >= 2
+        assert sessions.budgets.account(session).outlook.kept is not None
 
     play(scene())
 

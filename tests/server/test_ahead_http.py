@@ -57,7 +57,7 @@ class Chat:
                 "messages": self.messages,
                 "max_tokens": 600 if answer else 12,
                 "temperature": 0,
-                "extra_body": {"session_id": self.session, "acm": options, **xargs},
+                "extra_body": {"session_id": self.session, "cache_salt": self.session, "acm": options, **xargs},
             }
             content, acm_said = _streamed(client, chat) if self.stream else _whole(client, chat)
         self.said.append(acm_said)
