@@ -49,7 +49,7 @@ def as_report(
 
 def _row(course: Course) -> dict[str, Any]:
     computed, used = course.ahead.get("ahead_computed_tokens", 0), course.ahead.get("ahead_used_tokens", 0)
-    turns = {
+    turns: dict[str, Sequence[Any]] = {
         "seconds": [round(turn.seconds, 4) for turn in course.turns],
         "prompt_tokens": [turn.prompt for turn in course.turns],
         "computed_tokens": [turn.computed for turn in course.turns],
