@@ -37,14 +37,17 @@ def wait_until_idle(server: str) -> None:
 
 @dataclass
 class Chat:
-    """A client without tools, who resends everything."""
+    """A client without tools, who resends everything. Its first words are its own, so it finds no other's context."""
 
     server: str
     ahead: str
     stream: bool = False
     session: str = field(default_factory=new_session)
-    messages: list[dict[str, Any]] = field(default_factory=lambda: [{"role": "system", "content": "Be brief."}])
+    messages: list[dict[str, Any]] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.messages.append({"role": "system", "content": f"{self.session}: be brief."})
 
     def ask(self, text: str, answer: str | None = None, **acm: Any) -> str:
         """One turn; with an `answer` the scripted model gives it, else the model says what it will."""
@@ -57,7 +60,7 @@ class Chat:
                 "messages": self.messages,
                 "max_tokens": 600 if answer else 12,
                 "temperature": 0,
-                "extra_body": {"session_id": self.session, "cache_salt": self.session, "acm": options, **xargs},
+                "extra_body": {"session_id": self.session, "acm": options, **xargs},
             }
             content, acm_said = _streamed(client, chat) if self.stream else _whole(client, chat)
         self.said.append(acm_said)
