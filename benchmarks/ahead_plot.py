@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.ahead_report import new_tokens
 from acmserve.bench.append_line import AppendLine
 from acmserve.bench.figure import MISSING, open_figure
 
@@ -53,9 +54,7 @@ def _draw_course(axis: Any, course: dict[str, Any]) -> None:
     labels = {PLAIN: "plain append", EVICTED: "after an eviction", FORESEEN: "after an eviction, foreseen"}
     for color, chosen in kinds.items():
         if chosen:
-            new = [
-                turns["prompt_tokens"][n] - turns["prompt_tokens"][n - 1] + turns["evicted_tokens"][n] for n in chosen
-            ]
+            new = [new_tokens(turns, n) for n in chosen]
             seconds = [turns["seconds"][n] for n in chosen]
             size = 12 if color == PLAIN else 34
             axis.scatter(new, seconds, s=size, color=color, label=f"{labels[color]} ({len(chosen)})", alpha=0.85)

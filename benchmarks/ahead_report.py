@@ -20,6 +20,8 @@ _HEADS = (
     *(("evictions", 10), ("foreseen", 10), ("ready", 7), ("after an eviction", 20), ("append", 18)),
     *(("/ append", 14), ("new", 14), ("old", 14), ("used", 6)),
 )
+READY_TOKENS = 16
+"""Tokens that a turn may compute beside its new ones and still have found all ready: the ends of messages."""
 
 
 def as_report(
@@ -66,16 +68,17 @@ def judge_turns(turns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
     Appends are those behind a pause: a later step of a loop follows the one before at once.
     """
-    seconds, evicted = turns["seconds"], turns["evicted_tokens"]
+    seconds, evicted, computed = turns["seconds"], turns["evicted_tokens"], turns["computed_tokens"]
     numbers = range(1, len(seconds))
-    new = [0, *(_new(turns, n) for n in numbers)]
+    new = [0, *(new_tokens(turns, n) for n in numbers)]
     edited = [n for n in numbers if evicted[n]]
+    foreseen = [n for n in edited if turns["ahead_tokens"][n]]
     plain = [n for n in numbers if not evicted[n] and turns["rests"][n]]
     line = fit_appends([new[n] for n in plain], [seconds[n] for n in plain])
     return {
         "num_evictions": len(edited),
-        "num_foreseen": sum(turns["ahead_tokens"][n] > 0 for n in edited),
-        "num_ready": sum(turns["ahead_tokens"][n] > 0 and turns["computed_tokens"][n] <= new[n] + 16 for n in edited),
+        "num_foreseen": len(foreseen),
+        "num_ready": sum(computed[n] <= new[n] + READY_TOKENS for n in foreseen),
         "eviction_seconds": _spread([seconds[n] for n in edited]),
         "plain_seconds": _spread([seconds[n] for n in plain]),
         "append_line": None if line is None else asdict(line),
@@ -83,12 +86,12 @@ def judge_turns(turns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         if line is None
         else _spread([seconds[n] / line.seconds(max(0, new[n])) for n in edited]),
         "eviction_new_tokens": _spread([new[n] for n in edited]),
-        "eviction_old_tokens": _spread([max(0, turns["computed_tokens"][n] - new[n]) for n in edited]),
+        "eviction_old_tokens": _spread([max(0, computed[n] - new[n]) for n in edited]),
         "plain_new_tokens": _spread([new[n] for n in plain]),
     }
 
 
-def _new(turns: Mapping[str, Sequence[Any]], number: int) -> int:
+def new_tokens(turns: Mapping[str, Sequence[Any]], number: int) -> int:
     """Tokens that a turn's prompt has and the one before had not, notes of what was evicted among them."""
     prompts = turns["prompt_tokens"]
     num_new: int = prompts[number] - (prompts[number - 1] - turns["evicted_tokens"][number])

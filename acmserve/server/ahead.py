@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 MAX_WATCHED = 1024
 # The answer goes out first: planning takes the event loop.
 PAUSE_SECONDS = 0.02
+# How often a busy engine is asked whether it still is.
 BUSY_SECONDS = 0.05
 
 logger = init_logger(f"vllm.{__name__}")
@@ -83,6 +84,7 @@ class Ahead:
         self._default = default or AheadOptions()
         self._pool_tokens = pool_tokens
         self._watched: OrderedDict[Key, _Watch] = OrderedDict()
+        self._asking = asyncio.Lock()
         self.num_failed = 0
 
     def options(self, state: SessionState) -> AheadOptions:
@@ -176,7 +178,7 @@ class Ahead:
         room = 0
         while self._sessions.store.holds(session):
             if background.is_busy():
-                await asyncio.sleep(BUSY_SECONDS)
+                await self._until_idle(background)
                 continue
             if self._sessions.must_forget(session):
                 watch.preparations.drop(FORGETS_FIRST)
@@ -201,6 +203,12 @@ class Ahead:
             if foreseen.reason is Reason.AS_IT_IS and is_whole:
                 watch.was_edited = False
                 self._sessions.served.of(*session.key).note_healed()
+
+    async def _until_idle(self, background: Background) -> None:
+        """Of all sessions that wait only one asks: a thousand that did would be what the engine's clients wait for."""
+        async with self._asking:
+            while background.is_busy():
+                await asyncio.sleep(BUSY_SECONDS)
 
     def _look(self, session: Session, watch: _Watch) -> Sequence[Foreseen]:
         """What may come next, as far as the session wants it computed."""

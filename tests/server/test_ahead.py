@@ -49,8 +49,10 @@ class Engine:
         self.num_cancelled = 0
         self.fallback_reason: str | None = None
         self.serves_others = False
+        self.num_asked = 0
 
     def is_busy(self) -> bool:
+        self.num_asked += 1
         return self.serves_others
 
     async def __call__(self, body: Mapping[str, Any]) -> None:
@@ -187,6 +189,23 @@ def test_nothing_is_planned_or_sent_while_the_engine_serves_others() -> None:
         assert made.status == "ready"
         assert len(engine.bodies) >= 2
         assert sessions.budgets.account(session).outlook.kept is not None
+
+    play(scene())
+
+
+def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> None:
+    engine = Engine()
+    sessions = make_sessions(engine)
+
+    async def scene() -> None:
+        engine.serves_others = True
+        opened = [sessions.store.open("", f"s{number}") for number in range(50)]
+        made = [sessions.ahead.prepare(session, session.state, 10, None) for session in opened]
+        await asyncio.sleep(10 * BUSY_SECONDS)
+        assert engine.num_asked <= len(opened) + 12
+        engine.serves_others = False
+        await asyncio.sleep(3 * BUSY_SECONDS)
+        assert {one.status for one in made} == {"ready"}
 
     play(scene())
 
