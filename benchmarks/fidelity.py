@@ -84,7 +84,7 @@ def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any],
                 continue
             progress(f"{folder.name}: {number}/{len(cases)} {case.name}")
             variants = [v for v in VARIANTS if v.repair is None] if outcome.refusal else VARIANTS
-            run_case(engine, case, variants, case.kind not in seen, outcome)
+            run_case(engine, case, variants, outcome, twice=case.kind not in seen, with_answers=plan.with_answers)
             seen.add(case.kind)
     finally:
         engine.close()
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         "--documents", type=positive, metavar="N", help="texts to edit, which are what intervals are over"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses texts and updates (default 0)")
-    add_report_options(parser, quick="one document of each sort, short contexts: a look, not a result to quote")
+    add_report_options(parser, quick="two documents, short contexts, no greedy answers: a look, not a result to quote")
     return parser
 
 

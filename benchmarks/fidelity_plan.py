@@ -23,7 +23,10 @@ from acmserve.bench.fidelity_text import Document
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which cases a run has: context sizes and folded shares take turns over the documents."""
+    """Which cases a run has: context sizes and folded shares take turns over the documents.
+
+    `with_answers`: greedy answers are compared, too. Their steps are what a small run spends most of its time on.
+    """
 
     num_documents: int
     contexts: Sequence[int]
@@ -32,10 +35,11 @@ class Plan:
     num_folds: int
     every_dependence: bool
     num_chains: int
+    with_answers: bool
 
 
-QUICK = Plan(2, (1024,), (0.45,), 32, 1, every_dependence=False, num_chains=1)
-FULL = Plan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependence=True, num_chains=5)
+QUICK = Plan(2, (1024,), (0.45,), 16, 1, every_dependence=False, num_chains=1, with_answers=False)
+FULL = Plan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependence=True, num_chains=5, with_answers=True)
 
 
 def plan_cases(documents: Sequence[Document], plan: Plan, encode: Encode, seed: int) -> Iterator[Case]:

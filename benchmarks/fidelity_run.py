@@ -49,8 +49,19 @@ class Outcome:
     refusal: str | None = None
 
 
-def run_case(engine: LocalEngine, case: Case, variants: Sequence[Variant], twice: bool, outcome: Outcome) -> None:
-    """Serve every turn of a case; with `twice` the exact distributions are computed a second time."""
+def run_case(
+    engine: LocalEngine,
+    case: Case,
+    variants: Sequence[Variant],
+    outcome: Outcome,
+    *,
+    twice: bool,
+    with_answers: bool = True,
+) -> None:
+    """Serve every turn of a case.
+
+    With `twice` the exact distributions are computed a second time; `with_answers` asks for greedy answers, too.
+    """
     salt = f"fidelity {case.name}"
     engine.ask(Ask(case.turns[0].prompt, salt))
     movers = [variant for variant in variants if variant.moves and variant.fits(case, case.turns[-1])]
@@ -65,19 +76,27 @@ def run_case(engine: LocalEngine, case: Case, variants: Sequence[Variant], twice
         wanted = [variant for variant in variants if variant.fits(case, turn)]
         if twice and case.kind != RESTORE:
             wanted.append(Variant(AGAIN))
-        _Measurement(engine, case, turn, wanted, outcome).run()
+        # A chain goes on from here: an answer of its own would become the conversation that the next edit is made to.
+        greedy = with_answers and turn is case.turns[-1]
+        _Measurement(engine, case, turn, wanted, outcome, greedy=greedy).run()
 
 
 class _Measurement:
     """One turn of a case, in every way."""
 
     def __init__(
-        self, engine: LocalEngine, case: Case, turn: Turn, variants: Sequence[Variant], outcome: Outcome
+        self,
+        engine: LocalEngine,
+        case: Case,
+        turn: Turn,
+        variants: Sequence[Variant],
+        outcome: Outcome,
+        *,
+        greedy: bool,
     ) -> None:
         self._engine, self._case, self._turn = engine, case, turn
         self._variants, self._outcome = variants, outcome
-        # A chain goes on from here: an answer of its own would become the conversation that the next edit is made to.
-        self._greedy = turn is case.turns[-1]
+        self._greedy = greedy
         self._forced: dict[str, Reply] = {}
         self._free: dict[str, Reply] = {}
 
