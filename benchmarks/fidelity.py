@@ -6,7 +6,8 @@ The same scale shows what other prompts do, which a user may take for harmless: 
 context without the edit, and the text behind the edit left out.
 
 Text comes from the standard library, so nothing is downloaded but the model; `digest` in the report says which text.
-A model that the engine refuses to move is reported as refused, and every answer has to be exact.
+A model that the engine refuses to move is reported as refused, and every answer has to be exact. Ctrl-C ends a model's
+run early: the documents that are whole are reported, for a part of one would tilt the mix of kinds.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acmserve.bench.engine import LocalEngine
-from acmserve.bench.fidelity_cases import CHAIN_FOLD, CHAIN_LENGTH, with_lead
-from acmserve.bench.fidelity_plan import FULL, QUICK, Plan, plan_cases
+from acmserve.bench.fidelity_cases import CHAIN_FOLD, CHAIN_LENGTH, Case, with_lead
+from acmserve.bench.fidelity_plan import FULL, QUICK, Plan, plan_cases, whole_documents
 from acmserve.bench.fidelity_plot import draw
 from acmserve.bench.fidelity_summary import summarise
 from acmserve.bench.fidelity_table import as_table
@@ -65,13 +66,16 @@ def measure(folders: Sequence[Path], plan: Plan, seed: int) -> dict[str, Any]:
 
 
 def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any], Outcome]:
-    """All cases of the plan. Of a model that the engine refuses to move one of each kind shows that it is exact."""
+    """All cases of the plan, or the whole documents until Ctrl-C.
+
+    Of a model that the engine refuses to move one of each kind shows that it is exact.
+    """
     progress(f"{folder.name}: starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
     from acmserve.bench.fidelity_run import Outcome, run_case
 
-    outcome = Outcome()
+    outcome, cases, num_begun = Outcome(), list[Case](), 0
     try:
         encode = _encoder(engine.tokenizer)
         needed = max(*plan.contexts, min(plan.contexts) + CHAIN_LENGTH * CHAIN_FOLD) + plan.continuation
@@ -79,13 +83,20 @@ def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any],
         lead = tuple(engine.tokenizer("", verbose=False).input_ids)
         cases = [with_lead(case, lead) for case in plan_cases(documents, plan, encode, seed)]
         seen: set[str] = set()
-        for number, case in enumerate(cases, start=1):
+        for num_begun, case in enumerate(cases, start=1):
             if outcome.refusal and case.kind in seen:
                 continue
-            progress(f"{folder.name}: {number}/{len(cases)} {case.name}")
+            progress(f"{folder.name}: {num_begun}/{len(cases)} {case.name}")
             variants = [v for v in VARIANTS if v.repair is None] if outcome.refusal else VARIANTS
             run_case(engine, case, variants, outcome, twice=case.kind not in seen, with_answers=plan.with_answers)
             seen.add(case.kind)
+    except KeyboardInterrupt:
+        cases = whole_documents(cases[:num_begun])
+        whole = {case.document for case in cases}
+        outcome.records = [record for record in outcome.records if record["document"] in whole]
+        if not cases:
+            raise
+        progress(f"stopped: {len(cases)} cases, the documents that are whole, are reported")
     finally:
         engine.close()
     names = [variant.name for variant in VARIANTS]

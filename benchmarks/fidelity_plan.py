@@ -65,6 +65,11 @@ def plan_cases(documents: Sequence[Document], plan: Plan, encode: Encode, seed: 
                     yield plan_case(kind, dependence, document, other, sizes, encode, seed)
 
 
+def whole_documents(begun: Sequence[Case]) -> list[Case]:
+    """Of a run that was cut short: the cases of all documents but the last one that was begun."""
+    return [case for case in begun if case.document != begun[-1].document]
+
+
 def _dependences(kind: str, every: bool, number: int) -> tuple[str, ...]:
     if kind == FOLD:
         return DEPENDENCES

@@ -23,7 +23,7 @@ from acmserve.bench.fidelity_cases import (
     plan_case,
     with_lead,
 )
-from acmserve.bench.fidelity_plan import FULL, QUICK, Plan, plan_cases
+from acmserve.bench.fidelity_plan import FULL, QUICK, Plan, plan_cases, whole_documents
 from acmserve.bench.fidelity_text import Document, choose_documents, digest, superseded_text
 from acmserve.bench.library_text import Library
 from acmserve.edit.plan import MAX_HOPS, plan_edit
@@ -139,3 +139,10 @@ def test_documents_are_prose_and_code_in_turns_and_long_enough() -> None:
 def test_the_digest_tells_texts_apart() -> None:
     assert digest([(1, 2), (3,)]) == digest([(1, 2), (3,)])
     assert digest([(1, 2), (3,)]) != digest([(1,), (2, 3)])
+
+
+def test_a_run_that_is_cut_short_keeps_the_documents_that_are_whole() -> None:
+    cases = list(plan_cases(DOCUMENTS, QUICK, encode, seed=3))
+    second = next(n for n, case in enumerate(cases) if case.document != cases[0].document)
+    assert whole_documents(cases[: second + 2]) == cases[:second]
+    assert whole_documents(cases[:1]) == whole_documents([]) == []
