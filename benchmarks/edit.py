@@ -13,8 +13,9 @@ depend on what else the machine does.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from acmserve.bench.edit_kinds import KINDS, POSITIONS, Shape
 from acmserve.bench.edit_plan import Sizes, Tokens, plan_repetition
 from acmserve.bench.edit_run import APPEND, APPEND_TWO, CASES, EXACT, FOLD, STOCK, TWO_HOLES, Measured, run_repetition
 from acmserve.bench.engine_process import EngineProcess
+from acmserve.bench.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
 from acmserve.bench.machine import describe_machine, one_line
 from acmserve.bench.report_options import add_report_options, as_json, positive, progress
 from acmserve.errors import AcmError
 
 TARGETS = ((FOLD, APPEND, 1.25), (TWO_HOLES, APPEND_TWO, 1.5), (FOLD, STOCK, 1 / 8))
 MIN_CONTEXT, MAX_CONTEXT = 500, 7000
+_LLAMA_WINDOW = 8192
 # Sizes and positions by whether it is a sweep, and whether it has to be quick.
 _PLACES = {
     (False, False): ((5500,), ("front",)),
@@ -105,11 +108,28 @@ def _kinds(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: arg
     num = 1 if options.quick else options.repetitions or 3
     cells = edit_cells.make_cells(options.kinds, options.sizes, options.positions)
     print(f"Time to first token by kind of edit: {len(cells)} cells, medians of {num} repetitions.", flush=True)
-    _say("warm-up, not counted")
-    edit_cells.run_cells(ours, stock, edit_cells.make_cells(["fold"], [MIN_CONTEXT], ["front"]), text, [0], _say)
-    edit_cells.run_cells(ours, stock, cells, text, range(1, num + 1), _say)
+    warm_up = edit_cells.make_cells(["fold"], [MIN_CONTEXT], ["front"])
+    with ExitStack() as stack:
+        llama = _start_llama(options, stack)
+        _say("warm-up, not counted")
+        edit_cells.run_cells(ours, stock, warm_up, text, [0], _say, llama)
+        edit_cells.run_cells(ours, stock, cells, text, range(1, num + 1), _say, llama)
     report = edit_cells.as_report(cells)
     return Outcome(report, edit_cells.as_table(report), edit_plot.draw_cells)
+
+
+def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess | None:
+    """llama.cpp's server on the GGUF of the model; None, and a line that says why, where it cannot be had."""
+    server = find_llama_server(options.llama_server)
+    if server is None or options.model is not None:
+        _say(f"llama.cpp is left out: {NOT_FOUND if server is None else 'only the GGUF of SmolLM2 is known'}")
+        return None
+    from acmserve.models.smollm2 import MODEL
+
+    gguf, num_threads = MODEL.take_gguf(progress=_say), len(os.sched_getaffinity(0))
+    llama = stack.enter_context(LlamaProcess(server, gguf, _LLAMA_WINDOW, num_threads))
+    llama.wait_ready()
+    return llama
 
 
 def _neighbours(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
@@ -206,6 +226,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         "--positions", nargs="+", choices=POSITIONS, help="where the edit stands (default front; a sweep: all three)"
     )
     parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face folder instead of SmolLM2")
+    parser.add_argument(
+        "--llama-server", type=Path, metavar="PATH", help="llama.cpp's server, of kinds and sweep (default: on PATH)"
+    )
     parser.add_argument("--repetitions", type=positive, metavar="N", help="median of N (default 5; kinds and sweep 3)")
     add_report_options(parser, quick="two repetitions, of the other modes one of less: no result to quote")
     options = parser.parse_args(argv)

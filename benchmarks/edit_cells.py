@@ -7,13 +7,15 @@ One cell is a kind of edit in a context of one shape. In each repetition its cas
     repair   the same turns and the same edit under `repair`: the head of each moved piece is computed
     exact    the same under `exact`
     stock    the same prompts in an engine without acmserve, its prefix caching on
+    llamacpp the same prompts in llama.cpp's server with --cache-reuse, where there is one
 
 Each of them has a cache salt of its own, so that none finds in the cache what another one computed; the context is
 prefilled once for all kinds. Fidelities that move KV are a list: another one is another row of it.
 
 The gate of a cell: `exact` moved nothing and gives the stock engine's first token, receipts sum to their prompts, and
 what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts, too). A red
-cell tells no times, the others do.
+cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, so its first token is told, not
+judged.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from typing import Any
 from acmserve.bench.edit_kinds import WITHOUT_POSITION, Edit, Shape, Tokens, plan_edits
 from acmserve.bench.engine import Ask, Reply
 from acmserve.bench.engine_process import EngineProcess
+from acmserve.bench.llama_cpp import LlamaProcess
 
 MOVING = ("reuse", "repair")
-APPEND, EXACT, STOCK = "append", "exact", "stock"
-SERIES = (*MOVING, APPEND, EXACT, STOCK)
+APPEND, EXACT, STOCK, LLAMA_CPP = "append", "exact", "stock", "llamacpp"
+SERIES = (*MOVING, APPEND, EXACT, STOCK, LLAMA_CPP)
 MIN_REUSED_SHARE = 0.9
 # Acceptance of the project, for a fold: at most so many appends, and so many times faster than stock.
 MOST_APPENDS, LEAST_SPEEDUP = 1.25, 8.0
@@ -49,6 +52,11 @@ class Cell:
     num_front: int = 0
     num_behind: int = 0
     num_new: int = 0
+
+    @property
+    def series(self) -> list[str]:
+        """Those that were measured."""
+        return [name for name, seconds in self.seconds.items() if seconds]
 
     def median(self, series: str) -> float:
         """Median seconds to first token."""
@@ -72,6 +80,7 @@ def run_cells(
     text: Tokens,
     repetitions: Iterable[int],
     say: Callable[[str], None],
+    llama: LlamaProcess | None = None,
 ) -> None:
     """Ask for every cell once in each repetition and add the outcome to it."""
     for number in repetitions:
@@ -80,6 +89,8 @@ def run_cells(
             edits = plan_edits(text, number, shape, [cell.kind for cell in group])
             for cell, edit in zip(group, edits, strict=True):
                 run_cell(ours, stock, cell, edit, f"{shape.num_context}-{shape.position}-{number}")
+                if llama is not None:
+                    run_llama(llama, cell, edit)
 
 
 def _by_shape(cells: Sequence[Cell]) -> Iterator[tuple[Shape, list[Cell]]]:
@@ -109,6 +120,15 @@ def run_cell(ours: EngineProcess, stock: EngineProcess, cell: Cell, edit: Edit, 
     for fidelity in MOVING:
         cell.num_agreeing[fidelity] += first_tokens[fidelity] == expected
         cell.failures += check_reused(fidelity, cell)
+
+
+def run_llama(llama: LlamaProcess, cell: Cell, edit: Edit) -> None:
+    """The same turns in llama.cpp; what it kept (its shifted chunks are in that) and computed stands as a receipt."""
+    for tokens in edit.turns:
+        llama.ask(tokens)
+    found = llama.ask(edit.prompt)
+    cell.seconds[LLAMA_CPP].append(found.first_token_s)
+    cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
 
 
 def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> Reply:
@@ -153,7 +173,7 @@ def as_report(cells: Sequence[Cell]) -> dict[str, Any]:
             "green": not any(cell.failures for cell in cells),
             "failures": [f"{_name(cell)}: {failure}" for cell in cells for failure in cell.failures],
         },
-        "series": list(SERIES),
+        "series": [name for name in SERIES if any(name in cell.series for cell in cells)],
         "cells": [_row(cell) for cell in cells],
     }
 
@@ -171,8 +191,8 @@ def _row(cell: Cell) -> dict[str, Any]:
         "receipts": cell.receipts,
         "num_repetitions": len(cell.seconds[STOCK]),
         "first_token_agrees": cell.num_agreeing,
-        "seconds_to_first_token": {} if is_red else cell.seconds,
-        "medians": {} if is_red else {name: cell.median(name) for name in SERIES},
+        "seconds_to_first_token": {} if is_red else {name: cell.seconds[name] for name in cell.series},
+        "medians": {} if is_red else {name: cell.median(name) for name in cell.series},
         "ratios": {},
     }
     if not is_red:
@@ -185,7 +205,7 @@ def _row(cell: Cell) -> dict[str, Any]:
 def as_table(report: dict[str, Any]) -> list[str]:
     """Medians with their range for each cell, counts of the first fidelity that moves, and how a fold does."""
     first = MOVING[0]
-    heads = (*MOVING, APPEND, EXACT, STOCK)
+    heads = report["series"]
     lines: list[str] = []
     for size, position in dict.fromkeys((row["context_tokens"], row["position"]) for row in report["cells"]):
         rows = [row for row in report["cells"] if (row["context_tokens"], row["position"]) == (size, position)]
@@ -205,6 +225,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
             times = "".join(f"{_times(row, head):>18}" for head in heads)
             agrees = f"{row['first_token_agrees'][first]} of {row['num_repetitions']}"
             lines.append(f"{row['kind']:<17}{times}{counts}{agrees:>9}")
+        lines += [line for row in rows for line in _llama_line(row)]
     lines.append("")
     if report["gate"]["failures"]:
         lines += ["GATE RED for:", *(f"  {failure}" for failure in report["gate"]["failures"])]
@@ -214,6 +235,14 @@ def as_table(report: dict[str, Any]) -> list[str]:
             "behind each edit was kept or moved. agrees: the first token under reuse equals exact's",
         ]
     return [*lines, *(line for row in report["cells"] for line in _verdict(row))]
+
+
+def _llama_line(row: dict[str, Any]) -> Iterator[str]:
+    """What llama.cpp did with an edit, beside what it could have kept."""
+    told = row["receipts"].get(LLAMA_CPP)
+    if told is not None:
+        old = f"{row['behind_tokens']:,} old tokens behind the edit"
+        yield f"llama.cpp, {row['kind']}: kept {told['kept_tokens']:,}, computed {told['computed_tokens']:,} ({old})"
 
 
 def _times(row: dict[str, Any], series: str) -> str:

@@ -14,8 +14,9 @@ STYLES = {
     "append": ("#1f77b4", "|", "plain append of as many new tokens (the floor)"),
     "exact": ("#ff7f0e", "s", "acmserve, exact"),
     "stock": ("#d62728", "X", "stock vLLM, prefix caching on"),
+    "llamacpp": ("#8c564b", "^", "llama.cpp, --cache-reuse 256"),
 }
-_OTHER = ("#8c564b", "v")
+_OTHER = ("#7f7f7f", "v")
 
 
 def draw_cells(report: dict[str, Any], title: str, path: Path) -> str | None:

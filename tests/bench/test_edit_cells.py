@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.edit_cells import SERIES, Cell, as_report, as_table, check_receipt, check_reused, make_cells
+from acmserve.bench.edit_cells import (
+    LLAMA_CPP,
+    SERIES,
+    Cell,
+    as_report,
+    as_table,
+    check_receipt,
+    check_reused,
+    make_cells,
+)
 from acmserve.bench.edit_kinds import KINDS, POSITIONS, WITHOUT_POSITION, Shape
 from acmserve.bench.edit_neighbours import Neighbours
 from acmserve.bench.edit_neighbours import as_report as neighbours_report
@@ -21,7 +30,7 @@ def receipt(kept: int, moved: int, computed: int) -> dict[str, Any]:
 
 
 def cell(kind: str = "fold", *failures: str) -> Cell:
-    seconds = {name: [TIMES[name], TIMES[name] * 2, TIMES[name]] for name in SERIES}
+    seconds = {name: [TIMES[name], TIMES[name] * 2, TIMES[name]] if name in TIMES else [] for name in SERIES}
     made = Cell(kind, Shape(3000), seconds, {"reuse": receipt(500, 2000, 50)}, list(failures))
     made.num_front, made.num_behind, made.num_new = 500, 2000, 50
     return made
@@ -38,6 +47,19 @@ def test_a_green_cell_tells_medians_counts_and_targets() -> None:
     table = "\n".join(as_table(report))
     assert "240 (240-480)" in table
     assert "takes 1.20 appends (target 1.25: met), 25.0 times faster than stock (target 8: met)" in table
+
+
+def test_llama_cpp_is_told_where_it_was_measured_and_only_there() -> None:
+    with_llama, without = cell(), cell("deletion")
+    with_llama.seconds[LLAMA_CPP] = [4.0]
+    with_llama.receipts[LLAMA_CPP] = {"kept_tokens": 500, "computed_tokens": 2050}
+    report = as_report([with_llama, without])
+    assert report["series"] == list(SERIES)
+    assert [row["medians"].get(LLAMA_CPP) for row in report["cells"]] == [4.0, None]
+    table = "\n".join(as_table(report))
+    assert "llama.cpp, fold: kept 500, computed 2,050 (2,000 old tokens behind the edit)" in table
+    assert "llama.cpp, deletion" not in table
+    assert LLAMA_CPP not in as_report([without])["series"]
 
 
 def test_a_red_cell_tells_why_and_no_time_while_the_others_do() -> None:

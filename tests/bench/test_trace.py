@@ -12,7 +12,8 @@ import pytest
 
 from acmserve.bench.agent_trace import make_trace
 from acmserve.bench.library_text import read_library
-from acmserve.bench.peer_server import NAMES, Cached, Peer, find_llama_server, read_cached
+from acmserve.bench.llama_cpp import find_llama_server
+from acmserve.bench.peer_server import NAMES, Cached, Peer, read_cached
 from acmserve.bench.plain_prompt import Plain, PromptWriter, as_plain, joined, tagged, tools_text
 from acmserve.bench.recording import Recording, messages_of, record, rotated
 from acmserve.bench.trace import choose_peers, read_options

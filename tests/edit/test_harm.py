@@ -76,8 +76,10 @@ def test_features_of_superseded_state() -> None:
     [
         (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens move, 400 were removed"),
         (prose(600, "F"), prose(900, "S"), "repair", "600 were removed"),
-        (prose(1000, "F"), prose(900, "S"), "exact", "1000 tokens were removed"),
-        (prose(100, "F"), prose(500, "S"), "exact", "only 500 tokens"),
+        (prose(1900, "F"), prose(900, "S"), "exact", "1900 tokens were removed"),
+        (prose(50, "F"), prose(191, "S"), "exact", "only 191 tokens could move, 63 behind repaired heads"),
+        (prose(50, "F"), prose(192, "S"), "repair", "192 tokens move"),
+        (prose(600, "F"), np.concatenate([prose(900, "S"), prose(600, "F")[:100]]), "repair", "100 stand in phrases"),
         (updates(8, "F"), updates(8, "S"), "exact", "updates removed text"),
         (updates(8, "F"), np.concatenate([prose(900, "S"), updates(8, "S")]), "exact", "updates removed text"),
         (updates(8, "F"), np.concatenate([prose(3000, "S"), updates(8, "S")]), "repair", "which is computed anew"),
@@ -86,8 +88,10 @@ def test_features_of_superseded_state() -> None:
     ids=[
         "unrelated",
         "much-removed",
-        "more-removed-than-kept",
+        "more-than-twice-as-much-removed-as-kept",
         "short",
+        "long-enough-to-be-repaired",
+        "related",
         "updates",
         "updates-and-little-else",
         "updates-far-behind",
@@ -100,10 +104,25 @@ def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> Non
     assert word in chosen.reason
 
 
-def test_an_insertion_larger_than_what_is_moved_is_exact() -> None:
-    inserted = Features(num_moved=600, num_inserted=700)
+def test_an_insertion_much_larger_than_what_is_moved_is_exact() -> None:
+    inserted = Features(num_moved=600, num_inserted=1300)
     assert choose_fidelity(inserted).fidelity == "exact"
-    assert choose_fidelity(replace(inserted, num_moved=900)).fidelity == "reuse"
+    assert choose_fidelity(replace(inserted, num_moved=900)).fidelity == "repair"
+    assert choose_fidelity(replace(inserted, num_moved=3000)).fidelity == "reuse"
+
+
+def test_heads_of_many_segments_leave_little_to_move() -> None:
+    many = Features(num_moved=1000, num_removed=900, num_segments=8)
+    assert "only 1000 tokens could move, 0 behind repaired heads" in choose_fidelity(many).reason
+    assert choose_fidelity(replace(many, num_segments=7)).fidelity == "repair"
+
+
+def test_text_about_what_was_removed_has_a_wide_head_repaired() -> None:
+    related = Features(num_moved=1000, num_removed=300, num_echoed=251)
+    assert choose_fidelity(related).repair == Repair(head_tokens=256)
+    assert choose_fidelity(related, Repair(head_tokens=300)).repair == Repair(head_tokens=300)
+    assert choose_fidelity(replace(related, num_echoed=250)).fidelity == "reuse"
+    assert choose_fidelity(replace(related, num_echoed=93, peak_echoed=93)).repair == Repair(head_tokens=256)
 
 
 def test_the_repair_of_a_choice_is_the_callers() -> None:
