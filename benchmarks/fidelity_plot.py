@@ -18,7 +18,7 @@ TITLES = {
 LINES = {
     "reuse": "#d62728",
     "repair head 128": "#ff7f0e",
-    "repair head + echoes": "#bcbd22",
+    "repair head 128 + echoes": "#bcbd22",
     "auto": "#2ca02c",
     "unedited": "#7f7f7f",
     "other marker": "#9467bd",

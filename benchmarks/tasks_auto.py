@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acmserve.bench.task_cases import FIT, HELD_OUT, TASKS
-from acmserve.bench.tasks_run import AUTO, ECHOES, EXACT, REPAIR, REUSE, WIDE
+from acmserve.bench.tasks_run import AUTO, EXACT, REPAIRS, REUSE
 from acmserve.bench.tasks_summary import moved_share
 from acmserve.edit.harm import DEFAULT_THRESHOLDS, Choice, Features, Thresholds, choose_fidelity
-from acmserve.edit.repair import DEFAULT_REPAIR
 
 MAX_LOSS = 0.02
 MIN_MOVED_SHARE = 0.5
@@ -72,26 +71,25 @@ def judge(records: Sequence[Record]) -> dict[str, Any]:
 def grid() -> Iterator[Thresholds]:
     """The product's thresholds, some that move nothing, and every combination of stricter and looser ones."""
     yield DEFAULT_THRESHOLDS
-    yield Thresholds(min_rest=_NEVER, min_plain=_NEVER)
-    for rest, ratio, (share, peak), echoed, left, (related, window), plain in itertools.product(
-        (32, 64, 256),
-        (0.5, 1.0, 2.0, float(_NEVER)),
-        ((0.06, 35), (0.12, 70), (0.27, 70), (1.0, 256)),
-        (120, 240, 256),
-        (0.0, 0.5, float(_NEVER)),
-        ((0.12, 46), (0.25, 92), (0.5, 128), (1.0, 256)),
-        (0.0, 0.35, 0.45, 0.6, 1.0, float(_NEVER)),
+    yield Thresholds(min_rest=_NEVER, plain_ratio=-1)
+    for head, rest, share, plain, changed, (superseded, window), echoed in itertools.product(
+        (0, 64, 128),
+        (32, 64, 128),
+        (0.0, 0.25, 0.5),
+        (0.05, 0.45, 1.0),
+        (0.5, 1.0, 3.0),
+        ((0.12, 35), (0.27, 70), (1.0, 256)),
+        (240, 256),
     ):
         yield Thresholds(
+            head_tokens=head,
             min_rest=rest,
-            max_removed_ratio=ratio,
-            max_superseded_share=share,
-            max_superseded_peak=peak,
-            max_echoed_peak=echoed,
-            least_rest_share=left,
-            related_share=related,
-            related_peak=window,
+            least_rest_share=share,
             plain_ratio=plain,
+            max_changed_ratio=changed,
+            max_superseded_share=superseded,
+            max_superseded_peak=window,
+            max_echoed_peak=echoed,
         )
 
 
@@ -106,11 +104,10 @@ def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
 
 def _served(choice: Choice) -> str:
     """The variant of a case that was served as `auto` would."""
-    if choice.fidelity == "repair":
-        if choice.repair.echoes:
-            return ECHOES
-        return REPAIR if choice.repair == DEFAULT_REPAIR else WIDE
-    return REUSE if choice.fidelity == "reuse" else EXACT
+    if choice.fidelity != "repair":
+        return REUSE if choice.fidelity == "reuse" else EXACT
+    wanted = {"head_tokens": choice.repair.head_tokens, "echoes": choice.repair.echoes}
+    return next(variant.name for variant in REPAIRS if variant.acm["repair"] == wanted)
 
 
 def trade(records: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> Traded:

@@ -8,11 +8,11 @@ from typing import Any
 
 from acmserve.bench.figure import MISSING, open_figure
 from acmserve.bench.tasks_auto import MAX_LOSS, MIN_MOVED_SHARE
-from acmserve.bench.tasks_run import AUTO, EXACT, FULL, REPAIR, REUSE
+from acmserve.bench.tasks_run import AUTO, EXACT, FULL, REUSE
 from acmserve.bench.tasks_summary import ALL
 
-COLORS = {FULL: "#7f7f7f", EXACT: "#1f77b4", REUSE: "#d62728", REPAIR: "#ff7f0e", AUTO: "#2ca02c"}
-_OTHER_COLORS = ("#9467bd", "#8c564b", "#17becf")
+COLORS = {FULL: "#7f7f7f", EXACT: "#1f77b4", REUSE: "#d62728", AUTO: "#2ca02c"}
+_OTHER_COLORS = ("#ff7f0e", "#9467bd", "#17becf", "#bcbd22", "#8c564b")
 
 
 def draw(report: Mapping[str, Any], machine: str, path: Path) -> str | None:

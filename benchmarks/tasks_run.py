@@ -24,21 +24,13 @@ from acmserve.bench.engine import Ask, LocalEngine, Reply
 from acmserve.bench.task_case import Question, TaskCase
 from acmserve.bench.task_cases import half_of
 from acmserve.bench.task_prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
-from acmserve.edit.harm import DEFAULT_THRESHOLDS, Features, choose_fidelity, measure
+from acmserve.edit.harm import Features, choose_fidelity, measure
 from acmserve.edit.plan import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.edit.source import Source
 
 MIN_MOVED_SHARE = 0.9
 CASES_TOGETHER = 4
-FULL, EXACT, REUSE, AUTO, REPAIR, WIDE, ECHOES = (
-    "full",
-    "exact",
-    "reuse",
-    "auto",
-    "repair",
-    "repair-256",
-    "repair-echoes",
-)
+FULL, EXACT, REUSE, AUTO = "full", "exact", "reuse", "auto"
 _REFUSALS = ("model:", "kv cache:", "positions:")
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
@@ -58,17 +50,19 @@ class Variant:
         return self.fidelity != "exact"
 
 
-def _repair(name: str, title: str, **settings: Any) -> Variant:
-    return Variant(name, title, "repair", {"repair": {"head_tokens": 0, **settings}})
+def _repair(name: str, title: str, head: int, echoes: bool) -> Variant:
+    return Variant(name, title, "repair", {"repair": {"head_tokens": head, "echoes": echoes}})
 
 
+REPAIRS = tuple(
+    _repair(f"repair-{head}{'-echoes' * echoes}", f"fold, repair {head}{' + echoes' * echoes}", head, echoes)
+    for head, echoes in ((128, False), (256, False), (0, True), (64, True), (128, True))
+)
 VARIANTS = (
     Variant(FULL, "full context"),
     Variant(EXACT, "fold, exact"),
     Variant(REUSE, "fold, reuse", "reuse", must_move=True),
-    _repair(REPAIR, "fold, repair 128", head_tokens=128),
-    _repair(WIDE, f"fold, repair {DEFAULT_THRESHOLDS.related_head}", head_tokens=DEFAULT_THRESHOLDS.related_head),
-    _repair(ECHOES, "fold, repair 128 + echoes", head_tokens=128, echoes=True),
+    *REPAIRS,
     Variant(AUTO, "fold, auto", "auto"),
 )
 

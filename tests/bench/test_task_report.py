@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from acmserve.bench.task_cases import FIT, HELD_OUT, TASKS
 from acmserve.bench.tasks_auto import grid, judge, simulate
-from acmserve.bench.tasks_run import AUTO, EXACT, REPAIR, REUSE, VARIANTS
+from acmserve.bench.tasks_run import AUTO, EXACT, REPAIRS, REUSE, VARIANTS
 from acmserve.bench.tasks_summary import ALL, share_interval, summarise, wilson
 from acmserve.bench.tasks_table import as_table
 from acmserve.edit.harm import DEFAULT_THRESHOLDS, Features
 
 NAMES = [variant.name for variant in VARIANTS]
 SAFE = Features(num_moved=600, num_removed=100)
-UPDATED = Features(num_moved=600, num_removed=100, num_superseded=300, peak_superseded=150)
+UPDATED = Features(num_moved=600, num_removed=100, num_echoed=600, num_superseded=300, peak_superseded=150)
 
 
 def row(right: float, moved: int) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def row(right: float, moved: int) -> dict[str, Any]:
 
 def record(task: str, number: int, features: Features, reuse: float) -> dict[str, Any]:
     served = {name: row(1.0, 0) for name in NAMES}
-    served |= {REUSE: row(reuse, 600), REPAIR: row(reuse, 472), AUTO: row(reuse, 600)}
+    served |= {REUSE: row(reuse, 600), AUTO: row(reuse, 600)} | {repair.name: row(reuse, 472) for repair in REPAIRS}
     return {
         "case": f"{task}/{number}",
         "task": task,
