@@ -78,7 +78,9 @@ def test_thresholds_chosen_on_one_half_keep_updated_state_exact_on_the_other() -
     assert (chosen["loss"], chosen["moved_share"], chosen["num_missed"], chosen["is_good"]) == (0.0, 0.8, 0, True)
     moved = [point["fit"]["moved_share"] for point in judged["front"]]
     assert moved == sorted(moved)
-    assert (moved[-1], judged["front"][-1]["held_out"]["loss"]) == (1.0, 0.1)
+    assert (moved[-1], judged["front"][-1]["held_out"]["loss"]) == (0.9573, 0.1), (
+        "updated text is at best repaired: 472 of 600 tokens are moved"
+    )
 
 
 def test_a_set_with_one_half_only_is_judged_without_choosing() -> None:

@@ -81,7 +81,7 @@ def test_features_of_superseded_state() -> None:
         (prose(50, "F"), prose(128, "S"), "repair", "128 tokens move"),
         (updates(8, "F"), updates(8, "S"), "exact", "updates removed text"),
         (updates(8, "F"), np.concatenate([prose(300, "S"), updates(8, "S")]), "exact", "updates removed text"),
-        (updates(8, "F"), np.concatenate([prose(900, "S"), updates(8, "S")]), "repair", "echoes are computed anew"),
+        (updates(8, "F"), np.concatenate([prose(1500, "S"), updates(8, "S")]), "repair", "echoes are computed anew"),
         (prose(600, "F"), np.concatenate([prose(100, "S"), prose(200, "F"), prose(9, "S")]), "exact", "only 309"),
         (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "so 256 of a head"),
     ],
