@@ -51,7 +51,7 @@ def ask_folded(engine: Engine, history: Tokens, session: str, fidelity: str, new
 
 
 def test_the_dial_from_reuse_to_exact(smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Repair of all is `exact`, token for token; `auto` moves where little was removed of unrelated text."""
+    """Repair of all is `exact`, token for token; `auto` moves other text but for its head and a few echoes."""
     new, marker = tokenizer(QUESTION)["input_ids"], tokenizer(MARKER)["input_ids"]
     fidelities = ("exact", "repair", "auto")
     answers = {f: ask_folded(smollm2_engine, talk(tokenizer), f"t-{f}", f, new, marker) for f in fidelities}
@@ -60,7 +60,8 @@ def test_the_dial_from_reuse_to_exact(smollm2_engine: Engine, tokenizer: PreTrai
     assert answers["repair"].logprobs == answers["exact"].logprobs
     assert (exact["repaired_tokens"], repair["repaired_tokens"], repair["moved_tokens"]) == (0, 600, 0)
     assert repair["computed_tokens"] == exact["computed_tokens"]
-    assert (auto["chosen"], auto["moved_tokens"], auto["repaired_tokens"]) == ("reuse", 600, 0), auto["reason"]
+    assert (auto["chosen"], auto["moved_tokens"] + auto["repaired_tokens"]) == ("repair", 600), auto["reason"]
+    assert 64 <= auto["repaired_tokens"] <= 100
 
 
 def test_auto_is_exact_where_state_is_superseded(smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -70,5 +71,5 @@ def test_auto_is_exact_where_state_is_superseded(smollm2_engine: Engine, tokeniz
     receipt = answers["auto"].receipt
     assert receipt is not None
     assert (receipt["chosen"], receipt["moved_tokens"], receipt["repaired_tokens"]) == ("exact", 0, 600)
-    assert "updates removed text" in receipt["reason"]
+    assert "repeats removed text in 599 of 600 tokens" in receipt["reason"]
     assert answers["auto"].token_ids == answers["exact"].token_ids
