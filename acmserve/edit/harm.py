@@ -77,15 +77,15 @@ class Thresholds:
     """Where `choose_fidelity` draws its lines.
 
     What moves is repaired: `head_tokens` of each segment, and the echoes. Up to `plain_ratio` of changed text to S the
-    head stays, too. Where echoes are so much of S that less than `least_rest_share` of it, or fewer than `min_rest`
-    tokens, would be left, `wide_head_tokens` of each segment are repaired instead, unless S updates F: above the
-    largest share, or the largest peaks in a window, of what is superseded or echoed. Exact where that leaves fewer
-    than `min_rest`, and above `max_changed_ratio` of changed text to S (`max_removed_before_ratio` of what is reused,
-    with what earlier edits removed).
+    head of an S longer than `wide_head_tokens` stays, too. Where echoes are so much of S that less than
+    `least_rest_share` of it, or fewer than `min_rest` tokens, would be left, `wide_head_tokens` of each segment are
+    repaired instead, unless S updates F: above the largest share, or the largest peaks in a window, of what is
+    superseded or echoed. Exact where that leaves fewer than `min_rest`, and above `max_changed_ratio` of changed text
+    to S (`max_removed_before_ratio` of what is reused, with what earlier edits removed).
 
     From a 135M model. KL of 54 edits: with head and echoes at most 0.08 nats, also on updated lines, where heads alone
-    leave 0.2; few echoes do the harm (70 of 2,000 tokens: 0.9 nats under `reuse`), so no share of them is safe.
-    Accuracy of 300 folds: text full of echoes loses 4 to 5 points with a head of 128 tokens, less than 1 with 256.
+    leave 0.2; few echoes do the harm (70 of 2,000 tokens: 0.9 nats under `reuse`), so no share of them is safe. Heads
+    help where much was changed; below `plain_ratio` they are worth 0.0001 nats and no answer. Accuracy of 300 folds: text full of echoes loses 4 to 5 points with a head of 128 tokens, less than 1 with 256.
     Lists of `key: value` updates have 0.28 to 0.36 superseded (80 in a window), other tables at most 0.26 (68).
     """
 
@@ -93,7 +93,7 @@ class Thresholds:
     wide_head_tokens: int = 256
     min_rest: int = 64
     least_rest_share: float = 0.25
-    plain_ratio: float = 0.05
+    plain_ratio: float = 0.45
     max_changed_ratio: float = 3.0
     max_removed_before_ratio: float = 1.0
     max_superseded_share: float = 0.27
@@ -175,7 +175,8 @@ def _repaired(f: Features, repair: Repair, thresholds: Thresholds) -> Choice:
     sizes = f"{f.num_moved} tokens move, {f.num_removed} were removed"
     narrow = replace(repair, echoes=True)
     if repair == DEFAULT_REPAIR:
-        is_small = num_changed <= thresholds.plain_ratio * f.num_moved
+        is_long = f.num_moved > thresholds.wide_head_tokens
+        is_small = is_long and num_changed <= thresholds.plain_ratio * f.num_moved
         narrow = replace(narrow, head_tokens=0 if is_small else thresholds.head_tokens)
     num_rest = f.num_moved - f.num_echoed - f.num_superseded - narrow.head_tokens * f.num_segments
     if not f.num_echoed and not narrow.head_tokens:

@@ -74,8 +74,8 @@ def test_features_of_superseded_state() -> None:
 @pytest.mark.parametrize(
     ("removed", "kept", "fidelity", "word"),
     [
-        (prose(40, "F"), prose(900, "S"), "reuse", "900 tokens move, 40 were removed"),
-        (prose(400, "F"), prose(900, "S"), "repair", "64 of a head and 0 echoes are computed anew"),
+        (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens move, 400 were removed"),
+        (prose(600, "F"), prose(900, "S"), "repair", "64 of a head and 0 echoes are computed anew"),
         (prose(2701, "F"), prose(900, "S"), "exact", "2701 tokens were removed"),
         (prose(50, "F"), prose(127, "S"), "exact", "only 127 tokens could move, 0 behind repaired heads"),
         (prose(50, "F"), prose(128, "S"), "repair", "128 tokens move"),
@@ -86,8 +86,8 @@ def test_features_of_superseded_state() -> None:
         (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "so 256 of a head"),
     ],
     ids=[
-        "hardly-changed",
         "unrelated",
+        "much-removed",
         "three-times-as-much-removed-as-kept",
         "short",
         "long-enough-to-be-repaired",
@@ -139,9 +139,9 @@ def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> No
     prompt, sources = edit(updates(8, "F"), np.concatenate([rest, updates(8, "S")]))
     planned = plan_wish(prompt, sources, AUTO)
     assert planned.choice is not None
-    assert planned.choice.repair == Repair(head_tokens=64, echoes=True)
+    assert planned.choice.repair == Repair(head_tokens=0, echoes=True)
     (move,) = planned.plan.moves
-    assert np.array_equal(prompt[move.dst_start : move.dst_end], rest[64:])
+    assert np.array_equal(prompt[move.dst_start : move.dst_end], rest)
 
 
 def test_nothing_to_move_is_exact() -> None:
@@ -204,7 +204,7 @@ def test_removed_text_adds_up_over_edits() -> None:
             for m in planned.plan.moves
         )
         last = source(prompt, marks)
-    assert [fidelity for fidelity, _ in removed[:4]] == ["repair"] * 4
+    assert [fidelity for fidelity, _ in removed[:4]] == ["reuse"] * 4
     assert "exact" in [fidelity for fidelity, _ in removed[4:]]
 
 
