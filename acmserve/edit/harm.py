@@ -85,8 +85,9 @@ class Thresholds:
 
     From a 135M model. KL of 54 edits: with head and echoes at most 0.08 nats, also on updated lines, where heads alone
     leave 0.2; few echoes do the harm (70 of 2,000 tokens: 0.9 nats under `reuse`), so no share of them is safe. Heads
-    help where much was changed; below `plain_ratio` they are worth 0.0001 nats and no answer. Accuracy of 300 folds: text full of echoes loses 4 to 5 points with a head of 128 tokens, less than 1 with 256.
-    Lists of `key: value` updates have 0.28 to 0.36 superseded (80 in a window), other tables at most 0.26 (68).
+    help where much was changed; below `plain_ratio` they are worth 0.0001 nats and no answer. Accuracy of 300 folds:
+    text full of echoes loses 4 to 5 points with a head of 128 tokens, less than 1 with 256. Lists of `key: value`
+    updates have 0.28 to 0.36 superseded (80 in a window), other tables at most 0.26 (68).
     """
 
     head_tokens: int = 64
