@@ -57,8 +57,8 @@ def _draw_tasks(axis: Any, report: Mapping[str, Any], colors: Mapping[str, str])
         axis.bar(at, values, width * 0.92, yerr=errors, color=color, label=variant["title"], ecolor="#444444")
     told = [f"{task}\n{_sizes(rows, task)}" for task in tasks]
     axis.set_xticks(range(len(tasks)), told)
-    axis.set(ylim=(0, 112), ylabel="right answers, %", title="accuracy by task")
-    axis.legend(frameon=False, ncols=len(names), loc="upper center", columnspacing=1.2)
+    axis.set(ylim=(0, 120), ylabel="right answers, %", title="accuracy by task")
+    axis.legend(frameon=False, ncols=-(-len(names) // 2), loc="upper center", columnspacing=1.2)
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]], task: str) -> str:
