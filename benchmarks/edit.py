@@ -200,7 +200,8 @@ def _draw_readme(report: dict[str, Any], title: str, path: Path) -> str | None:
         {"kind": kind, "seconds_to_first_token": {name: seconds[case] for name, case in cases.items()}, **place}
         for kind, cases in kinds.items()
     ]
-    return edit_plot.draw_cells({"cells": rows, "series": list(edit_cells.SERIES)}, title, path)
+    series = [name for name in edit_cells.SERIES if name in kinds["fold"]]
+    return edit_plot.draw_cells({"cells": rows, "series": series}, title, path)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="acmserve bench fidelity",
         description="How far answers after an edit are from exact ones: KL per token over the true continuation, "
         "top-1 agreement and where greedy answers part, for every kind of edit and every way to serve it. "
-        "Half an hour on two cores; --quick takes three minutes.",
+        "An hour and a half on two cores (Ctrl-C keeps what is whole); --quick takes three minutes.",
     )
     parser.add_argument(
         "--model",

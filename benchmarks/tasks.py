@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="acmserve bench tasks",
         description="Accuracy on five generated tasks after a fold: with the full context, exact, on moved KV, "
         "repaired, and under auto, with 95 % intervals; and how much auto may move before answers suffer. "
-        "Half an hour on two cores; --quick takes three minutes.",
+        "Forty minutes on two cores; --quick takes three minutes.",
     )
     parser.add_argument(
         "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
