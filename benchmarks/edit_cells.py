@@ -213,7 +213,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         lines += ["", f"{place}; milliseconds to the first token: median (range)"]
         lines.append(
             f"{'':<17}"
-            + "".join(f"{head:>18}" for head in heads)
+            + "".join(f"{head:>22}" for head in heads)
             + f"{'kept':>8}{'moved':>8}{'computed':>10}{'agrees':>9}"
         )
         for row in rows:
@@ -222,7 +222,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
                 f"{receipt.get(f'{name}_tokens', 0):>{width},}"
                 for name, width in (("kept", 8), ("moved", 8), ("computed", 10))
             )
-            times = "".join(f"{_times(row, head):>18}" for head in heads)
+            times = "".join(f"{_times(row, head):>22}" for head in heads)
             agrees = f"{row['first_token_agrees'][first]} of {row['num_repetitions']}"
             lines.append(f"{row['kind']:<17}{times}{counts}{agrees:>9}")
         lines += [line for row in rows for line in _llama_line(row)]
