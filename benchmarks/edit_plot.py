@@ -50,7 +50,7 @@ def _draw_panel(axis: Any, rows: list[dict[str, Any]], kinds: list[str], series:
     """Dots for medians and a line for the range; a red cell has none and says so."""
     for index, name in enumerate(series):
         color, marker, label = STYLES.get(name, (*_OTHER, name))
-        offset = 0.16 * (index - (len(series) - 1) / 2)
+        offset = 0.7 / len(series) * (index - (len(series) - 1) / 2)
         timed = [(kinds.index(row["kind"]), row["seconds_to_first_token"]) for row in rows]
         drawn = [(at + offset, seconds[name]) for at, seconds in timed if name in seconds]
         for at, seconds in drawn:
