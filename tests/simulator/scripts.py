@@ -116,7 +116,7 @@ def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
 def _with_repairs(seed: int, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     """Some requests that would reuse repair, or leave the choice to the engine; drawn apart."""
     rng = random.Random(f"repairs of {seed}")
-    share = rng.choice((0.0, 0.0, 0.4))
+    share = rng.choice((0.0, 0.3, 0.5))
     return tuple(_repaired(rng, turn) if turn.fidelity == "reuse" and rng.random() < share else turn for turn in turns)
 
 
