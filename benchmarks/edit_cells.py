@@ -14,8 +14,8 @@ prefilled once for all kinds. Fidelities that move KV are a list: another one is
 
 The gate of a cell: `exact` moved nothing and gives the stock engine's first token, receipts sum to their prompts, and
 what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts, too). A red
-cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, so its first token is told, not
-judged.
+cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, so its first token is compared with
+nobody's.
 """
 
 from __future__ import annotations

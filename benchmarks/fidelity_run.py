@@ -56,7 +56,7 @@ def run_case(
     outcome: Outcome,
     *,
     twice: bool,
-    with_answers: bool = True,
+    with_answers: bool,
 ) -> None:
     """Serve every turn of a case.
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import httpx
 
@@ -69,26 +68,13 @@ class Evaluated:
     num_computed: int
 
 
-class LlamaProcess:
-    """A server with one slot, in a process of its own; it starts at once. Leaving the `with` block stops it."""
+class LlamaProcess(HttpProcess):
+    """A server with one slot."""
 
     def __init__(self, server: Path, gguf: Path, window: int, num_threads: int) -> None:
-        def command(port: int) -> Sequence[str]:
-            return server_command(server, gguf, port, window=window, num_slots=1, num_threads=num_threads)
-
-        self._process = HttpProcess(command, {})
-        self._url = ""
-
-    def __enter__(self) -> Self:
-        self._process.__enter__()
-        return self
-
-    def __exit__(self, *told: object) -> None:
-        self._process.__exit__(None, None, None)
-
-    def wait_ready(self) -> None:
-        """Raises AcmError with the end of the server's log when it does not start."""
-        self._url = self._process.wait_ready()
+        super().__init__(
+            lambda port: server_command(server, gguf, port, window=window, num_slots=1, num_threads=num_threads), {}
+        )
 
     def ask(self, token_ids: Sequence[int]) -> Evaluated:
         """Answer a prompt by one token, on top of the KV of the prompt before. Raises AcmError where it does not."""

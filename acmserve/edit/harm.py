@@ -179,9 +179,9 @@ def _repaired(f: Features, repair: Repair, thresholds: Thresholds) -> Choice:
         is_long = f.num_moved > thresholds.wide_head_tokens
         is_small = is_long and num_changed <= thresholds.plain_ratio * f.num_moved
         narrow = replace(narrow, head_tokens=0 if is_small else thresholds.head_tokens)
-    num_rest = f.num_moved - f.num_echoed - f.num_superseded - narrow.head_tokens * f.num_segments
     if not f.num_echoed and not narrow.head_tokens:
         return Choice("reuse", sizes)
+    num_rest = f.num_moved - f.num_echoed - f.num_superseded - narrow.head_tokens * f.num_segments
     if num_rest >= max(thresholds.min_rest, thresholds.least_rest_share * f.num_moved):
         return Choice(
             "repair", f"{sizes}; {narrow.head_tokens} of a head and {f.num_echoed} echoes are computed anew", narrow
