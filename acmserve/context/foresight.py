@@ -5,14 +5,19 @@
     folds                        each fragment that is visible, folded by itself, the newest first
     the context as it is         it was served with moved KV, or edited since
 
-Prepare mark: an eviction can be computed ahead only in the pause after a turn that ends *below* the budget. Let a turn
-add g tokens on average. With the mark m below the budget, the turn that jumps over both at once finds nothing ready:
-for a spread like that of an exponential distribution exp(-m / g) of all turns, 14 % at m = 2 g, and next to none for
-turns of about one size. Where now and then a turn is much larger, m is as large as the largest of the last turns, but
-no more than what an eviction takes, and that much until enough turns were seen to know the largest. Being early costs
-little, since a kept plan stays the same: what is appended meanwhile, m at most, is computed a second time. So
+Window: an eviction whose context is computed costs no more than an append, and a turn put before it has to be computed
+twice. So one that is ready comes as soon as the next two turns of average size g may reach the budget. A large result
+that lands just below the budget then goes behind the eviction at once, where it would leave one pause to compute all of
+it again.
 
-    mark = max_tokens - reserve - m,    m = max(2 g, min(largest, max_tokens - low)).
+Prepare mark: an eviction can be computed ahead only in the pause after a turn that ends *below* the window. The turn
+that jumps over both the mark and the window finds nothing ready. With the mark m below the window, that is exp(-m / g)
+of all turns for a spread like that of an exponential distribution, and next to none for turns of about one size. Where
+now and then a turn is much larger, m is as large as the largest of the last turns, but no more than what an eviction
+takes, and that much until enough turns were seen to know the largest. Being early costs little, since a kept plan stays
+the same: what is appended meanwhile, m + 2 g at most, is computed a second time. So
+
+    mark = max_tokens - reserve - 2 g - m,    m = min(largest, max_tokens - low).
 
 What the early plan takes: by the time it is carried out the prompt has grown to `max_tokens` and half a turn more (the
 overshoot of `watermark`), and shall be at the low watermark then. So as much is taken out now as will be taken then,
@@ -132,7 +137,7 @@ def heal(state: SessionState, num_stale: int) -> tuple[Foreseen, ...]:
 def prepare_mark(account: Account, budget: Budget, measured: Measured) -> int:
     """Tokens above which the next eviction is planned, at the end of a turn."""
     growth, eviction = account.outlook.growth(measured.growth), budget.max_tokens - account.watermark(budget, measured)
-    margin = max(NUM_GROWTHS * growth, min(account.outlook.largest_growth(eviction), eviction))
+    margin = NUM_GROWTHS * growth + min(account.outlook.largest_growth(eviction), eviction)
     return math.floor(budget.max_tokens - account.reserve - margin)
 
 
@@ -150,8 +155,8 @@ def renewed_eviction(
     growth = account.outlook.growth(measured.growth)
     if account.num_tokens <= prepare_mark(account, budget, measured):
         return None
-    kept, plan = account.outlook.kept, plan_ahead(account, budget, measured, shed, num_pending)
-    if kept is not None and kept.applies(state, shed, budget):
+    plan, kept = plan_ahead(account, budget, measured, shed, num_pending), _still_kept(account, state, shed, budget)
+    if kept is not None:
         now = kept.now(account.graph, account.ledger, account.num_tokens)
         takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
         if takes_enough and now.num_after + account.reserve + growth <= budget.max_tokens:
@@ -183,14 +188,27 @@ def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed,
 
 def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
     """The kept eviction, where it still applies and brings the prompt, with what is new, under the budget. Pure."""
+    kept = _still_kept(account, state, account.shed, budget)
+    plan = None if kept is None else kept.now(account.graph, account.ledger, account.num_tokens)
+    return plan if plan is not None and plan.num_after + account.reserve <= budget.max_tokens else None
+
+
+def ready_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
+    """The kept eviction, where its context was computed and the prompt comes near the budget. Pure."""
+    near = NUM_GROWTHS * account.outlook.growth(0.0)
+    is_near = account.num_tokens + account.reserve + near > budget.max_tokens
+    return kept_plan(account, state, budget) if is_near and account.outlook.is_ready(state) else None
+
+
+def _still_kept(account: Account, state: SessionState, shed: Shed, budget: Budget) -> KeptEviction | None:
+    """The kept eviction, unless something else was edited or work began that depends on what would go."""
     kept = account.outlook.kept
-    if kept is None or not kept.applies(state, account.shed, budget):
+    if kept is None or not kept.applies(state, shed, budget):
         return None
-    knows_episodes = budget.policy in EPISODE_POLICIES
-    if knows_episodes and takes_what_is_needed(account.graph, account.ledger, kept.before, kept.plan.shed):
-        return None
-    plan = kept.now(account.graph, account.ledger, account.num_tokens)
-    return plan if plan.num_after + account.reserve <= budget.max_tokens else None
+    is_needed = budget.policy in EPISODE_POLICIES and takes_what_is_needed(
+        account.graph, account.ledger, kept.before, kept.plan.shed
+    )
+    return None if is_needed else kept
 
 
 def pending_uses(outline: Outline) -> int:

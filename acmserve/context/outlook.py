@@ -95,10 +95,14 @@ def takes_what_is_needed(graph: EpisodeGraph, ledger: TokenLedger, before: Shed,
 
 
 class Outlook:
-    """`kept` is the eviction planned for a later turn, None where there is none."""
+    """`kept` is the eviction planned for a later turn, None where there is none.
+
+    `num_ready` are the entries of the history whose context after that eviction is computed, 0 where it is not.
+    """
 
     def __init__(self) -> None:
         self.kept: KeptEviction | None = None
+        self.num_ready = 0
         self._growths: deque[int] = deque(maxlen=_NUM_TURNS)
         self._num_written: int | None = None
 
@@ -107,6 +111,12 @@ class Outlook:
         if self._num_written is not None and num_written > self._num_written:
             self._growths.append(num_written - self._num_written)
         self._num_written = num_written
+        self.num_ready = 0
+
+    def is_ready(self, state: SessionState) -> bool:
+        """Whether the context after the kept eviction is computed but for what came after the last answer."""
+        behind = state.entries[self.num_ready :]
+        return self.num_ready > 0 and not any(entry.message.get("role") == "assistant" for entry in behind)
 
     def growth(self, guess: float) -> float:
         """Tokens that a turn adds on average, of all steps of the model in it; `guess` before any was seen."""

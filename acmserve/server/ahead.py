@@ -6,6 +6,7 @@
 
 A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it.
 While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the others.
+Neither is it between two requests of sessions that leave no pause: another session has to be quiet for `QUIET_SECONDS`.
 It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
 alone. The one thing noted is that a context which was moved is exact now.
 
@@ -16,6 +17,7 @@ computed between a redaction and the next turn, which is the one that has the en
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,18 +43,24 @@ MAX_WATCHED = 1024
 PAUSE_SECONDS = 0.02
 # How often a busy engine is asked whether it still is.
 BUSY_SECONDS = 0.05
+# A client without a pause asks again in a few hundredths; the shortest tool takes longer than this.
+QUIET_SECONDS = 0.25
 
 logger = init_logger(f"vllm.{__name__}")
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of a session between two turns; `running` is the preparation that is computed now."""
+    """What is known of a session between two turns; `running` is the preparation that is computed now.
+
+    `heard` is when its last turn began or ended, in seconds of the monotonic clock.
+    """
 
     frame: Frame = field(default_factory=Frame)
     edits: Sequence[VendorEdit] = ()
     fidelity: str | None = None
     suite: str | None = None
+    heard: float = 0.0
     was_served: bool = False
     was_edited: bool = False
     wants_look: bool = False
@@ -93,11 +101,11 @@ class Ahead:
 
     def begin_turn(self, session: Session) -> None:
         """A request of the session has arrived: stop at once."""
-        watch = self._watched.get(session.key)
-        if watch is not None:
-            watch.cancel()
-            watch.wants_look = False
-            watch.preparations.drop(INTERRUPTED)
+        watch = self._watch(session)
+        watch.heard = time.monotonic()
+        watch.cancel()
+        watch.wants_look = False
+        watch.preparations.drop(INTERRUPTED)
 
     def end_turn(
         self,
@@ -109,6 +117,7 @@ class Ahead:
     ) -> None:
         """The session was answered, and the answer recorded: look what may come next. `suite` is what it folds with."""
         watch = self._watch(session)
+        watch.heard = time.monotonic()
         watch.frame, watch.fidelity, watch.edits, watch.suite = frame, fidelity, edits or (), suite
         watch.was_served, watch.was_edited, watch.wants_look = True, False, True
         self._go_on(session, watch)
@@ -177,8 +186,8 @@ class Ahead:
         contexts: list[Foreseen] = []
         room = 0
         while self._sessions.store.holds(session):
-            if background.is_busy():
-                await self._until_idle(background)
+            if self._is_busy(background, session):
+                await self._until_idle(background, session)
                 continue
             if self._sessions.must_forget(session):
                 watch.preparations.drop(FORGETS_FIRST)
@@ -203,11 +212,20 @@ class Ahead:
             if foreseen.reason is Reason.AS_IT_IS and is_whole:
                 watch.was_edited = False
                 self._sessions.served.of(*session.key).note_healed()
+            if foreseen.reason is Reason.EVICTION and is_whole:
+                outlook = self._sessions.budgets.account(session).outlook
+                outlook.num_ready = len(foreseen.state.entries)
 
-    async def _until_idle(self, background: Background) -> None:
+    def _is_busy(self, background: Background, session: Session) -> bool:
+        """Whether the engine serves anybody else, or did so a moment ago."""
+        others = (watch for key, watch in reversed(self._watched.items()) if key != session.key)
+        last = next(others, None)
+        return background.is_busy() or (last is not None and time.monotonic() - last.heard < QUIET_SECONDS)
+
+    async def _until_idle(self, background: Background, session: Session) -> None:
         """Of all sessions that wait only one asks: a thousand that did would be what the engine's clients wait for."""
         async with self._asking:
-            while background.is_busy():
+            while self._is_busy(background, session):
                 await asyncio.sleep(BUSY_SECONDS)
 
     def _look(self, session: Session, watch: _Watch) -> Sequence[Foreseen]:

@@ -24,7 +24,7 @@ from acmserve.context.account import Account
 from acmserve.context.budget import Budget
 from acmserve.context.compaction import Compaction, Summary, plan_nothing
 from acmserve.context.eviction_plan import EvictionPlan
-from acmserve.context.foresight import kept_plan
+from acmserve.context.foresight import kept_plan, ready_plan
 from acmserve.context.session import Session
 from acmserve.context.state import SessionState
 from acmserve.context.vendor_edits import COMPACT, Compact, VendorEdit
@@ -185,6 +185,9 @@ class Enforcement:
         elif account.exceeds(budget):
             plan = kept_plan(account, state, budget) if self._predicts(state) else None
             plan = plan or self._budgets.plan(account, budget, can_move=self._can_move)
+        elif self._predicts(state):
+            plan = ready_plan(account, state, budget)
+        if plan is not None and budget.policy != "compact":
             state = account.carry_out(plan, state)
         report = _report(budget, plan)
         if budget.policy == "compact":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from acmserve.context.foresight import (
     pending_uses,
     plan_ahead,
     prepare_mark,
+    ready_plan,
 )
 from acmserve.context.message import Message
 from acmserve.context.outlook import Outlook, takes_what_is_needed
@@ -140,7 +142,7 @@ def test_below_the_prepare_mark_nothing_is_foreseen() -> None:
     account.outlook = outlook_of([20] * 40)
     for max_tokens, is_near in ((account.num_tokens + 200, False), (account.num_tokens + 30, True)):
         wanted = budget(max_tokens, 100, "recency")
-        assert prepare_mark(account, wanted, MEASURED) == max_tokens - account.reserve - 2 * MEASURED.growth
+        assert prepare_mark(account, wanted, MEASURED) == max_tokens - account.reserve - 3 * MEASURED.growth
         assert (account.num_tokens > prepare_mark(account, wanted, MEASURED)) is is_near
         assert (Reason.EVICTION in look(account, state, view(wanted))) is is_near
 
@@ -159,10 +161,12 @@ def test_a_turn_that_was_large_moves_the_prepare_mark_by_an_eviction_at_most() -
     serve(account)
     wanted = budget(2000, 1000, "recency")
     account.outlook = outlook_of([*[10] * 40, 300])
-    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 300
+    window = math.ceil(2 * account.outlook.growth(0))
+    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 300 - window
     account.outlook = outlook_of([*[10] * 40, 1100, -1100])
     assert account.outlook.largest_growth(0) == 1100, "a rewind is no growth"
-    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 1000
+    window = math.ceil(2 * account.outlook.growth(0))
+    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 1000 - window
 
 
 def test_before_enough_turns_were_seen_a_large_one_may_come() -> None:
@@ -170,7 +174,7 @@ def test_before_enough_turns_were_seen_a_large_one_may_come() -> None:
     account.follow(state_of(worked(6)))
     serve(account)
     account.outlook = outlook_of([10] * 5)
-    assert prepare_mark(account, budget(2000, 1500, "recency"), MEASURED) == 2000 - account.reserve - 500
+    assert prepare_mark(account, budget(2000, 1500, "recency"), MEASURED) == 2000 - account.reserve - 500 - 20
     assert account.outlook.largest_growth(8) == 10
 
 
@@ -205,6 +209,30 @@ def prepared(wanted: Any, messages: list[Message]) -> tuple[Account, SessionStat
     return account, state
 
 
+def test_an_eviction_that_is_ready_comes_up_to_two_turns_early() -> None:
+    messages = worked(6)
+    account, state = prepared(budget(1080, 700, "recency"), messages)
+    kept = account.outlook.kept
+    assert kept is not None
+
+    def early(num_left: float, num_ready: int, new: list[Message]) -> Any:
+        """The plan of a turn that leaves so many tokens of the budget, for a context of so many entries computed."""
+        grown = account.follow(adopt(state, new).state)
+        wanted = budget(math.floor(account.num_tokens + account.reserve + num_left), 700, "recency")
+        account.outlook.kept, account.outlook.num_ready = replace(kept, budget=wanted), num_ready
+        assert kept_plan(account, grown, wanted) is not None
+        return ready_plan(account, grown, wanted)
+
+    asked = [*messages, {"role": "user", "content": "Go on ."}]
+    account.outlook.end_turn(account.ledger.num_tokens + 40)
+    growth = account.outlook.growth(0.0)
+    assert growth > 0
+    assert early(2 * growth - 2, len(messages), asked) is not None
+    assert early(2 * growth + 2, len(messages), asked) is None, "further from the budget"
+    assert early(0, 0, asked) is None, "not computed"
+    assert early(0, len(messages), more(messages)) is None, "an answer came since"
+
+
 def test_what_makes_a_kept_plan_void() -> None:
     messages, wanted = worked(6), budget(1080, 700, "recency")
     account, state = prepared(wanted, messages)
@@ -237,6 +265,8 @@ def test_a_kept_plan_leaves_what_new_work_depends_on() -> None:
     assert kept is not None
     assert takes_what_is_needed(account.graph, account.ledger, kept.before, kept.plan.shed)
     assert kept_plan(account, adopt(state, story.messages).state, budget(420, 250)) is None
+    look_ahead(account, adopt(state, story.messages).state, view(budget(420, 250)), WORDS)
+    assert account.outlook.kept is not kept, "nobody computes on what will not come"
 
 
 def test_an_act_that_starts_after_the_plan_does_not_void_it() -> None:

@@ -20,7 +20,7 @@ from acmserve.context.store import SessionStore
 from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import InvalidRequest, Unavailable
-from acmserve.server.ahead import BUSY_SECONDS, PAUSE_SECONDS, Ahead
+from acmserve.server.ahead import BUSY_SECONDS, PAUSE_SECONDS, QUIET_SECONDS, Ahead
 from acmserve.server.background import frame_of
 from acmserve.server.chat import ChatRequest, answer_chat
 from acmserve.server.config import ContextConfig
@@ -166,6 +166,47 @@ def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -
             foreseen = engine.bodies[-1]["messages"]
             await client.ask("Go on")
         assert render(session.state)[: len(foreseen)] == foreseen
+
+    play(scene())
+
+
+def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_must() -> None:
+    def num_turns(*, is_computed: bool) -> int:
+        engine = Engine()
+        sessions = make_sessions(engine)
+
+        async def scene() -> int:
+            engine.gate = asyncio.Event()
+            if is_computed:
+                engine.gate.set()
+            client = Client(sessions)
+            for number in range(20):
+                await client.ask("Go on", budget=BUDGET)
+                if sessions.store.get("", "s").state.shed:
+                    return number
+            raise AssertionError("nothing was evicted")
+
+        return asyncio.run(scene())
+
+    early, due = num_turns(is_computed=True), num_turns(is_computed=False)
+    assert 1 <= due - early <= 2
+
+
+def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent() -> None:
+    engine = Engine()
+    sessions = make_sessions(engine)
+
+    async def scene() -> None:
+        client, other = Client(sessions), sessions.store.open("", "other")
+        for _ in range(8):
+            await client.ask("Go on", budget=BUDGET, wait=False)
+        for _ in range(10):
+            sessions.ahead.begin_turn(other)
+            await asyncio.sleep(QUIET_SECONDS / 4)
+            sessions.ahead.end_turn(other, frame_of({}), None, None)
+        assert engine.bodies == []
+        await asyncio.sleep(QUIET_SECONDS + 3 * BUSY_SECONDS)
+        assert len(engine.bodies) == 1
 
     play(scene())
 
