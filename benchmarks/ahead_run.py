@@ -29,11 +29,14 @@ from acmserve.errors import AcmError
 
 CWL, CLEARING = "cwl", "clear_tool_uses"
 BUDGET = {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK, "policy": CWL}
+# Without it half of all turns clear a little, once what may not be cleared is over the trigger.
+CLEAR_AT_LEAST = 1500
 EDITS = [
     {
         "type": "clear_tool_uses_20250919",
         "trigger": {"type": "input_tokens", "value": MAX_TOKENS},
         "keep": {"type": "tool_uses", "value": 3},
+        "clear_at_least": {"type": "input_tokens", "value": CLEAR_AT_LEAST},
         "clear_tool_inputs": True,
     }
 ]

@@ -1,7 +1,8 @@
 """Foresight: the contexts that a session may be asked for next, so that an idle engine can compute them now.
 
     the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out (`outlook`)
-    clearing edits of a request  what `context_management` of the last request takes out at its next one
+    clearing edits of a request  what `context_management` of the last request takes out at its next one, and as far as
+                                 that is sure, at the one that reaches its trigger
     folds                        each fragment that is visible, folded by itself, the newest first
     the context as it is         it was served with moved KV, or edited since
 
@@ -73,7 +74,8 @@ class Reason(Enum):
 class Foreseen:
     """A state that may be rendered at the next turn, with this probability, at the latest in about `num_turns` turns.
 
-    `num_new` counts the tokens behind its first difference from what was served: what an exact prefill computes.
+    `num_new` counts the tokens behind its first difference from what was served: what an exact prefill computes. The
+    last `num_open` of them will be others if it comes a turn later, and are not worth computing yet.
     """
 
     state: SessionState
@@ -81,6 +83,7 @@ class Foreseen:
     probability: float
     num_turns: int
     num_new: int
+    num_open: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +110,9 @@ def look_ahead(account: Account, state: SessionState, view: View, tokenizer: Tok
         account.outlook.kept = None
         return ()
     num_pending = pending_uses(account.graph.outline)
-    shed = _cleared(account, account.shed, view.edits, num_pending)
-    found = []
-    if shed != account.shed:
-        found.append(_foreseen(account, state, shed, Reason.CLEARING, 1.0, 1))
     growth = account.outlook.growth(_growth(view.measured))
-    near = _cleared(account, shed, [_nearer(e, NUM_GROWTHS * growth) for e in view.edits], num_pending)
-    if near != shed:
-        found.append(_foreseen(account, state, near, Reason.CLEARING, math.exp(-1.0), NUM_GROWTHS))
+    shed = _cleared(account, account.shed, view.edits, num_pending)
+    found = _clearings(account, state, shed, view.edits, growth, num_pending)
     account.outlook.kept = renewed_eviction(account, state, view, shed, num_pending)
     if account.outlook.kept is not None:
         assert view.budget is not None
@@ -223,6 +221,32 @@ def _growth(measured: Measured | None) -> float:
     return 0.0 if measured is None else measured.growth
 
 
+def _clearings(
+    account: Account, state: SessionState, shed: Shed, edits: Sequence[VendorEdit], growth: float, num_pending: int
+) -> list[Foreseen]:
+    """What clearing edits take out at the next turn (`shed`), and what they will once their trigger is reached.
+
+    now              c . c . c r c r [c r c r c r]
+    a turn later     c . c . c . c r  c r[c r c r c r]      the last `keep` results slide; what is in front is sure
+    """
+    found = []
+    if shed != account.shed:
+        found.append(_foreseen(account, state, shed, Reason.CLEARING, 1.0, 1))
+    window = NUM_GROWTHS * growth
+    near = _cleared(account, shed, [_nearer(e, window) for e in edits], num_pending)
+    if near != shed:
+        return [*found, _foreseen(account, state, near, Reason.CLEARING, math.exp(-1.0), NUM_GROWTHS)]
+    margin = window + account.outlook.largest_growth(0.0)
+    early = [_freeing_less(_nearer(e, margin), margin) for e in edits]
+    far, later = (_cleared(account, shed, early, num) for num in (num_pending, num_pending + 1))
+    if far != shed:
+        sure = _foreseen(account, state, far, Reason.CLEARING, math.exp(-NUM_GROWTHS), NUM_GROWTHS + 1)
+        first = _first_difference(far, later) if far != later else len(state.entries)
+        num_open = shown_tokens(account.graph.outline, account.ledger, far, first)
+        found.append(replace(sure, num_open=min(num_open, sure.num_new)))
+    return found
+
+
 def _cleared(account: Account, shed: Shed, edits: Iterable[VendorEdit], num_pending: int) -> Shed:
     """What clearing edits will have taken out once the pending results are there: `keep` counts these, too."""
     coming = [
@@ -239,6 +263,13 @@ def _nearer(wanted: VendorEdit, num_tokens: float) -> VendorEdit:
     if not isinstance(wanted, ClearToolUses):
         return wanted
     return replace(wanted, trigger_tokens=_less(wanted.trigger_tokens, math.ceil(num_tokens)))
+
+
+def _freeing_less(wanted: VendorEdit, num_tokens: float) -> VendorEdit:
+    """The edit that is worth its while with so many tokens fewer."""
+    if not isinstance(wanted, ClearToolUses):
+        return wanted
+    return replace(wanted, clear_at_least=max(0, wanted.clear_at_least - math.ceil(num_tokens)))
 
 
 def _less(trigger: int | None, num: int) -> int | None:

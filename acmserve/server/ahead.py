@@ -205,7 +205,7 @@ class Ahead:
             if not contexts or room <= 0:
                 return
             foreseen = contexts.pop(0)
-            num_cut = self._num_cut(foreseen.num_new, room)
+            num_cut = max(foreseen.num_open, self._num_cut(foreseen.num_new, room))
             room -= foreseen.num_new - num_cut
             receipt = await self._compute(background, session, watch, foreseen.state, num_cut)
             is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None

@@ -360,6 +360,36 @@ def test_a_trigger_that_is_near_is_foreseen_before_it_is_reached() -> None:
     assert look_ahead(account, state, replace(seen, edits=[ClearToolUses(account.num_tokens + 50)]), WORDS) == ()
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["an answer ends the turn", "calls end the turn"])
+def test_of_a_clearing_that_is_further_off_what_is_sure_is_foreseen(is_open: bool) -> None:
+    """What the last results in `keep` are when the trigger is reached nobody knows; all in front of them stays."""
+    story = tool_story(8, is_open=is_open)
+    account = new_account()
+    state = account.follow(state_of(story.messages))
+    account.outlook = outlook_of([*[10] * 40, 200])
+    account.outlook.end_turn(account.ledger.num_tokens)
+    growth = account.outlook.growth(0.0)
+    wanted = [ClearToolUses(account.num_tokens + math.floor(2 * growth) + 100, None, keep=4, clear_at_least=150)]
+    [foreseen] = look_ahead(account, state, view(edits=wanted), WORDS)
+    assert (foreseen.reason, foreseen.num_open > 0) == (Reason.CLEARING, True)
+    assert 0 < foreseen.num_open < foreseen.num_new
+    come = list(story.messages)
+    if is_open:
+        come += [{"role": "tool", "tool_call_id": call["id"], "content": "r"} for call in come[-1]["tool_calls"]]
+    later = Story(prologue=False)
+    later.num_calls = 100
+    for _ in range(3):
+        later.step(("read", "r " * 100))
+    come += later.messages
+    state = account.follow(adopt(state, come).state)
+    cleared = account.edit(wanted, state)
+    assert cleared.shed != state.shed
+    known, came = render(foreseen.state), render(cleared)
+    num_same = next(n for n, (mine, its) in enumerate(zip(known, came, strict=False)) if mine != its)
+    num_behind = sum(account.ledger.size(n).total for n in range(num_same, len(known)))
+    assert abs(num_behind - foreseen.num_open) <= 10, (num_same, len(known), num_behind)
+
+
 def test_fragments_are_foreseen_folded_the_newest_first() -> None:
     messages = [{"role": "user", "content": f"part {n} . " * 30} for n in range(6)]
     account, state = new_account(), state_of(messages)
