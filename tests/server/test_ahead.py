@@ -15,7 +15,9 @@ from starlette.testclient import TestClient
 from acmserve.context import edits
 from acmserve.context.ahead_options import AheadOptions
 from acmserve.context.batch import Edit, EditKind
+from acmserve.context.policies import ClearToolUses
 from acmserve.context.render import render
+from acmserve.context.state import adopt
 from acmserve.context.store import SessionStore
 from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import EngineConfig
@@ -207,6 +209,28 @@ def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent() -> No
         assert engine.bodies == []
         await asyncio.sleep(QUIET_SECONDS + 3 * BUSY_SECONDS)
         assert len(engine.bodies) == 1
+
+    play(scene())
+
+
+def test_of_a_clearing_that_is_far_off_its_last_results_are_not_computed() -> None:
+    engine = Engine()
+    sessions = make_sessions(engine)
+
+    async def scene() -> None:
+        session = sessions.store.open("", "s")
+        messages: list[Any] = [{"role": "user", "content": "Begin"}]
+        for number in range(8):
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "r " * 50})
+            session.state = adopt(session.state, messages).state
+            account = sessions.budgets.account(session)
+            trigger = account.num_tokens + 60 * 3
+            sessions.ahead.end_turn(session, frame_of({}), None, [ClearToolUses(trigger, keep=3)])
+            await asyncio.sleep(3 * PAUSE_SECONDS)
+        assert engine.num_cut
+        assert engine.num_cut[-1] > 150, "the last three results"
 
     play(scene())
 
