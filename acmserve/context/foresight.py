@@ -233,12 +233,14 @@ def _clearings(
     if shed != account.shed:
         found.append(_foreseen(account, state, shed, Reason.CLEARING, 1.0, 1))
     window = NUM_GROWTHS * growth
-    near = _cleared(account, shed, [_nearer(e, window) for e in edits], num_pending)
+    near = _cleared(account, shed, edits, num_pending, num_nearer=window)
     if near != shed:
         return [*found, _foreseen(account, state, near, Reason.CLEARING, math.exp(-1.0), NUM_GROWTHS)]
     margin = window + account.outlook.largest_growth(0.0)
-    early = [_freeing_less(_nearer(e, margin), margin) for e in edits]
-    far, later = (_cleared(account, shed, early, num) for num in (num_pending, num_pending + 1))
+    far, later = (
+        _cleared(account, shed, edits, num, num_nearer=margin, num_fewer=margin)
+        for num in (num_pending, num_pending + 1)
+    )
     if far != shed:
         sure = _foreseen(account, state, far, Reason.CLEARING, math.exp(-NUM_GROWTHS), NUM_GROWTHS + 1)
         first = _first_difference(far, later) if far != later else len(state.entries)
@@ -247,29 +249,31 @@ def _clearings(
     return found
 
 
-def _cleared(account: Account, shed: Shed, edits: Iterable[VendorEdit], num_pending: int) -> Shed:
-    """What clearing edits will have taken out once the pending results are there: `keep` counts these, too."""
+def _cleared(
+    account: Account,
+    shed: Shed,
+    edits: Iterable[VendorEdit],
+    num_pending: int,
+    num_nearer: float = 0.0,
+    num_fewer: float = 0.0,
+) -> Shed:
+    """What clearing edits will have taken out once the pending results are there: `keep` counts these, too.
+
+    Of results whose trigger is `num_nearer` tokens nearer, and that are worth clearing for `num_fewer` tokens fewer.
+    """
     coming = [
-        replace(e, keep=max(0, e.keep - num_pending), trigger_uses=_less(e.trigger_uses, num_pending))
+        replace(
+            e,
+            keep=max(0, e.keep - num_pending),
+            trigger_uses=_less(e.trigger_uses, num_pending),
+            trigger_tokens=_less(e.trigger_tokens, math.ceil(num_nearer)),
+            clear_at_least=max(0, e.clear_at_least - math.ceil(num_fewer)),
+        )
         if isinstance(e, ClearToolUses)
         else e
         for e in edits
     ]
     return plan_edits(account.graph.outline, account.ledger, shed, coming)
-
-
-def _nearer(wanted: VendorEdit, num_tokens: float) -> VendorEdit:
-    """The edit with a trigger that is reached so many tokens earlier."""
-    if not isinstance(wanted, ClearToolUses):
-        return wanted
-    return replace(wanted, trigger_tokens=_less(wanted.trigger_tokens, math.ceil(num_tokens)))
-
-
-def _freeing_less(wanted: VendorEdit, num_tokens: float) -> VendorEdit:
-    """The edit that is worth its while with so many tokens fewer."""
-    if not isinstance(wanted, ClearToolUses):
-        return wanted
-    return replace(wanted, clear_at_least=max(0, wanted.clear_at_least - math.ceil(num_tokens)))
 
 
 def _less(trigger: int | None, num: int) -> int | None:

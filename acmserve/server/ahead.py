@@ -53,7 +53,7 @@ logger = init_logger(f"vllm.{__name__}")
 class _Watch:
     """What is known of a session between two turns; `running` is the preparation that is computed now.
 
-    `heard` is when its last turn began or ended, in seconds of the monotonic clock.
+    `heard` is when its client was last heard of, in seconds of the monotonic clock.
     """
 
     frame: Frame = field(default_factory=Frame)
@@ -102,7 +102,6 @@ class Ahead:
     def begin_turn(self, session: Session) -> None:
         """A request of the session has arrived: stop at once."""
         watch = self._watch(session)
-        watch.heard = time.monotonic()
         watch.cancel()
         watch.wants_look = False
         watch.preparations.drop(INTERRUPTED)
@@ -117,7 +116,6 @@ class Ahead:
     ) -> None:
         """The session was answered, and the answer recorded: look what may come next. `suite` is what it folds with."""
         watch = self._watch(session)
-        watch.heard = time.monotonic()
         watch.frame, watch.fidelity, watch.edits, watch.suite = frame, fidelity, edits or (), suite
         watch.was_served, watch.was_edited, watch.wants_look = True, False, True
         self._go_on(session, watch)
@@ -156,7 +154,9 @@ class Ahead:
         return Preparations() if watch is None else watch.preparations
 
     def _watch(self, session: Session) -> _Watch:
+        """That of a session whose client is heard now; the watches are in that order."""
         watch = self._watched.setdefault(session.key, _Watch())
+        watch.heard = time.monotonic()
         self._watched.move_to_end(session.key)
         while len(self._watched) > MAX_WATCHED:
             self._watched.popitem(last=False)[1].cancel()

@@ -176,23 +176,32 @@ class Enforcement:
         self, budget: Budget, account: Account, state: SessionState
     ) -> tuple[Account, SessionState, dict[str, Any]]:
         """The state under a budget, and the report."""
+        if budget.policy == "compact":
+            return await self._compact(budget, account, state)
+        plan = self._due_eviction(budget, account, state)
+        if plan is not None:
+            state = account.carry_out(plan, state)
+        return account, state, _report(budget, plan)
+
+    def _due_eviction(self, budget: Budget, account: Account, state: SessionState) -> EvictionPlan | None:
+        """What goes in front of this step: what the budget demands, or what is ready and soon would have to."""
+        predicts = self._predicts(state)
+        if not account.exceeds(budget):
+            return ready_plan(account, state, budget) if predicts else None
+        kept = kept_plan(account, state, budget) if predicts else None
+        return kept or self._budgets.plan(account, budget, can_move=self._can_move)
+
+    async def _compact(
+        self, budget: Budget, account: Account, state: SessionState
+    ) -> tuple[Account, SessionState, dict[str, Any]]:
+        """The state under a budget whose policy is a summary, and the report."""
         plan, summary = None, None
-        if account.exceeds(budget) and budget.policy == "compact":
+        if account.exceeds(budget):
             target = self._budgets.watermark(account, budget, can_move=False)
             done = await self._summarize(account, state, target, budget.instructions)
             account, state, summary = done.account, done.state, done.summary
             plan = account.judge(done.plan or _nothing(account, target), budget, done.reason)
-        elif account.exceeds(budget):
-            plan = kept_plan(account, state, budget) if self._predicts(state) else None
-            plan = plan or self._budgets.plan(account, budget, can_move=self._can_move)
-        elif self._predicts(state):
-            plan = ready_plan(account, state, budget)
-        if plan is not None and budget.policy != "compact":
-            state = account.carry_out(plan, state)
-        report = _report(budget, plan)
-        if budget.policy == "compact":
-            report["summary"] = told_summary(summary)
-        return account, state, report
+        return account, state, _report(budget, plan) | {"summary": told_summary(summary)}
 
     async def _summarize(self, account: Account, state: SessionState, target: int, instructions: str) -> _Summarized:
         """Have the oldest steps summarized; the account, which another request may have moved on, is at the state."""
