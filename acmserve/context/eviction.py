@@ -39,12 +39,14 @@ class EvictionOptions:
     """`by_position` takes the oldest candidate of either type (`pi-cwl`). Tools of neither set go with the rest.
 
     `expects_act`: another act will have started when the plan is carried out, and may depend on unannotated work.
+    `expects_end`: the act that is active will have ended, and goes like those before it.
     """
 
     by_position: bool = False
     bulk_tools: frozenset[str] = BULK_TOOLS
     intermediate_tools: frozenset[str] = INTERMEDIATE_TOOLS
     expects_act: bool = False
+    expects_end: bool = False
 
 
 DEFAULT_OPTIONS = EvictionOptions()
@@ -127,11 +129,12 @@ class Candidates:
 
     def __init__(self, graph: EpisodeGraph, shed: Shed, options: EvictionOptions) -> None:
         self._by_position = options.by_position
-        self._live = graph.live
+        self._live, active = graph.live, graph.active
+        if options.expects_end and active is not None and active.kind is Kind.ACT:
+            self._live, active = {**graph.live, active.number: active}, None
         if shed:
-            self._live = {n: e for n, e in graph.live.items() if not is_evicted(e, graph.outline, shed)}
+            self._live = {n: e for n, e in self._live.items() if not is_evicted(e, graph.outline, shed)}
         acts, explorations, self._waiting = _by_kind(self._live)
-        active = graph.active
         self._dependents: dict[int, int] = {}
         for act in (*acts, *([active] if active is not None else ())):
             for number in act.depends_on:

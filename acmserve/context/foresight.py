@@ -1,8 +1,8 @@
 """Foresight: the contexts that a session may be asked for next, so that an idle engine can compute them now.
 
     the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out (`outlook`)
-    clearing edits of a request  what `context_management` of the last request takes out at its next one, and as far as
-                                 that is sure, at the one that reaches its trigger
+    the one after an act's end   none is kept, since an act needs what would go, and the next turn may need the room
+    clearing edits of a request  what `context_management` of the last request takes out next (`clearing_ahead`)
     folds                        each fragment that is visible, folded by itself, the newest first
     the context as it is         it was served with moved KV, or edited since
 
@@ -33,57 +33,34 @@ Pure, but for `look_ahead`, which renews the kept plan. Same history, same answe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from acmserve.context import edits as edit
 from acmserve.context.account import Account
 from acmserve.context.budget import Budget
+from acmserve.context.clearing_ahead import cleared, clearings, pending_uses
+from acmserve.context.episode import Kind
 from acmserve.context.eviction_plan import EvictionPlan
+from acmserve.context.foreseen import Foreseen, Reason, foresee
 from acmserve.context.fragment import Visibility
-from acmserve.context.outline import Outline, Role
-from acmserve.context.outlook import KeptEviction, keep_eviction, takes_what_is_needed
-from acmserve.context.policies import ClearToolUses
+from acmserve.context.outline import Role
+from acmserve.context.outlook import NUM_GROWTHS, KeptEviction, keep_eviction, takes_what_is_needed
 from acmserve.context.policy_plan import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
 from acmserve.context.shed import Shed
 from acmserve.context.shed_tokens import lasting_tokens, shown_tokens
 from acmserve.context.state import SessionState
 from acmserve.context.tokens import Tokenizer
-from acmserve.context.vendor_edits import VendorEdit, plan_edits
+from acmserve.context.vendor_edits import VendorEdit
 from acmserve.context.watermark import Measured
 from acmserve.errors import Conflict
 
-NUM_GROWTHS = 2
 LEAST_SHARE = 0.75
 MAX_FOLDS = 3
 # Of the last fragment cut, every second one is folded next; of those before it, half as many each.
 _PRIOR_FOLD = 0.5
-
-
-class Reason(Enum):
-    """Why a context may come."""
-
-    EVICTION = "eviction"
-    CLEARING = "clearing"
-    FOLD = "fold"
-    AS_IT_IS = "as it is"
-
-
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """A state that may be rendered at the next turn, with this probability, at the latest in about `num_turns` turns.
-
-    `num_new` counts the tokens behind its first difference from what was served: what an exact prefill computes. The
-    last `num_open` of them will be others if it comes a turn later, and are not worth computing yet.
-    """
-
-    state: SessionState
-    reason: Reason
-    probability: float
-    num_turns: int
-    num_new: int
-    num_open: int = 0
+# The acts of the bundled trace have four steps.
+_PRIOR_END = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +88,17 @@ def look_ahead(account: Account, state: SessionState, view: View, tokenizer: Tok
         return ()
     num_pending = pending_uses(account.graph.outline)
     growth = account.outlook.growth(_growth(view.measured))
-    shed = _cleared(account, account.shed, view.edits, num_pending)
-    found = _clearings(account, state, shed, view.edits, growth, num_pending)
+    shed = cleared(account, account.shed, view.edits, num_pending)
+    found = clearings(account, state, shed, view.edits, growth, num_pending)
     account.outlook.kept = renewed_eviction(account, state, view, shed, num_pending)
     if account.outlook.kept is not None:
         assert view.budget is not None
         left = max(0, view.budget.max_tokens - account.reserve - account.num_tokens)
         num_turns = max(1, math.ceil(left / growth))
         after = account.outlook.kept.plan.shed
-        found.append(_foreseen(account, state, after, Reason.EVICTION, math.exp(-left / growth), num_turns))
+        found.append(foresee(account, state, after, Reason.EVICTION, math.exp(-left / growth), num_turns))
+    elif (ended := _act_ended(account, state, view, shed, num_pending)) is not None:
+        found.append(ended)
     found += _folds(account, state, view.suite, tokenizer)
     likely_edit = max((item.probability for item in found if item.reason is not Reason.FOLD), default=0.0)
     if view.num_stale and likely_edit < 1:
@@ -184,6 +163,28 @@ def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed,
     return plan
 
 
+def _act_ended(account: Account, state: SessionState, view: View, shed: Shed, num_pending: int) -> Foreseen | None:
+    """What is evicted where the next turn goes over the budget and ends the act that runs, in the loop of one request.
+
+    No pause comes between the end and the eviction, and with the act goes what it depended on, most of the context. Its
+    last step, whose results are pending, will be gone, too. The plan is not kept: the one that comes is made then.
+    """
+    budget, measured, active = view.budget, view.measured, account.graph.active
+    if budget is None or measured is None or budget.policy not in EPISODE_POLICIES:
+        return None
+    left = budget.max_tokens - account.reserve - account.num_tokens
+    if active is None or active.kind is not Kind.ACT or left >= account.outlook.growth(measured.growth):
+        return None
+    outline, target = account.graph.outline, account.watermark(budget, measured)
+    plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_end=True)
+    if not plan.changes or plan.num_before - plan.num_after < LEAST_SHARE * (plan.num_before - target):
+        return None
+    backwards = range(len(outline) - 1, -1, -1)
+    last = next((entry for entry in backwards if outline.lines[entry].role is Role.ASSISTANT), 0)
+    ended = foresee(account, state, plan.shed, Reason.ACT_END, _PRIOR_END, 1)
+    return replace(ended, num_open=shown_tokens(outline, account.ledger, plan.shed, last))
+
+
 def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
     """The kept eviction, where it still applies and brings the prompt, with what is new, under the budget. Pure."""
     kept = _still_kept(account, state, account.shed, budget)
@@ -209,90 +210,8 @@ def _still_kept(account: Account, state: SessionState, shed: Shed, budget: Budge
     return None if is_needed else kept
 
 
-def pending_uses(outline: Outline) -> int:
-    """Tool calls of the step that runs whose results come with the next turn."""
-    for line in reversed(outline.lines):
-        if line.role is not Role.RESULT:
-            return sum(result is None for result in line.results) if line.role is Role.ASSISTANT else 0
-    return 0
-
-
 def _growth(measured: Measured | None) -> float:
     return 0.0 if measured is None else measured.growth
-
-
-def _clearings(
-    account: Account, state: SessionState, shed: Shed, edits: Sequence[VendorEdit], growth: float, num_pending: int
-) -> list[Foreseen]:
-    """What clearing edits take out at the next turn (`shed`), and what they will once their trigger is reached.
-
-    now              c . c . c r c r [c r c r c r]
-    a turn later     c . c . c . c r  c r[c r c r c r]      the last `keep` results slide; what is in front is sure
-    """
-    found = []
-    if shed != account.shed:
-        found.append(_foreseen(account, state, shed, Reason.CLEARING, 1.0, 1))
-    window = NUM_GROWTHS * growth
-    near = _cleared(account, shed, edits, num_pending, num_nearer=window)
-    if near != shed:
-        return [*found, _foreseen(account, state, near, Reason.CLEARING, math.exp(-1.0), NUM_GROWTHS)]
-    margin = window + account.outlook.largest_growth(0.0)
-    far, later = (
-        _cleared(account, shed, edits, num, num_nearer=margin, num_fewer=margin)
-        for num in (num_pending, num_pending + 1)
-    )
-    if far != shed:
-        sure = _foreseen(account, state, far, Reason.CLEARING, math.exp(-NUM_GROWTHS), NUM_GROWTHS + 1)
-        first = _first_difference(far, later) if far != later else len(state.entries)
-        num_open = shown_tokens(account.graph.outline, account.ledger, far, first)
-        found.append(replace(sure, num_open=min(num_open, sure.num_new)))
-    return found
-
-
-def _cleared(
-    account: Account,
-    shed: Shed,
-    edits: Iterable[VendorEdit],
-    num_pending: int,
-    num_nearer: float = 0.0,
-    num_fewer: float = 0.0,
-) -> Shed:
-    """What clearing edits will have taken out once the pending results are there: `keep` counts these, too.
-
-    Of results whose trigger is `num_nearer` tokens nearer, and that are worth clearing for `num_fewer` tokens fewer.
-    """
-    coming = [
-        replace(
-            e,
-            keep=max(0, e.keep - num_pending),
-            trigger_uses=_less(e.trigger_uses, num_pending),
-            trigger_tokens=_less(e.trigger_tokens, math.ceil(num_nearer)),
-            clear_at_least=max(0, e.clear_at_least - math.ceil(num_fewer)),
-        )
-        if isinstance(e, ClearToolUses)
-        else e
-        for e in edits
-    ]
-    return plan_edits(account.graph.outline, account.ledger, shed, coming)
-
-
-def _less(trigger: int | None, num: int) -> int | None:
-    return None if trigger is None else max(0, trigger - num)
-
-
-def _foreseen(
-    account: Account, state: SessionState, shed: Shed, reason: Reason, probability: float, num_turns: int
-) -> Foreseen:
-    first = _first_difference(account.shed, shed)
-    num_new = shown_tokens(account.graph.outline, account.ledger, shed, first)
-    return Foreseen(replace(state, shed=shed), reason, probability, num_turns, num_new)
-
-
-def _first_difference(before: Shed, after: Shed) -> int:
-    """The first entry that is shown otherwise; what is cleared of a call shows in its result, behind it."""
-    entries = [e for e in {*before.entries, *after.entries} if before.entries.get(e) != after.entries.get(e)]
-    spans = {*before.gone} ^ {*after.gone}
-    return min([*entries, *(start for start, _ in spans)], default=0)
 
 
 def _folds(account: Account, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[Foreseen]:

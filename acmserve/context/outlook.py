@@ -29,6 +29,9 @@ from acmserve.context.shed import Shed
 from acmserve.context.shed_tokens import shown_tokens
 from acmserve.context.state import SessionState
 
+NUM_GROWTHS = 2
+"""Turns of average size within which something counts as near."""
+
 _NUM_TURNS = 64
 # A large turn is about one in twenty: fewer turns than this may well have shown none.
 _NUM_KNOWN = 32

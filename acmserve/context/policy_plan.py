@@ -25,17 +25,20 @@ def plan_policy(
     target: int,
     num_pending: int = 0,
     expects_act: bool = False,
+    expects_end: bool = False,
     end: int | None = None,
 ) -> EvictionPlan:
     """Take out what the budget's policy takes until `target` tokens are shown, on top of `shed`.
 
     For a plan that is carried out later: `num_pending` tool uses have no result yet and will have one then, so `keep`
-    counts them; with `expects_act` another act may have started then (`eviction`).
+    counts them; with `expects_act` another act may have started then, with `expects_end` the active one has ended
+    (`eviction`).
     Policies that know no episodes take nothing from entry `end` on: an open branch, which is an active episode to the
     others. Raises `InvalidRequest` for a policy that calls a model.
     """
     if budget.policy in EPISODE_POLICIES:
-        options = EvictionOptions(budget.policy == "pi-cwl", budget.bulk_tools, budget.intermediate_tools, expects_act)
+        by_position = budget.policy == "pi-cwl"
+        options = EvictionOptions(by_position, budget.bulk_tools, budget.intermediate_tools, expects_act, expects_end)
         return plan_eviction(graph, ledger, shed, target, options)
     if budget.policy == "recency":
         return plan_recency(graph.outline, ledger, shed, target, end)

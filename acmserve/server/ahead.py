@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 
 from acmserve.context.ahead_options import AheadOptions
-from acmserve.context.foresight import Foreseen, Reason, View, heal, look_ahead
+from acmserve.context.foreseen import Foreseen, Reason
+from acmserve.context.foresight import View, heal, look_ahead
 from acmserve.context.render import render
 from acmserve.context.session import Key, Session
 from acmserve.context.state import SessionState

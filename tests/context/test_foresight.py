@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from acmserve.context import edits
 from acmserve.context.account import Account
+from acmserve.context.clearing_ahead import pending_uses
+from acmserve.context.foreseen import Reason
 from acmserve.context.foresight import (
     MAX_FOLDS,
-    Reason,
     View,
     heal,
     kept_plan,
     look_ahead,
-    pending_uses,
     plan_ahead,
     prepare_mark,
     ready_plan,
@@ -96,7 +96,10 @@ def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: 
         foreseen = look_ahead(account, state, view(wanted), WORDS)
         account.check_integrity()
         assert (account.num_tokens, account.plan(wanted, MEASURED)) == (num_tokens, fresh), "looking changes nothing"
-        assert [item.reason for item in foreseen] == [Reason.EVICTION] * (account.outlook.kept is not None)
+        reasons = [item.reason for item in foreseen]
+        assert (
+            reasons in ([Reason.EVICTION],) if account.outlook.kept is not None else reasons in ([], [Reason.ACT_END])
+        )
         if account.outlook.kept is not None:
             planned = (part, state.shed)
             check_valid(render(state), render(foreseen[0].state))
@@ -318,6 +321,52 @@ def test_a_plan_that_took_too_little_is_exchanged_when_there_is_more() -> None:
     assert second.plan.num_after < first.plan.num_after - 20
     look_ahead(account, state, view(wanted), WORDS)
     assert account.outlook.kept is second
+
+
+def test_where_the_next_turn_may_end_its_act_and_need_the_room_that_eviction_is_foreseen() -> None:
+    """An act and what it uses fill the context: nothing can be taken before it ends, and then all of it is."""
+    story = Story().expl("find", ("read", "found " * 200))
+    story.start("do", "find", text="w " * 30).step(("edit", "w " * 40)).step(("bash", "w " * 20), answered=False)
+    account = new_account()
+    state = account.follow(state_of(story.messages))
+    serve(account)
+    wanted = budget(account.num_tokens + account.reserve + 15, 40)
+    found = look(account, state, view(wanted))
+    assert account.outlook.kept is None
+    foreseen = found[Reason.ACT_END]
+    assert foreseen.probability < 1
+    assert Reason.ACT_END not in look(account, state, view(replace(wanted, max_tokens=wanted.max_tokens + 20)))
+    came = [*story.messages, {"role": "tool", "tool_call_id": f"call_{story.num_calls}", "content": "w " * 20}]
+    later = Story(prologue=False)
+    later.scope, later.num_calls = story.scope, story.num_calls
+    came += later.end(text="That was all .").messages
+    state = account.follow(adopt(state, came).state)
+    assert account.exceeds(wanted)
+    assert kept_plan(account, state, wanted) is None
+    state = account.carry_out(account.plan(wanted, MEASURED), state)
+    known, shown = render(foreseen.state), render(state)
+    assert known[:-1] == shown, "the step that ran goes, too"
+    assert foreseen.num_open == account.ledger.size(len(story.messages) - 1).total
+
+
+def test_a_clearing_that_will_be_worth_it_once_results_slide_is_foreseen_before_it_is() -> None:
+    """Its trigger is exceeded, and `clear_at_least` met when two more results have come."""
+    story = tool_story(5, is_open=False)
+    for size in (200, 10):
+        story.step(("read", "r " * size))
+    account, state = new_account(), state_of(story.messages)
+    state = account.follow(state)
+    wanted = [ClearToolUses(50, None, keep=3, clear_at_least=250)]
+    assert account.edit(wanted, state) is state
+    [foreseen] = look_ahead(account, state, View(None, None, wanted), WORDS)
+    assert (foreseen.reason, foreseen.num_open) == (Reason.CLEARING, 0)
+    for number in range(2):
+        assert account.edit(wanted, state) is state, number
+        story.step(("read", "r " * 20))
+        state = account.follow(adopt(state, story.messages).state)
+    cleared = account.edit(wanted, state)
+    known, came = render(foreseen.state), render(cleared)
+    assert known == came[: len(known)]
 
 
 def tool_story(num_uses: int, *, is_open: bool) -> Story:
