@@ -24,6 +24,9 @@ class NaiveSession:
         self.graph = EpisodeGraph(messages)
         self.active = self.graph.active
         self.episodes = list(self.graph.live.values())
+        if options.expects_end and self.active is not None and self.active.kind is Kind.ACT:
+            self.episodes.append(self.active)
+            self.active = None
         self.done: dict[int, set[Level]] = {episode.number: set() for episode in self.episodes}
         self.steps: list[tuple[str, Level, int]] = []
         self.calls = {call: e for e in self.episodes for call in e.uses}

@@ -113,10 +113,12 @@ def test_the_tools_of_a_level_are_configurable() -> None:
     assert sum("edit" in str(message) for message in rendered) == 1
 
 
-@given(histories(), st.data(), st.booleans())
+@given(histories(), st.data(), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_algorithm_1_step_by_step(messages: list[Message], data: st.DataObject, by_position: bool) -> None:
-    options = EvictionOptions(by_position=by_position)
+def test_algorithm_1_step_by_step(
+    messages: list[Message], data: st.DataObject, by_position: bool, expects_end: bool
+) -> None:
+    options = EvictionOptions(by_position=by_position, expects_end=expects_end)
     graph, ledger = EpisodeGraph(messages), ledger_of(messages)
     naive = NaiveSession(messages, weigh, options)
     shed = EMPTY
