@@ -36,6 +36,7 @@ from acmserve.bench.ahead_run import (
     read_counters,
     replay_on_stock,
     run_course,
+    tool_pauses,
 )
 from acmserve.bench.budget import MAX_MODEL_LEN
 from acmserve.bench.budget_run import MAX_TOKENS, MODEL
@@ -100,7 +101,7 @@ def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         os.environ[WITNESS] = str(Path(folder) / "witness.jsonl")
         with ServerProcess(_weights(options.model, Path(folder)), _flags(options.model)) as server:
-            return measure_foreground(server.wait_ready(), trace, served, options.foreground, progress)
+            return measure_foreground(server, trace, served, options.foreground, progress)
 
 
 def _trace(num_tasks: int) -> tuple[Trace, Tokenizer]:
@@ -132,7 +133,7 @@ def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, 
             url = server.wait_ready()
             for course in done:
                 before = read_counters(url)
-                run_course(url, trace, course, policy, served, scale, progress)
+                run_course(url, trace, course, policy, served, tool_pauses(course, scale), progress)
                 time.sleep(1.0)
                 course.ahead = {name: value - before[name] for name, value in read_counters(url).items()}
                 course.failures = check_course(course, trace, policy)

@@ -1,8 +1,16 @@
 """`acmserve bench ahead --foreground`: what working ahead costs those who leave the engine no idle moment.
 
-Four sessions at a time run the conversation without pauses, in rounds that take turns: `ahead: off`, `predict`. While
-any request is alive nothing is computed ahead, so there should be no difference but noise, which the spread of the
-rounds tells.
+Four sessions run the conversation without pauses, in rounds that take turns: `ahead: off`, `predict`. While any request
+is alive nothing is computed ahead, so there should be no difference but noise.
+
+    wave k     session 1 [request k ....]            all four have their answers: wave k + 1
+               session 2 [request k ........]
+               session 3 [request k .........]
+               session 4 [request k .......]
+
+The sessions go in step, so that the engine gets the same four requests in every round and mode. Left to themselves they
+meet in other batches each time, and rounds of one mode lie 30 % apart; and in step all four are silent at once, which
+is when work ahead could come between them. A wave and a turn count with their median over the rounds.
 """
 
 from __future__ import annotations
@@ -10,64 +18,109 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 from acmserve.bench.agent_trace import Trace
-from acmserve.bench.ahead_run import CWL, Course, check_course, run_course
+from acmserve.bench.ahead_run import CWL, Course, check_course, read_counters, run_course
+from acmserve.bench.server_process import HttpProcess
 from acmserve.context.tokens import Tokenizer
 
 NUM_SESSIONS = 4
 MODES = ("off", "predict")
+# What the sessions of the round before may still have computed ahead is through then.
+_SETTLE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Rounds:
-    """Of one mode: turns a second of each round, and the seconds to the first token of all turns."""
+class Round:
+    """`waves` and `firsts` are seconds: of each wave, and to the first token of each turn, session by session.
 
-    turns_per_second: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    `cpu_seconds` are the server's, `num_ahead` the tokens that it computed ahead.
+    """
+
+    waves: list[float]
+    firsts: list[float]
+    cpu_seconds: float
+    num_ahead: float
+
+
+@dataclass(slots=True)
+class _Waves:
+    """Lets the sessions go together, and notes when. After the first that ends nobody waits any more."""
+
+    starts: list[float] = field(default_factory=list)
+    barrier: Barrier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.barrier = Barrier(NUM_SESSIONS, action=lambda: self.starts.append(time.monotonic()))
 
 
 def measure_foreground(
-    url: str, trace: Trace, tokenizer: Tokenizer, num_rounds: int, say: Callable[[str], None]
+    server: HttpProcess, trace: Trace, tokenizer: Tokenizer, num_rounds: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run the rounds; the first of each mode warms up and is not counted."""
-    found = {mode: Rounds() for mode in MODES}
+    url = server.wait_ready()
+    found: dict[str, list[Round]] = {mode: [] for mode in MODES}
     failures: list[str] = []
     for number in range(num_rounds + 1):
         for mode in MODES if number % 2 else MODES[::-1]:
             say(f"round {number} of {num_rounds}, ahead: {mode}")
             acm = {"fidelity": "exact", "ahead": mode}
+            time.sleep(_SETTLE_SECONDS)
             made = [Course(f"{mode}, round {number}, session {k}", acm) for k in range(NUM_SESSIONS)]
-            begun = time.monotonic()
-            with ThreadPoolExecutor(NUM_SESSIONS) as pool:
-                for one in [pool.submit(run_course, url, trace, c, CWL, tokenizer, 0.0, _silent) for c in made]:
-                    one.result()
-            seconds = time.monotonic() - begun
+            cpu_seconds, num_ahead = server.cpu_seconds(), read_counters(url)["ahead_computed_tokens"]
+            waves = _run(url, trace, made, tokenizer)
             failures += [failure for course in made for failure in check_course(course, trace, CWL)]
             if number:
-                found[mode].turns_per_second.append(sum(len(course.turns) for course in made) / seconds)
-                found[mode].seconds += [turn.seconds for course in made for turn in course.turns]
+                cpu_seconds = server.cpu_seconds() - cpu_seconds
+                num_ahead = read_counters(url)["ahead_computed_tokens"] - num_ahead
+                firsts = [turn.seconds for course in made for turn in course.turns]
+                found[mode].append(Round(waves, firsts, cpu_seconds, num_ahead))
     return {
         "failures": failures,
         "num_sessions": NUM_SESSIONS,
         "num_rounds": num_rounds,
         "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
-        "modes": {} if failures else {mode: _row(rounds) for mode, rounds in found.items()},
+        "modes": {} if failures else {mode: as_row(rounds) for mode, rounds in found.items()},
     }
 
 
-def _row(rounds: Rounds) -> dict[str, Any]:
-    ordered = sorted(rounds.seconds)
+def _run(url: str, trace: Trace, made: list[Course], tokenizer: Tokenizer) -> list[float]:
+    """The seconds of each wave of one round. A session that fails ends the round for all."""
+    waves = _Waves()
+
+    def run(course: Course) -> None:
+        try:
+            run_course(url, trace, course, CWL, tokenizer, waves.barrier.wait, _silent)
+        except BrokenBarrierError:
+            course.failures.append(f"{course.name}: another session has ended")
+        finally:
+            waves.barrier.abort()
+
+    with ThreadPoolExecutor(NUM_SESSIONS) as pool:
+        for one in [pool.submit(run, course) for course in made]:
+            one.result()
+    ends = [*waves.starts[1:], time.monotonic()]
+    return [end - start for start, end in zip(waves.starts, ends, strict=True)]
+
+
+def as_row(rounds: Sequence[Round]) -> dict[str, Any]:
+    """What the rounds of one mode come to, JSON-ready."""
+    waves = [statistics.median(times) for times in zip(*(one.waves for one in rounds), strict=True)]
+    firsts = sorted(statistics.median(times) for times in zip(*(one.firsts for one in rounds), strict=True))
     return {
-        "turns_per_second": [round(value, 4) for value in rounds.turns_per_second],
-        "median_turns_per_second": round(statistics.median(rounds.turns_per_second), 4),
-        "median_seconds": round(statistics.median(ordered), 4),
-        "p99_seconds": round(ordered[math.ceil(0.99 * len(ordered)) - 1], 4),
-        "num_turns": len(ordered),
+        "turns_per_second": round(len(firsts) / sum(waves), 4),
+        "turns_per_second_by_round": [round(len(firsts) / sum(one.waves), 4) for one in rounds],
+        "median_seconds": round(statistics.median(firsts), 4),
+        "p99_seconds": round(firsts[math.ceil(0.99 * len(firsts)) - 1], 4),
+        "cpu_seconds_per_turn": round(statistics.median(one.cpu_seconds for one in rounds) / len(firsts), 4),
+        "cpu_seconds_by_round": [round(one.cpu_seconds, 2) for one in rounds],
+        "ahead_computed_tokens": sum(one.num_ahead for one in rounds),
+        "num_turns": len(firsts),
     }
 
 
@@ -75,15 +128,18 @@ def foreground_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons where something failed."""
     if report["failures"]:
         return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
-    lines = [f"{report['num_sessions']} sessions without pauses, {report['num_rounds']} rounds in turn:", ""]
-    lines.append(f"{'ahead':<10}{'turns/s, median (least to most)':>36}{'first token, median':>22}{'p99':>10}")
+    heads = f"{'ahead':<10}{'turns/s (rounds: least to most)':>34}{'first token, median':>22}{'p99':>10}"
+    lines = [f"{report['num_sessions']} sessions without pauses, in step, {report['num_rounds']} rounds in turn:", ""]
+    lines.append(heads + f"{'CPU a turn':>13}{'computed ahead':>17}")
     for mode, row in report["modes"].items():
-        rates = row["turns_per_second"]
-        rate = f"{row['median_turns_per_second']:.2f} ({min(rates):.2f} to {max(rates):.2f})"
-        lines.append(f"{mode:<10}{rate:>36}{row['median_seconds']:>20.2f} s{row['p99_seconds']:>8.2f} s")
+        rates = row["turns_per_second_by_round"]
+        rate = f"{row['turns_per_second']:.2f} ({min(rates):.2f} to {max(rates):.2f})"
+        times = f"{row['median_seconds']:>20.3f} s{row['p99_seconds']:>8.2f} s{row['cpu_seconds_per_turn']:>11.3f} s"
+        lines.append(f"{mode:<10}{rate:>34}{times}{row['ahead_computed_tokens']:>10,.0f} tokens")
     off, on = (report["modes"][mode] for mode in MODES)
-    rate, p99 = (on[key] / off[key] - 1 for key in ("median_turns_per_second", "p99_seconds"))
-    return [*lines, "", f"predict beside off: {rate:+.1%} turns a second, {p99:+.1%} p99 to the first token."]
+    names = ("turns_per_second", "p99_seconds", "cpu_seconds_per_turn")
+    rate, p99, cpu = (f"{on[name] / off[name] - 1:+.1%}" for name in names)
+    return [*lines, "", f"predict beside off: {rate} turns a second, {p99} p99 to the first token, {cpu} CPU a turn."]
 
 
 def _silent(line: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,18 @@ def asked(trace: Trace, course: str) -> list[Asked]:
 
 
 def run_course(
-    url: str, trace: Trace, course: Course, policy: str, tokenizer: Tokenizer, scale: float, say: Callable[[str], None]
+    url: str,
+    trace: Trace,
+    course: Course,
+    policy: str,
+    tokenizer: Tokenizer,
+    rest: Callable[[], object],
+    say: Callable[[str], None],
 ) -> None:
-    """The whole trace in one session. Stops early when the model did not say what the script has.
+    """The whole trace in one session; `rest` in front of every request.
 
-    Only a course that works ahead rests between two turns: for the others nothing happens meanwhile.
+    Stops early when the model did not say what the script has.
     """
-    pauses = draw_pauses(_SEED)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
     num_cleared = 0
     rules: dict[str, Any] = {"budget": BUDGET} if policy == CWL else {}
@@ -110,8 +116,7 @@ def run_course(
         if request.asked is not None:
             messages.append({"role": "user", "content": request.asked})
             say(f"{policy}, {course.name}: {request.asked}")
-        if course.acm["ahead"] != "off":
-            time.sleep(scale * next(pauses))
+        rest()
         body = {
             "model": MODEL,
             "session_id": course.name,
@@ -131,7 +136,7 @@ def run_course(
             return
         pairs = zip(reply.steps, reply.seconds, strict=True)
         turns = [as_turn(step, seconds, trace.descriptions, tokenizer) for step, seconds in pairs]
-        turns[0].evicted += reply.cleared_tokens - num_cleared
+        turns[cleared_at(turns)].evicted += reply.cleared_tokens - num_cleared
         num_cleared = reply.cleared_tokens
         course.turns += turns
         course.rests += [index == 0 for index in range(len(reply.steps))]
@@ -140,6 +145,21 @@ def run_course(
         if request.result is not None:
             call = reply.message["tool_calls"][0]["id"]
             messages.append({"role": "tool", "tool_call_id": call, "content": request.result})
+
+
+def cleared_at(turns: Sequence[Turn]) -> int:
+    """In front of which completion of one request its edits cleared: inside a loop a prompt else only grows."""
+    pairs = enumerate(pairwise(turns), start=1)
+    return next((index for index, (before, turn) in pairs if turn.prompt < before.prompt), 0)
+
+
+def tool_pauses(course: Course, scale: float) -> Callable[[], None]:
+    """Sleeps as the tools would take, the same for every call of this function.
+
+    Only where work is done ahead: for the other courses nothing happens meanwhile.
+    """
+    pauses = (scale * seconds for seconds in draw_pauses(_SEED))
+    return lambda: time.sleep(next(pauses) if course.acm["ahead"] != "off" else 0)
 
 
 def replay_on_stock(url: str, course: Course, trace: Trace, say: Callable[[str], None]) -> Course:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+import psutil
 
 from acmserve.errors import AcmError
 
@@ -71,6 +72,12 @@ class HttpProcess:
             except httpx.TransportError:
                 time.sleep(0.5)
         raise AcmError(f"the server did not start; the end of its log:\n{self._log.read_text()[-3000:]}")
+
+    def cpu_seconds(self) -> float:
+        """What the server and its engine have computed so far, on all cores."""
+        server = psutil.Process(self._process.pid)
+        times = [process.cpu_times() for process in (server, *server.children(recursive=True))]
+        return sum(time.user + time.system for time in times)
 
 
 class ServerProcess(HttpProcess):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent_trace import Exchanged, Trace
+from acmserve.bench.ahead_foreground import Round, as_row, foreground_table
 from acmserve.bench.ahead_report import as_report, as_table
-from acmserve.bench.ahead_run import CWL, Course, check_course, courses
+from acmserve.bench.ahead_run import CWL, Course, check_course, cleared_at, courses
 from acmserve.bench.budget_run import Turn
 from acmserve.bench.witnessed_model import Agreement, Said, compare
 
@@ -37,6 +38,27 @@ def course(**changed: Any) -> Course:
 
 def report_of(made: Course, scale: float = 1, agreed: Agreement | None = None) -> dict[str, Any]:
     return as_report("tiny", CWL, TRACE, [made], agreed or Agreement(120, 2, 2), scale)
+
+
+@pytest.mark.parametrize(("prompts", "index"), [((5,), 0), ((5, 6), 0), ((5, 6, 3), 2), ((9, 3, 4), 1)])
+def test_a_clearing_inside_a_loop_counts_for_the_completion_whose_prompt_got_shorter(
+    prompts: tuple[int, ...], index: int
+) -> None:
+    """Else a stock engine is sent what was shown afterwards in place of what was asked."""
+    assert cleared_at([turn(1, 0.1, prompt=prompt) for prompt in prompts]) == index
+
+
+def test_of_rounds_in_step_each_wave_and_each_turn_counts_with_its_median() -> None:
+    slow = Round([1.0, 9.0], [0.1, 0.2, 0.3, 9.0], 4.0, 0)
+    rounds = [Round([1.0, 3.0], [0.1, 0.2, 0.3, 0.4], 2.0, 0), slow, Round([1.0, 3.0], [0.1, 0.2, 0.3, 0.4], 3.0, 7)]
+    row = as_row(rounds)
+    assert (row["turns_per_second"], row["turns_per_second_by_round"]) == (1.0, [1.0, 0.4, 1.0])
+    assert (row["median_seconds"], row["p99_seconds"]) == (0.25, 0.4)
+    assert (row["cpu_seconds_per_turn"], row["ahead_computed_tokens"], row["num_turns"]) == (0.75, 7, 4)
+    faster = row | {"turns_per_second": 1.02, "p99_seconds": 0.2}
+    report = {"failures": [], "num_sessions": 4, "num_rounds": 3, "modes": {"off": row, "predict": faster}}
+    assert foreground_table(report)[-1].startswith("predict beside off: +2.0% turns a second, -50.0% p99")
+    assert foreground_table(report | {"failures": ["no"]}) == ["NOTHING IS REPORTED:", "  no"]
 
 
 def test_turns_behind_an_eviction_are_told_apart() -> None:
