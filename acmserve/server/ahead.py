@@ -6,7 +6,9 @@
 
 A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it.
 While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the others.
-Neither is it between two requests of sessions that leave no pause: another session has to be quiet for `QUIET_SECONDS`.
+Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
+`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times; and while a request is read or planned
+here it is no idle moment, though the engine knows nothing of it yet.
 It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
 alone. The one thing noted is that a context which was moved is exact now.
 
@@ -17,10 +19,13 @@ computed between a redaction and the next turn, which is the one that has the en
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
@@ -46,6 +51,11 @@ PAUSE_SECONDS = 0.02
 BUSY_SECONDS = 0.05
 # A client without a pause asks again in a few hundredths; the shortest tool takes longer than this.
 QUIET_SECONDS = 0.25
+# A loaded machine makes that longer. A client whose last pauses were shorter than this in the median leaves none,
+NO_PAUSE_SECONDS = 0.5
+NUM_PAUSES = 5
+# until it has been silent for this long.
+GONE_SECONDS = 1.0
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -54,7 +64,8 @@ logger = init_logger(f"vllm.{__name__}")
 class _Watch:
     """What is known of a session between two turns; `running` is the preparation that is computed now.
 
-    `heard` is when its client was last heard of, in seconds of the monotonic clock.
+    `heard` is when its client was last heard of, in seconds of the monotonic clock; `pauses` are the seconds between
+    its last answers and the requests behind them.
     """
 
     frame: Frame = field(default_factory=Frame)
@@ -62,6 +73,7 @@ class _Watch:
     fidelity: str | None = None
     suite: str | None = None
     heard: float = 0.0
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_PAUSES))
     was_served: bool = False
     was_edited: bool = False
     wants_look: bool = False
@@ -73,6 +85,11 @@ class _Watch:
         if self.task is not None:
             self.task.cancel()
             self.task = None
+
+    def may_be_back(self, now: float) -> bool:
+        """Whether its next request may come so soon that nothing should begin."""
+        leaves_none = len(self.pauses) == NUM_PAUSES and statistics.median(self.pauses) < NO_PAUSE_SECONDS
+        return now - self.heard < (GONE_SECONDS if leaves_none else QUIET_SECONDS)
 
 
 class Ahead:
@@ -94,6 +111,7 @@ class Ahead:
         self._pool_tokens = pool_tokens
         self._watched: OrderedDict[Key, _Watch] = OrderedDict()
         self._asking = asyncio.Lock()
+        self._num_served = 0
         self.num_failed = 0
 
     def options(self, state: SessionState) -> AheadOptions:
@@ -102,10 +120,24 @@ class Ahead:
 
     def begin_turn(self, session: Session) -> None:
         """A request of the session has arrived: stop at once."""
+        known = self._watched.get(session.key)
+        if known is not None and known.was_served:
+            known.pauses.append(time.monotonic() - known.heard)
         watch = self._watch(session)
         watch.cancel()
         watch.wants_look = False
         watch.preparations.drop(INTERRUPTED)
+
+    @contextmanager
+    def serving(self, session: Session) -> Iterator[None]:
+        """A request of the session is worked on here: it is read, planned, or in a loop between two steps."""
+        self._num_served += 1
+        try:
+            yield
+        finally:
+            self._num_served -= 1
+            if session.key in self._watched:
+                self._watch(session)
 
     def end_turn(
         self,
@@ -218,10 +250,13 @@ class Ahead:
                 outlook.num_ready = len(foreseen.state.entries)
 
     def _is_busy(self, background: Background, session: Session) -> bool:
-        """Whether the engine serves anybody else, or did so a moment ago."""
-        others = (watch for key, watch in reversed(self._watched.items()) if key != session.key)
-        last = next(others, None)
-        return background.is_busy() or (last is not None and time.monotonic() - last.heard < QUIET_SECONDS)
+        """Whether anybody else is served, was a moment ago, or will be in a moment."""
+        return self._num_served > 0 or background.is_busy() or self._others_may_be_back(session)
+
+    def _others_may_be_back(self, session: Session) -> bool:
+        now = time.monotonic()
+        recent = takewhile(lambda item: now - item[1].heard < GONE_SECONDS, reversed(self._watched.items()))
+        return any(watch.may_be_back(now) for key, watch in recent if key != session.key)
 
     async def _until_idle(self, background: Background, session: Session) -> None:
         """Of all sessions that wait only one asks: a thousand that did would be what the engine's clients wait for."""

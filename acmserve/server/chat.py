@@ -81,7 +81,8 @@ async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> 
     answer = _answer_once if chat.loop is None else _answer_in_loop
     answered = False
     try:
-        response = await answer(sessions, session, chat, core)
+        with sessions.ahead.serving(session):
+            response = await answer(sessions, session, chat, core)
         answered = response is not None and response.status_code == 200
         return response
     finally:
@@ -216,6 +217,7 @@ async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatReques
     """
     assert chat.loop is not None
     async with AsyncExitStack() as held:
+        held.enter_context(sessions.ahead.serving(session))
         await held.enter_async_context(sessions.locked(session))
         before = session.state
         sessions.budgets.know(session)

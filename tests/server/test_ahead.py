@@ -22,7 +22,7 @@ from acmserve.context.store import SessionStore
 from acmserve.edit.session_params import SessionParams
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import InvalidRequest, Unavailable
-from acmserve.server.ahead import BUSY_SECONDS, PAUSE_SECONDS, QUIET_SECONDS, Ahead
+from acmserve.server.ahead import BUSY_SECONDS, GONE_SECONDS, NUM_PAUSES, PAUSE_SECONDS, QUIET_SECONDS, Ahead
 from acmserve.server.background import frame_of
 from acmserve.server.chat import ChatRequest, answer_chat
 from acmserve.server.config import ContextConfig
@@ -194,7 +194,11 @@ def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_mu
     assert 1 <= due - early <= 2
 
 
-def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent() -> None:
+@pytest.mark.parametrize(
+    ("num_turns", "quiet_seconds"), [(NUM_PAUSES, QUIET_SECONDS), (NUM_PAUSES + 2, GONE_SECONDS)], ids=["new", "known"]
+)
+def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent(num_turns: int, quiet_seconds: float) -> None:
+    """A client that came back at once the last times is waited for longer than one of which nothing is known."""
     engine = Engine()
     sessions = make_sessions(engine)
 
@@ -202,12 +206,30 @@ def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent() -> No
         client, other = Client(sessions), sessions.store.open("", "other")
         for _ in range(8):
             await client.ask("Go on", budget=BUDGET, wait=False)
-        for _ in range(10):
+        for _ in range(num_turns):
             sessions.ahead.begin_turn(other)
             await asyncio.sleep(QUIET_SECONDS / 4)
             sessions.ahead.end_turn(other, frame_of({}), None, None)
+        await asyncio.sleep(quiet_seconds - BUSY_SECONDS)
         assert engine.bodies == []
-        await asyncio.sleep(QUIET_SECONDS + 3 * BUSY_SECONDS)
+        await asyncio.sleep(4 * BUSY_SECONDS)
+        assert len(engine.bodies) == 1
+
+    play(scene())
+
+
+def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
+    engine = Engine()
+    sessions = make_sessions(engine)
+
+    async def scene() -> None:
+        client, other = Client(sessions), sessions.store.open("", "other")
+        with sessions.ahead.serving(other):
+            for _ in range(8):
+                await client.ask("Go on", budget=BUDGET, wait=False)
+            await asyncio.sleep(QUIET_SECONDS + 3 * BUSY_SECONDS)
+            assert engine.bodies == [], "though the engine says that it has nothing to do"
+        await asyncio.sleep(3 * BUSY_SECONDS)
         assert len(engine.bodies) == 1
 
     play(scene())
