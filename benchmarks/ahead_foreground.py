@@ -10,7 +10,9 @@ is alive nothing is computed ahead, so there should be no difference but noise.
 
 The sessions go in step, so that the engine gets the same four requests in every round and mode. Left to themselves they
 meet in other batches each time, and rounds of one mode lie 30 % apart; and in step all four are silent at once, which
-is when work ahead could come between them. A wave and a turn count with their median over the rounds.
+is when work ahead could come between them. A wave and a turn count with their median over the rounds; which of the four
+comes first in a wave is chance, so of each turn it is the first, the second ... of them that is compared. Single rounds
+still differ by the machine's noise: what is said of the two modes is the mean ratio of their waves, with its interval.
 """
 
 from __future__ import annotations
@@ -27,17 +29,19 @@ from typing import Any
 from acmserve.bench.agent_trace import Trace
 from acmserve.bench.ahead_run import CWL, Course, check_course, read_counters, run_course
 from acmserve.bench.server_process import HttpProcess
+from acmserve.bench.tasks_summary import difference_interval
 from acmserve.context.tokens import Tokenizer
 
 NUM_SESSIONS = 4
 MODES = ("off", "predict")
 # What the sessions of the round before may still have computed ahead is through then.
 _SETTLE_SECONDS = 5.0
+_SEED = 23
 
 
 @dataclass(slots=True)
 class Round:
-    """`waves` and `firsts` are seconds: of each wave, and to the first token of each turn, session by session.
+    """`waves` and `firsts` are seconds: of each wave, and to the first token, turn by turn and ascending in each.
 
     `cpu_seconds` are the server's, `num_ahead` the tokens that it computed ahead.
     """
@@ -72,13 +76,13 @@ def measure_foreground(
             acm = {"fidelity": "exact", "ahead": mode}
             time.sleep(_SETTLE_SECONDS)
             made = [Course(f"{mode}, round {number}, session {k}", acm) for k in range(NUM_SESSIONS)]
-            cpu_seconds, num_ahead = server.cpu_seconds(), read_counters(url)["ahead_computed_tokens"]
+            cpu_before, ahead_before = server.cpu_seconds(), read_counters(url)["ahead_computed_tokens"]
             waves = _run(url, trace, made, tokenizer)
             failures += [failure for course in made for failure in check_course(course, trace, CWL)]
             if number:
-                cpu_seconds = server.cpu_seconds() - cpu_seconds
-                num_ahead = read_counters(url)["ahead_computed_tokens"] - num_ahead
-                firsts = [turn.seconds for course in made for turn in course.turns]
+                cpu_seconds = server.cpu_seconds() - cpu_before
+                num_ahead = read_counters(url)["ahead_computed_tokens"] - ahead_before
+                firsts = in_order([[turn.seconds for turn in course.turns] for course in made])
                 found[mode].append(Round(waves, firsts, cpu_seconds, num_ahead))
     return {
         "failures": failures,
@@ -86,6 +90,7 @@ def measure_foreground(
         "num_rounds": num_rounds,
         "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
         "modes": {} if failures else {mode: as_row(rounds) for mode, rounds in found.items()},
+        "wave_ratio": None if failures else wave_ratio(*found.values()),
     }
 
 
@@ -108,20 +113,43 @@ def _run(url: str, trace: Trace, made: list[Course], tokenizer: Tokenizer) -> li
     return [end - start for start, end in zip(waves.starts, ends, strict=True)]
 
 
+def in_order(sessions: Sequence[Sequence[float]]) -> list[float]:
+    """For each turn the seconds of all sessions, ascending: (sessions, turns) to turns x sessions."""
+    return [seconds for turn in zip(*sessions, strict=True) for seconds in sorted(turn)]
+
+
+def wave_ratio(off: Sequence[Round], on: Sequence[Round]) -> dict[str, Any]:
+    """How long a wave takes with work ahead over without: the geometric mean, and its 95 % bootstrap interval."""
+    pairs = zip(_median_waves(on), _median_waves(off), strict=True)
+    logs = [math.log(one / other) for one, other in pairs]
+    interval = difference_interval(logs, _SEED)
+    edges = None if interval is None else [round(math.exp(edge), 4) for edge in interval]
+    return {"mean": round(math.exp(statistics.fmean(logs)), 4), "interval": edges}
+
+
+def _median_waves(rounds: Sequence[Round]) -> list[float]:
+    return [statistics.median(times) for times in zip(*(one.waves for one in rounds), strict=True)]
+
+
 def as_row(rounds: Sequence[Round]) -> dict[str, Any]:
     """What the rounds of one mode come to, JSON-ready."""
-    waves = [statistics.median(times) for times in zip(*(one.waves for one in rounds), strict=True)]
+    waves = _median_waves(rounds)
     firsts = sorted(statistics.median(times) for times in zip(*(one.firsts for one in rounds), strict=True))
     return {
         "turns_per_second": round(len(firsts) / sum(waves), 4),
         "turns_per_second_by_round": [round(len(firsts) / sum(one.waves), 4) for one in rounds],
         "median_seconds": round(statistics.median(firsts), 4),
-        "p99_seconds": round(firsts[math.ceil(0.99 * len(firsts)) - 1], 4),
+        "p99_seconds": round(_p99(firsts), 4),
+        "p99_seconds_by_round": [round(_p99(sorted(one.firsts)), 4) for one in rounds],
         "cpu_seconds_per_turn": round(statistics.median(one.cpu_seconds for one in rounds) / len(firsts), 4),
         "cpu_seconds_by_round": [round(one.cpu_seconds, 2) for one in rounds],
         "ahead_computed_tokens": sum(one.num_ahead for one in rounds),
         "num_turns": len(firsts),
     }
+
+
+def _p99(ascending: Sequence[float]) -> float:
+    return ascending[math.ceil(0.99 * len(ascending)) - 1]
 
 
 def foreground_table(report: dict[str, Any]) -> list[str]:
@@ -139,7 +167,10 @@ def foreground_table(report: dict[str, Any]) -> list[str]:
     off, on = (report["modes"][mode] for mode in MODES)
     names = ("turns_per_second", "p99_seconds", "cpu_seconds_per_turn")
     rate, p99, cpu = (f"{on[name] / off[name] - 1:+.1%}" for name in names)
-    return [*lines, "", f"predict beside off: {rate} turns a second, {p99} p99 to the first token, {cpu} CPU a turn."]
+    ratio = report["wave_ratio"]
+    edges = "" if ratio["interval"] is None else " (95 %: {:.3f} to {:.3f})".format(*ratio["interval"])
+    wave = f"A wave under predict takes {ratio['mean']:.3f} of the time of one under off{edges}."
+    return [*lines, "", f"predict: {rate} turns a second, {p99} p99 to the first token, {cpu} CPU a turn.", wave]
 
 
 def _silent(line: str) -> None:

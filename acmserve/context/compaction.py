@@ -159,7 +159,7 @@ def _finish(
 
 def _steps(outline: Outline, shed: Shed, end: int | None) -> Iterator[int]:
     """What may be summarized: messages of the assistant before the last one, and results that answer none of them."""
-    last = next((e for e in reversed(range(len(outline))) if outline.lines[e].role is Role.ASSISTANT), 0)
+    last = outline.last_step()
     for entry in range(last if end is None else min(last, end)):
         line = outline.lines[entry]
         if line.role is Role.ASSISTANT:

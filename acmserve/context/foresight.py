@@ -44,7 +44,6 @@ from acmserve.context.episode import Kind
 from acmserve.context.eviction_plan import EvictionPlan
 from acmserve.context.foreseen import Foreseen, Reason, foresee
 from acmserve.context.fragment import Visibility
-from acmserve.context.outline import Role
 from acmserve.context.outlook import NUM_GROWTHS, KeptEviction, keep_eviction, takes_what_is_needed
 from acmserve.context.policy_plan import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
 from acmserve.context.shed import Shed
@@ -179,10 +178,8 @@ def _act_ended(account: Account, state: SessionState, view: View, shed: Shed, nu
     plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_end=True)
     if not plan.changes or plan.num_before - plan.num_after < LEAST_SHARE * (plan.num_before - target):
         return None
-    backwards = range(len(outline) - 1, -1, -1)
-    last = next((entry for entry in backwards if outline.lines[entry].role is Role.ASSISTANT), 0)
     ended = foresee(account, state, plan.shed, Reason.ACT_END, _PRIOR_END, 1)
-    return replace(ended, num_open=shown_tokens(outline, account.ledger, plan.shed, last))
+    return replace(ended, num_open=shown_tokens(outline, account.ledger, plan.shed, outline.last_step()))
 
 
 def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:

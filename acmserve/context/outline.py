@@ -174,6 +174,11 @@ class Outline:
         """Every tool call, in order."""
         return (Use(entry, index) for entry, line in enumerate(self.lines) for index in range(len(line.names)))
 
+    def last_step(self) -> int:
+        """The entry of the model's last step, 0 where there is none."""
+        backwards = range(len(self.lines) - 1, -1, -1)
+        return next((entry for entry in backwards if self.lines[entry].role is Role.ASSISTANT), 0)
+
     def num_sheddable(self, start: int, end: int) -> int:
         """How many of the entries `[start, end)` are messages of the assistant or results."""
         return self._num_sheddable[end] - self._num_sheddable[start]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent_trace import Exchanged, Trace
-from acmserve.bench.ahead_foreground import Round, as_row, foreground_table
+from acmserve.bench.ahead_foreground import Round, as_row, foreground_table, in_order, wave_ratio
 from acmserve.bench.ahead_report import as_report, as_table
 from acmserve.bench.ahead_run import CWL, Course, check_course, cleared_at, courses
 from acmserve.bench.budget_run import Turn
@@ -55,10 +55,21 @@ def test_of_rounds_in_step_each_wave_and_each_turn_counts_with_its_median() -> N
     assert (row["turns_per_second"], row["turns_per_second_by_round"]) == (1.0, [1.0, 0.4, 1.0])
     assert (row["median_seconds"], row["p99_seconds"]) == (0.25, 0.4)
     assert (row["cpu_seconds_per_turn"], row["ahead_computed_tokens"], row["num_turns"]) == (0.75, 7, 4)
+    assert row["p99_seconds_by_round"] == [0.4, 9.0, 0.4]
     faster = row | {"turns_per_second": 1.02, "p99_seconds": 0.2}
-    report = {"failures": [], "num_sessions": 4, "num_rounds": 3, "modes": {"off": row, "predict": faster}}
-    assert foreground_table(report)[-1].startswith("predict beside off: +2.0% turns a second, -50.0% p99")
+    ratio = {"mean": 0.98, "interval": [0.95, 1.01]}
+    modes = {"off": row, "predict": faster}
+    report = {"failures": [], "num_sessions": 4, "num_rounds": 3, "modes": modes, "wave_ratio": ratio}
+    first, second = foreground_table(report)[-2:]
+    assert first.startswith("predict: +2.0% turns a second, -50.0% p99")
+    assert second == "A wave under predict takes 0.980 of the time of one under off (95 %: 0.950 to 1.010)."
     assert foreground_table(report | {"failures": ["no"]}) == ["NOTHING IS REPORTED:", "  no"]
+
+
+def test_waves_are_compared_in_pairs_and_turns_in_order_of_time() -> None:
+    rounds = [[Round([seconds, 4 * seconds], [], 0.0, 0)] for seconds in (1.0, 0.5)]
+    assert wave_ratio(*rounds) == {"mean": 0.5, "interval": [0.5, 0.5]}
+    assert in_order([[0.4, 2.0], [0.3, 1.0], [0.5, 3.0]]) == [0.3, 0.4, 0.5, 1.0, 2.0, 3.0]
 
 
 def test_turns_behind_an_eviction_are_told_apart() -> None:
