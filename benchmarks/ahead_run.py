@@ -158,8 +158,10 @@ def tool_pauses(course: Course, scale: float) -> Callable[[], None]:
 
     Only where work is done ahead: for the other courses nothing happens meanwhile.
     """
+    if course.acm["ahead"] == "off":
+        return lambda: None
     pauses = (scale * seconds for seconds in draw_pauses(_SEED))
-    return lambda: time.sleep(next(pauses) if course.acm["ahead"] != "off" else 0)
+    return lambda: time.sleep(next(pauses))
 
 
 def replay_on_stock(url: str, course: Course, trace: Trace, say: Callable[[str], None]) -> Course:

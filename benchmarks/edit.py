@@ -235,6 +235,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if (options.sizes or options.positions) and not (options.kinds or options.sweep or options.neighbours):
         parser.error("--sizes and --positions go with --kinds, --sweep or --neighbours")
+    if options.llama_server and not (options.kinds or options.sweep):
+        parser.error("--llama-server goes with --kinds or --sweep: the other modes do not ask llama.cpp")
     if options.sweep or options.kinds == ["all"]:
         options.kinds = list(KINDS)
     sizes, positions = _PLACES[options.sweep, options.quick]

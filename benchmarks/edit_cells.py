@@ -35,6 +35,7 @@ MOVING = ("reuse", "repair")
 APPEND, EXACT, STOCK, LLAMA_CPP = "append", "exact", "stock", "llamacpp"
 SERIES = (*MOVING, APPEND, EXACT, STOCK, LLAMA_CPP)
 MIN_REUSED_SHARE = 0.9
+_SERIES_WIDTH = 22
 # Acceptance of the project, for a fold: at most so many appends, and so many times faster than stock.
 MOST_APPENDS, LEAST_SPEEDUP = 1.25, 8.0
 
@@ -213,7 +214,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         lines += ["", f"{place}; milliseconds to the first token: median (range)"]
         lines.append(
             f"{'':<17}"
-            + "".join(f"{head:>22}" for head in heads)
+            + "".join(f"{head:>{_SERIES_WIDTH}}" for head in heads)
             + f"{'kept':>8}{'moved':>8}{'computed':>10}{'agrees':>9}"
         )
         for row in rows:
@@ -222,7 +223,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
                 f"{receipt.get(f'{name}_tokens', 0):>{width},}"
                 for name, width in (("kept", 8), ("moved", 8), ("computed", 10))
             )
-            times = "".join(f"{_times(row, head):>22}" for head in heads)
+            times = "".join(f"{_times(row, head):>{_SERIES_WIDTH}}" for head in heads)
             agrees = f"{row['first_token_agrees'][first]} of {row['num_repetitions']}"
             lines.append(f"{row['kind']:<17}{times}{counts}{agrees:>9}")
         lines += [line for row in rows for line in _llama_line(row)]

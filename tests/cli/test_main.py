@@ -57,11 +57,19 @@ def test_bench_without_a_name_explains_itself(capsys: pytest.CaptureFixture[str]
     assert "edit" in capsys.readouterr().out
 
 
-def test_bench_hands_its_flags_on_unread(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--repetitions", "0"], "'0' is not a positive number"),
+        (["--llama-server", "there"], "--llama-server goes with --kinds or --sweep"),
+        (["--sizes", "3000"], "--sizes and --positions go with --kinds, --sweep or --neighbours"),
+    ],
+)
+def test_bench_hands_its_flags_on_unread(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "edit", "--repetitions", "0"])
+        main(["bench", "edit", *flags])
     assert stop.value.code == 2
-    assert "'0' is not a positive number" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["demo", "--model"], ["bench", "edit", "--model"]])
