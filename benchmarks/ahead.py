@@ -19,7 +19,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ from acmserve.bench.budget import MAX_MODEL_LEN
 from acmserve.bench.budget_run import MAX_TOKENS, MODEL
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, as_json, positive, progress
-from acmserve.bench.server_process import HttpProcess, ServerProcess
+from acmserve.bench.report_options import add_report_options, hand_over, positive, progress
+from acmserve.bench.server_process import ServerProcess, StockProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.bench.witnessed_model import WITNESS, Agreement
 from acmserve.context.tokens import Tokenizer
@@ -54,35 +54,23 @@ _SEED = 23
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench ahead`; 0 when every number may be told, 1 when not."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.plot is not None and (options.answers or options.foreground):
+        parser.error("--plot draws the conversation; --answers and --foreground have no plot")
     machine = describe_machine()
+    print(one_line(machine), flush=True)
     if options.answers:
-        return _answer(options.answers, machine, options.json)
+        return _answer(options, machine)
     if options.foreground:
-        return _tell(_measure_foreground(options), foreground_table, machine, options.json)
-    print(f"One conversation under {MAX_TOKENS:,} tokens, with pauses.\n{one_line(machine)}", flush=True)
+        return hand_over(_measure_foreground(options) | {"machine": machine}, foreground_table, None, options)
+    print(f"One conversation under {MAX_TOKENS:,} tokens, with pauses.", flush=True)
     report = measure(options.model, options.policy, options.tasks, options.scale) | {"machine": machine}
-    print("\n".join(as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and not report["failures"]:
-        missing = draw(report, one_line(machine), options.plot)
-        if missing:
-            progress(missing)
-    return 1 if report["failures"] else 0
+    return hand_over(report, as_table, draw, options)
 
 
-def _tell(
-    report: dict[str, Any], table: Callable[[dict[str, Any]], list[str]], machine: dict[str, Any], path: Path | None
-) -> int:
-    """Print and write one of the two smaller reports."""
-    print("\n".join([one_line(machine), *table(report)]))
-    if path is not None:
-        path.write_text(as_json(report | {"machine": machine}), encoding="utf-8")
-    return 1 if report["failures"] else 0
-
-
-def _answer(num_cases: int, machine: dict[str, Any], path: Path | None) -> int:
+def _answer(options: argparse.Namespace, machine: dict[str, Any]) -> int:
+    # Imported late: they bring the engine, which `--help` can do without.
     from acmserve.bench.ahead_answers import as_table as answers_table
     from acmserve.bench.ahead_answers import measure as measure_answers
     from acmserve.bench.engine import LocalEngine
@@ -90,10 +78,10 @@ def _answer(num_cases: int, machine: dict[str, Any], path: Path | None) -> int:
     progress("starting the engine")
     engine = LocalEngine(prepare(), with_acmserve=True)
     try:
-        report = measure_answers(engine, num_cases, _SEED, progress)
+        report = measure_answers(engine, options.answers, _SEED, progress)
     finally:
         engine.close()
-    return _tell(report, answers_table, machine, path)
+    return hand_over(report | {"machine": machine}, answers_table, None, options)
 
 
 def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
@@ -138,18 +126,12 @@ def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, 
                 course.ahead = {name: value - before[name] for name, value in read_counters(url).items()}
                 course.failures = check_course(course, trace, policy)
         if not any(course.failures for course in done):
-            with _stock(weights, model) as server:
+            flags = [*_flags(model), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32"]
+            with StockProcess(weights, flags) as server:
                 done.append(replay_on_stock(server.wait_ready(), done[0], trace, progress))
             if not done[-1].failures:
                 agreed = agreement(done[0], trace, witness)
     return as_report(model, policy, trace, done, agreed, scale)
-
-
-def _stock(weights: Path, model: str) -> HttpProcess:
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(weights)]
-    flags = [*_flags(model), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32"]
-    environ = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "3", "OMP_WAIT_POLICY": "passive"}
-    return HttpProcess(lambda port: [*command, "--port", str(port), *flags], environ)
 
 
 def _flags(model: str) -> list[str]:
@@ -170,13 +152,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tasks", type=positive, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
     parser.add_argument("--scale", type=float, metavar="X", default=1.0, help="length of the pauses (default 1)")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--answers",
         type=positive,
         metavar="N",
         help="instead: N cases of fold, then answer; accuracy and latency of exact, exact computed ahead, and reuse",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--foreground",
         type=positive,
         metavar="N",

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.engine import Ask, LocalEngine, Reply
+from acmserve.bench.report_options import as_gate, red_gate
 from acmserve.bench.task_pi_llm import Sizes, make_case
 from acmserve.bench.task_prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks_run import choice
@@ -55,7 +56,7 @@ def measure(engine: LocalEngine, num_cases: int, seed: int, say: Callable[[str],
         for name in (_WAYS[(number + turn) % len(_WAYS)] for turn in range(len(_WAYS))):
             failures += _ask(engine, counted[name], case.name, [q.gold for q in case.questions], tokens)
     return {
-        "failures": failures,
+        "gate": as_gate(failures),
         "sizes": str(SIZES),
         "num_cases": num_cases,
         "ways": [] if failures else [_row(way, seed) for way in ways.values()],
@@ -114,8 +115,8 @@ def _row(way: Way, seed: int) -> dict[str, Any]:
 
 def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons where something failed."""
-    if report["failures"]:
-        return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
+    if red := red_gate(report):
+        return red
     lines = [
         f"{report['num_cases']} cases of PI-LLM ({report['sizes']}: keys x updates - rounds kept), 95 % intervals:",
         "",

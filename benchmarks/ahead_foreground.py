@@ -28,6 +28,7 @@ from typing import Any
 
 from acmserve.bench.agent_trace import Trace
 from acmserve.bench.ahead_run import CWL, Course, check_course, read_counters, run_course
+from acmserve.bench.report_options import as_gate, red_gate
 from acmserve.bench.server_process import HttpProcess
 from acmserve.bench.tasks_summary import difference_interval
 from acmserve.context.tokens import Tokenizer
@@ -85,7 +86,7 @@ def measure_foreground(
                 firsts = in_order([[turn.seconds for turn in course.turns] for course in made])
                 found[mode].append(Round(waves, firsts, cpu_seconds, num_ahead))
     return {
-        "failures": failures,
+        "gate": as_gate(failures),
         "num_sessions": NUM_SESSIONS,
         "num_rounds": num_rounds,
         "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
@@ -154,8 +155,8 @@ def _p99(ascending: Sequence[float]) -> float:
 
 def foreground_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons where something failed."""
-    if report["failures"]:
-        return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
+    if red := red_gate(report):
+        return red
     heads = f"{'ahead':<10}{'turns/s (rounds: least to most)':>34}{'first token, median':>22}{'p99':>10}"
     lines = [f"{report['num_sessions']} sessions without pauses, in step, {report['num_rounds']} rounds in turn:", ""]
     lines.append(heads + f"{'CPU a turn':>13}{'computed ahead':>17}")

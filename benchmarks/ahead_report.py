@@ -13,6 +13,7 @@ from acmserve.bench.ahead_run import BUDGET, CWL, EDITS, PREDICT, Course
 from acmserve.bench.append_line import fit_appends
 from acmserve.bench.budget_run import MAX_TOKENS
 from acmserve.bench.pause import TOOL_SECONDS
+from acmserve.bench.report_options import as_gate, red_gate
 from acmserve.bench.witnessed_model import Agreement
 
 _WIDTH = 16
@@ -37,7 +38,7 @@ def as_report(
     if agreed is not None:
         told = {"num_tokens": agreed.num_tokens, "num_different": agreed.num_different, "num_ties": agreed.num_ties}
     return {
-        "failures": failures,
+        "gate": as_gate(failures),
         "model": model,
         "policy": policy,
         "max_tokens": MAX_TOKENS,
@@ -108,8 +109,8 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
 
 def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons where something failed."""
-    if report["failures"]:
-        return ["NOTHING IS REPORTED:", *(f"  {failure}" for failure in report["failures"][:20])]
+    if red := red_gate(report):
+        return red
     low, high = report["tool_seconds"]
     lines = [
         f"{report['policy']}, {report['trace']['num_turns']} turns, {low:g} to {high:g} s between them. Median, p90:",

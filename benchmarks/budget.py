@@ -29,7 +29,7 @@ from acmserve.bench.budget_run import LOW_WATERMARK, MAX_TOKENS, MODEL, PLANS, C
 from acmserve.bench.budget_run import run_course as run
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, hand_over, progress
+from acmserve.bench.report_options import add_report_options, as_gate, hand_over, progress, red_gate
 from acmserve.bench.server_process import ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
@@ -91,7 +91,7 @@ def as_report(
 ) -> dict[str, Any]:
     """JSON-ready; no numbers when the gate is red. Seconds only where the weights are real."""
     return {
-        "gate": {"green": not failures, "failures": list(failures)},
+        "gate": as_gate(failures),
         "model": model,
         "budget": {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK},
         "trace": {
@@ -142,10 +142,8 @@ def _median(seconds: Sequence[float]) -> float | None:
 
 def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons when the gate is red."""
-    failures = report["gate"]["failures"]
-    if failures:
-        more = [f"  and {len(failures) - 20} more"] if len(failures) > 20 else []
-        return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:20]), *more]
+    if red := red_gate(report):
+        return red
     num_turns, num_new = report["trace"]["num_turns"], sum(report["trace"]["new_tokens"])
     heads = ("largest", "prompts", "computed", "a turn", "moved", "evictions", "summaries", "more", "computed/new")
     lines = [

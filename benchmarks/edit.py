@@ -27,7 +27,7 @@ from acmserve.bench.edit_run import APPEND, APPEND_TWO, CASES, EXACT, FOLD, STOC
 from acmserve.bench.engine_process import EngineProcess
 from acmserve.bench.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, as_json, positive, progress
+from acmserve.bench.report_options import add_report_options, as_gate, as_json, positive, progress
 from acmserve.errors import AcmError
 
 TARGETS = ((FOLD, APPEND, 1.25), (TWO_HOLES, APPEND_TWO, 1.5), (FOLD, STOCK, 1 / 8))
@@ -178,7 +178,7 @@ def as_report(measured: Measured, sizes: Sizes) -> dict[str, Any]:
     ]
     return {
         "sizes": sizes.as_dict(),
-        "gate": {"green": not measured.failures, "failures": measured.failures},
+        "gate": as_gate(measured.failures),
         "seconds_to_first_token": measured.seconds,
         "medians": {case: measured.median(case) for case in CASES},
         "receipts": measured.receipts,

@@ -25,6 +25,7 @@ from acmserve.bench.edit_cells import APPEND, EXACT, MOVING, STOCK, Cell, check_
 from acmserve.bench.edit_kinds import Shape, Tokens, plan_edits
 from acmserve.bench.engine import Ask, Meeting, Met
 from acmserve.bench.engine_process import EngineProcess
+from acmserve.bench.report_options import as_gate, red_gate
 
 NOBODY, NOBODY_STOCK = "nobody", "nobody, stock engine"
 _STREAM_TOKENS, _STREAM_PROMPT, _NUM_BEFORE = 48, 200, 8
@@ -97,7 +98,7 @@ def _meet(engine: EngineProcess, measured: Neighbours, name: str, arriving: Ask 
 def as_report(measured: Neighbours) -> dict[str, Any]:
     """JSON-ready; no times when the gate is red."""
     return {
-        "gate": {"green": not measured.failures, "failures": measured.failures},
+        "gate": as_gate(measured.failures),
         "context_tokens": measured.shape.num_context,
         "position": measured.shape.position,
         "chunk_tokens": measured.chunk_tokens,
@@ -118,8 +119,8 @@ def spread(gaps: list[float]) -> dict[str, float]:
 
 def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons when the gate is red."""
-    if report["gate"]["failures"]:
-        return ["GATE RED, so no time is given:", *(f"  {failure}" for failure in report["gate"]["failures"])]
+    if red := red_gate(report):
+        return red
     num = len(next(iter(report["gaps_seconds"].values())))
     lines = [
         "",

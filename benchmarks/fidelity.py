@@ -30,7 +30,7 @@ from acmserve.bench.fidelity_variants import VARIANTS
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
 from acmserve.bench.model_folder import prepare_model
-from acmserve.bench.report_options import add_report_options, hand_over, positive, progress
+from acmserve.bench.report_options import add_report_options, as_gate, hand_over, positive, progress
 
 if TYPE_CHECKING:
     from acmserve.bench.fidelity_run import Outcome
@@ -60,7 +60,7 @@ def measure(folders: Sequence[Path], plan: Plan, seed: int) -> dict[str, Any]:
     failures = [f"{model['name']}: {failure}" for model, outcome in done for failure in outcome.failures]
     return {
         "seed": seed,
-        "gate": {"green": not failures, "failures": failures},
+        "gate": as_gate(failures),
         "models": [] if failures else [model for model, _ in done],
     }
 

@@ -6,21 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acmserve.bench.fidelity_variants import AUTO, EXACT, NUM_GREEDY
+from acmserve.bench.report_options import red_gate
 
 _TEXTS = {
     "unrelated": "text that is unrelated to the fold",
     "related": "text that goes on from what was folded",
     "superseded": "updates that replace folded ones",
 }
-_MAX_FAILURES = 20
 
 
 def as_table(report: Mapping[str, Any]) -> list[str]:
     """Nothing but the reasons when the gate is red."""
-    failures = report["gate"]["failures"]
-    if failures:
-        more = [f"  and {len(failures) - _MAX_FAILURES} more"] if len(failures) > _MAX_FAILURES else []
-        return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:_MAX_FAILURES]), *more]
+    if red := red_gate(report):
+        return red
     lines = []
     for model in report["models"]:
         lines += ["", f"{model['name']}: {model['num_cases']} cases out of {model['num_documents']} documents"]

@@ -35,7 +35,7 @@ from acmserve.bench.map_run import (
     check_together,
     run_course,
 )
-from acmserve.bench.report_options import add_report_options, hand_over, progress
+from acmserve.bench.report_options import add_report_options, as_gate, hand_over, progress, red_gate
 from acmserve.bench.server_process import ServerProcess
 from acmserve.bench.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
@@ -84,7 +84,7 @@ def as_report(
     """JSON-ready; no numbers when the gate is red."""
     texts = [course.map_text for course in courses if course.map_text]
     return {
-        "gate": {"green": not failures, "failures": list(failures)},
+        "gate": as_gate(failures),
         "corpus": {"digest": corpus.digest, "num_records": len(corpus.records)},
         "map": {"budget": BUDGET, "evolve_steps": EVOLVE_STEPS, "text": texts[0] if texts else None},
         "questions": [question.text for question in questions],
@@ -124,10 +124,8 @@ def _row(course: Course, corpus: Corpus, questions: Sequence[Question]) -> dict[
 
 def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons when the gate is red."""
-    failures = report["gate"]["failures"]
-    if failures:
-        more = [f"  and {len(failures) - 20} more"] if len(failures) > 20 else []
-        return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:20]), *more]
+    if red := red_gate(report):
+        return red
     lines = ["", " " * 20 + "".join(f"{head:>{width}}" for head, width in _COLUMNS.items())]
     for row in report["courses"]:
         cells = (

@@ -12,14 +12,13 @@ Decisions: all vLLM servers get the same flags, float32 on a CPU. llama.cpp keep
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.llama_cpp import CACHE_REUSE, server_command
-from acmserve.bench.server_process import HttpProcess
+from acmserve.bench.server_process import HttpProcess, ServerProcess, StockProcess
 from acmserve.edit.session_params import FIDELITIES
 from acmserve.errors import AcmError
 
@@ -124,17 +123,14 @@ def _last(name: str, objects: Iterable[Mapping[str, Any]]) -> dict[str, Any] | N
 
 def start(peer: Peer, setting: Setting) -> HttpProcess:
     """Start a server of this kind. Raises AcmError where it cannot be."""
-    environ = {"OMP_WAIT_POLICY": "passive", "VLLM_CPU_KVCACHE_SPACE": str(setting.kv_gib), "HF_HUB_OFFLINE": "1"}
     if peer.name == LLAMA_CPP:
-        return HttpProcess(lambda port: _llama_command(setting, port), environ)
+        return HttpProcess(lambda port: _llama_command(setting, port), {})
+    flags = _vllm_flags(setting)
     if peer.name in OURS:
-        command = [sys.executable, "-m", "acmserve", "serve", str(setting.model)]
-    else:
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(setting.model)]
-        environ["VLLM_PLUGINS"] = ""
+        return ServerProcess(setting.model, flags, setting.kv_gib)
     if peer.name == NO_PREFIX:
-        command.append("--no-enable-prefix-caching")
-    return HttpProcess(lambda port: [*command, "--port", str(port), *_vllm_flags(setting)], environ)
+        flags.append("--no-enable-prefix-caching")
+    return StockProcess(setting.model, flags, setting.kv_gib)
 
 
 def _vllm_flags(setting: Setting) -> list[str]:

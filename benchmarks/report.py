@@ -180,15 +180,13 @@ def gate_state(report: Mapping[str, Any]) -> bool | None:
     """Whether the numbers may be believed; None where the report does not tell."""
     gate = report.get("gate")
     found = gate.get("green") if isinstance(gate, Mapping) else report.get("correct")
-    if found is None and isinstance(report.get("failures"), list):
-        found = not report["failures"]
     return found if isinstance(found, bool) else None
 
 
 def _failures(result: Result) -> list[str]:
     report = result.report or {}
     gate = report.get("gate")
-    failures = gate.get("failures") if isinstance(gate, Mapping) else report.get("failures")
+    failures = gate.get("failures") if isinstance(gate, Mapping) else None
     return [str(failure) for failure in failures] if isinstance(failures, list) else []
 
 

@@ -9,11 +9,13 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.machine import one_line
+
+_MOST_FAILURES = 20
 
 
 def add_report_options(parser: argparse.ArgumentParser, *, quick: str | None = None, plot: bool = True) -> None:
@@ -43,20 +45,35 @@ def as_json(report: dict[str, Any]) -> str:
     return re.sub(r"\[[\s\d.,-]+\]", lambda match: re.sub(r"\s+", "", match[0]).replace(",", ", "), text) + "\n"
 
 
+def as_gate(failures: Sequence[str]) -> dict[str, Any]:
+    """The entry `gate` of a report: green when nothing failed."""
+    return {"green": not failures, "failures": list(failures)}
+
+
+def red_gate(report: Mapping[str, Any]) -> list[str]:
+    """What people read instead of a table: why nothing is reported. Empty when the gate is green."""
+    failures = report["gate"]["failures"]
+    if not failures:
+        return []
+    more = [f"  and {len(failures) - _MOST_FAILURES} more"] if len(failures) > _MOST_FAILURES else []
+    return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:_MOST_FAILURES]), *more]
+
+
 def hand_over(
     report: dict[str, Any],
     as_table: Callable[[dict[str, Any]], Sequence[str]],
-    draw: Callable[[dict[str, Any], str, Path], str | None],
+    draw: Callable[[dict[str, Any], str, Path], str | None] | None,
     options: argparse.Namespace,
 ) -> int:
     """Print the table, write and draw what `options` ask for; the exit code: 0 when the gate is green, else 1.
 
-    `report` has `machine` and `gate`; behind a red gate nothing is drawn. `draw` returns why there is no plot, or None.
+    `report` has `machine` and `gate`; behind a red gate nothing is drawn. `draw` returns why there is no plot, or None;
+    without it `options` ask for none.
     """
     print("\n".join(as_table(report)))
     if options.json is not None:
         options.json.write_text(as_json(report), encoding="utf-8")
-    if options.plot is not None and report["gate"]["green"]:
+    if draw is not None and options.plot is not None and report["gate"]["green"]:
         said = draw(report, one_line(report["machine"]), options.plot)
         print(said or f"plot: {options.plot}")
     return 0 if report["gate"]["green"] else 1

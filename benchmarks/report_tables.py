@@ -22,7 +22,7 @@ from typing import Any
 from acmserve.bench.html_text import Markup, join, tag
 
 # Shown in the head of a section, or not numbers that anybody reads in a table.
-_HEAD = ("machine", "gate", "correct", "failures", "model", "receipts", "turns", "questions", "moves")
+_HEAD = ("machine", "gate", "correct", "model", "receipts", "turns", "questions", "moves")
 _UNITS = {"_gb_s": "GB/s", "_ms": "ms", "_us": "µs", "_s": "s"}
 _MOST_SHOWN, _MOST_DEPTH = 8, 3
 _LONG_TEXT = 32

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, progress
+from acmserve.bench.report_options import add_report_options, as_gate, progress
 from acmserve.bench.sculptor_plot import draw
 from acmserve.bench.sculptor_run import Course, check_course, run_course
 from acmserve.bench.server_process import ServerProcess
@@ -100,7 +100,7 @@ def as_report(courses: Sequence[Course], failures: Sequence[str]) -> dict[str, A
                 "receipts": last.receipts,
             }
         )
-    return {"gate": {"green": not failures, "failures": list(failures)}, "rows": rows}
+    return {"gate": as_gate(failures), "rows": rows}
 
 
 def as_table(courses: Sequence[Course], failures: Sequence[str]) -> list[str]:

@@ -22,9 +22,10 @@ import psutil
 
 from acmserve.errors import AcmError
 
-# On a CPU vLLM keeps one core for its scheduler and another where there is a KV connector, unless that leaves none.
-# On two cores that is one thread for a stock server and two for ours; so every server computes on all cores.
-_SAME_CORES = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+# The same for every server. On a CPU vLLM keeps one core for its scheduler and another where there is a KV connector,
+# unless that leaves none: on two cores that is one thread for a stock server and two for ours, so all compute on all
+# cores. Threads that spin while they wait would take these from the HTTP server and from the client.
+_SAME = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
 _START_SECONDS = 600.0
 _STOP_SECONDS = 60.0
 
@@ -46,7 +47,7 @@ class HttpProcess:
                 list(command(port)),
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_SAME_CORES, **environ},
+                env={**os.environ, **_SAME, **environ},
                 start_new_session=True,
             )
 
@@ -87,4 +88,15 @@ class ServerProcess(HttpProcess):
         super().__init__(
             lambda port: [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
             {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+        )
+
+
+class StockProcess(HttpProcess):
+    """vLLM's own server with these flags, without any plugin."""
+
+    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+        super().__init__(
+            lambda port: [*command, "--port", str(port), *flags],
+            {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
         )

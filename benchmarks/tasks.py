@@ -22,7 +22,7 @@ from acmserve.bench.engine import LocalEngine
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
 from acmserve.bench.model_folder import prepare_model
-from acmserve.bench.report_options import add_report_options, as_json, hand_over, positive, progress
+from acmserve.bench.report_options import add_report_options, as_gate, as_json, hand_over, positive, progress
 from acmserve.bench.task_case import digest
 from acmserve.bench.task_cases import make_cases
 from acmserve.bench.tasks_auto import judge
@@ -67,7 +67,7 @@ def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_ll
         "seed": seed,
         "num_cases": len(cases),
         "digest": digest(cases),
-        "gate": {"green": is_green, "failures": outcome.failures},
+        "gate": as_gate(outcome.failures),
         "refusal": outcome.refusal,
         "num_dropped_choices": outcome.num_dropped_choices,
         "variants": [{"name": v.name, "title": v.title, "fidelity": v.fidelity, "acm": v.acm} for v in VARIANTS],

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acmserve.bench.report_options import red_gate
 from acmserve.bench.tasks_auto import MAX_LOSS, MIN_MOVED_SHARE
 from acmserve.bench.tasks_summary import ALL
-
-_MOST_FAILURES = 20
 
 
 def as_table(report: Mapping[str, Any]) -> list[str]:
     """Nothing but the reasons when the gate is red."""
-    failures = report["gate"]["failures"]
-    if failures:
-        more = [f"  and {len(failures) - _MOST_FAILURES} more"] if len(failures) > _MOST_FAILURES else []
-        return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:_MOST_FAILURES]), *more]
+    if red := red_gate(report):
+        return red
     lines = [f"{report['model']}, {report['num_cases']} cases, digest {report['digest']}"]
     if report["refusal"]:
         lines.append(f"the engine moves no KV of this model ({report['refusal']}), so every way is exact")

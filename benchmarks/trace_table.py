@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acmserve.bench.peer_server import NO_PREFIX, OURS, STOCK
+from acmserve.bench.report_options import as_gate, red_gate
 from acmserve.bench.trace_score import Cell, as_row, check_cell, check_exact, notes
 
 _HEADS = ("turns/s", "prompt tok/s", "p50", "p90", "p99", "p50", "p90", "p99", "kept", "moved", "computed", "hits")
@@ -18,7 +19,7 @@ def as_report(cells: Sequence[Cell], budget: int) -> dict[str, Any]:
     failures = [failure for cell in cells for failure in check_cell(cell, budget)] + check_exact(cells)
     rows = [] if failures else [as_row(cell) for cell in cells]
     return {
-        "gate": {"green": not failures, "failures": failures},
+        "gate": as_gate(failures),
         "notes": notes(cells),
         "rows": rows,
         "ratios": ratios(rows),
@@ -40,10 +41,8 @@ def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; nothing but the reasons when the gate is red."""
-    failures = report["gate"]["failures"]
-    if failures:
-        more = [f"  and {len(failures) - 20} more"] if len(failures) > 20 else []
-        return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:20]), *more]
+    if red := red_gate(report):
+        return red
     lines: list[str] = []
     rows = report["rows"]
     for policy, concurrency in dict.fromkeys((row["policy"], row["concurrency"]) for row in rows):

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent_trace import Exchanged, Trace
+from acmserve.bench.ahead import main
 from acmserve.bench.ahead_foreground import Round, as_row, foreground_table, in_order, wave_ratio
 from acmserve.bench.ahead_report import as_report, as_table
 from acmserve.bench.ahead_run import CWL, Course, check_course, cleared_at, courses
 from acmserve.bench.budget_run import Turn
+from acmserve.bench.report_options import as_gate
 from acmserve.bench.witnessed_model import Agreement, Said, compare
 
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
@@ -59,11 +61,11 @@ def test_of_rounds_in_step_each_wave_and_each_turn_counts_with_its_median() -> N
     faster = row | {"turns_per_second": 1.02, "p99_seconds": 0.2}
     ratio = {"mean": 0.98, "interval": [0.95, 1.01]}
     modes = {"off": row, "predict": faster}
-    report = {"failures": [], "num_sessions": 4, "num_rounds": 3, "modes": modes, "wave_ratio": ratio}
+    report = {"gate": as_gate([]), "num_sessions": 4, "num_rounds": 3, "modes": modes, "wave_ratio": ratio}
     first, second = foreground_table(report)[-2:]
     assert first.startswith("predict: +2.0% turns a second, -50.0% p99")
     assert second == "A wave under predict takes 0.980 of the time of one under off (95 %: 0.950 to 1.010)."
-    assert foreground_table(report | {"failures": ["no"]}) == ["NOTHING IS REPORTED:", "  no"]
+    assert foreground_table(report | {"gate": as_gate(["no"])})[-1] == "  no"
 
 
 def test_waves_are_compared_in_pairs_and_turns_in_order_of_time() -> None:
@@ -132,7 +134,22 @@ def test_a_token_that_stock_would_not_have_said_ends_the_report_unless_it_is_a_t
     agreed = compare(ours, theirs)
     assert agreed == Agreement(4, 2, 1)
     report = report_of(course(), agreed=agreed)
-    assert (report["courses"], report["failures"]) == ([], ["exact, predict: 1 of 4 tokens are not stock's"])
+    assert (report["courses"], report["gate"]["failures"]) == ([], ["exact, predict: 1 of 4 tokens are not stock's"])
     assert "2 of 120, 2 of them" in "\n".join(as_table(report_of(course())))
     with pytest.raises(ValueError, match="zip"):
         compare(ours, [*theirs[:1], Said((7, 8), (1.0, 1.0))])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--answers", "3", "--plot", "p.png"], "--answers and --foreground have no plot"),
+        (["--answers", "3", "--foreground", "5"], "not allowed with"),
+        (["--tasks", "0"], "'0' is not a positive number"),
+    ],
+)
+def test_wrong_usage_names_the_bad_option(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert says in capsys.readouterr().err

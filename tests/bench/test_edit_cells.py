@@ -117,4 +117,4 @@ def test_gaps_of_a_neighbour_are_told_by_who_arrived() -> None:
     measured.failures.append("exact gave another token")
     red = neighbours_report(measured)
     assert (red["gaps"], red["gaps_seconds"], red["gate"]["green"]) == ({}, {}, False)
-    assert neighbours_table(red) == ["GATE RED, so no time is given:", "  exact gave another token"]
+    assert neighbours_table(red) == ["GATE RED, so nothing is reported:", "  exact gave another token"]
