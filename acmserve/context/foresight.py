@@ -179,7 +179,8 @@ def _act_ended(account: Account, state: SessionState, view: View, shed: Shed, nu
     if not plan.changes or plan.num_before - plan.num_after < LEAST_SHARE * (plan.num_before - target):
         return None
     ended = foresee(account, state, plan.shed, Reason.ACT_END, _PRIOR_END, 1)
-    return replace(ended, num_open=shown_tokens(outline, account.ledger, plan.shed, outline.last_step()))
+    num_open = shown_tokens(outline, account.ledger, plan.shed, outline.last_step())
+    return replace(ended, num_open=num_open) if num_open < ended.num_new else None
 
 
 def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:

@@ -97,6 +97,7 @@ def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: 
         account.check_integrity()
         assert (account.num_tokens, account.plan(wanted, MEASURED)) == (num_tokens, fresh), "looking changes nothing"
         reasons = [item.reason for item in foreseen]
+        assert all(item.num_open < item.num_new or item.num_open == 0 for item in foreseen), "there is work in each"
         assert (
             reasons in ([Reason.EVICTION],) if account.outlook.kept is not None else reasons in ([], [Reason.ACT_END])
         )
