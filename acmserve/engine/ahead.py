@@ -4,8 +4,9 @@ A background request is a session request whose prompt is a context that may be 
 by ordinary prefill, and when it is through its session has one more source: full blocks that anybody finds under their
 exact hashes, and a partial tail. Until then:
 
-    nobody else is alive     one background request runs, in chunks that end at block boundaries; it begins after a
-                             moment of quiet, for clients that send one request after the other leave short gaps
+    nobody else is alive     one background request runs, in chunks that end at block boundaries and take a fraction
+                             of a second each; it begins after a moment of quiet, for clients that send one request
+                             after the other leave short gaps
     somebody is              none runs: the one that did is preempted, all are kept out of vLLM's queues for the step;
                              its full blocks stay in the prefix cache, so it goes on behind them later
 
@@ -22,6 +23,7 @@ Order of calls in one step (`compat.JumpSchedulerMixin`): `to_preempt`, `to_hold
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -59,13 +61,15 @@ class AheadWork:
         self._manager = kv_cache_manager
         self._block_size = block_size
         self._chunk_tokens = config.ahead_chunk_tokens
+        self._chunk_s = config.ahead_chunk_s
+        self._tokens_per_s = math.inf
         self._quiet_s = config.ahead_quiet_s
         self._requests: dict[str, tuple[SessionRequest, Request]] = {}
         self._ended: dict[str, str] = {}
         self._let_in: str | None = None
         self._disturbed_at = 0.0
         self._num_idle_steps = 0
-        self._started: deque[tuple[str, float]] = deque()
+        self._started: deque[tuple[str, float, int]] = deque()
         self._busy_until = 0.0
 
     @property
@@ -136,7 +140,7 @@ class AheadWork:
         if request.request_id in self._ended or request.num_in_flight_tokens:
             return 0
         bs = self._block_size
-        end = num_computed + min(num_new, self._chunk_tokens)
+        end = num_computed + min(num_new, self._most_tokens())
         if end < num_computed + num_new and end // bs * bs > num_computed:
             end = end // bs * bs
         hit: set[int] = set()
@@ -153,6 +157,11 @@ class AheadWork:
             self.end(request.request_id, reason)
             return 0
         return end - num_computed
+
+    def _most_tokens(self) -> int:
+        """Of the next chunk. The deeper it lies, the longer each of its tokens takes."""
+        wanted = self._chunk_s * self._tokens_per_s if self._chunk_s else 0.0
+        return int(min(self._chunk_tokens, max(wanted, self._block_size)))
 
     def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
         """vLLM gave a waiting request these blocks: what of its prefix hit was computed ahead, and is used now."""
@@ -175,7 +184,7 @@ class AheadWork:
             table = self._manager.get_block_ids(session.request_id)[0]
             first = session.num_hit // self._block_size
             self.blocks.add(session.owner, table, first, start, start + num_tokens, inherited)
-            self._started.append((session.request_id, self.blocks.clock()))
+            self._started.append((session.request_id, self.blocks.clock(), num_tokens))
             self._num_idle_steps = 0
         elif not request.num_in_flight_tokens and not is_paused:
             self._num_idle_steps += 1
@@ -185,10 +194,12 @@ class AheadWork:
     def on_processed(self, scheduled: Mapping[str, int]) -> None:
         """A step is through; count the time that background work took of it."""
         if self._started and self._started[0][0] in scheduled:
-            _, started = self._started.popleft()
+            _, started, num_tokens = self._started.popleft()
             now = self.blocks.clock()
-            self.blocks.counts.seconds += now - max(started, self._busy_until)
+            seconds = now - max(started, self._busy_until)
+            self.blocks.counts.seconds += seconds
             self._busy_until = now
+            self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
 
     def take_ended(self) -> list[SessionRequest]:
         """The background requests to finish now; their receipts are about the part that is ready."""

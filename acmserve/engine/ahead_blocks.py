@@ -1,21 +1,25 @@
 """The ledger of blocks that were computed ahead: where they wait, how many there may be, and what became of them.
 
-    free queue   [ hold nothing ....)[ ahead, oldest first ....)[ cached for others, least recently used first ....)
-    next to be    ^ first                                                                                      last ^
+    free queue   [ hold nothing )[ others, cold )[ ahead, oldest first )[ others, in use in the last min_age_s ..)
+    next to be    ^ first                                                                                    last ^
     handed out                       a sequence waits last block first, as vLLM frees it
 
 A block enters when a background request computes in it, and leaves in one of two ways. A request of somebody keeps or
 copies it: it was *used*, and is an ordinary block from then on. Or it is handed out, or loses its hash, before that:
 its tokens were *wasted*. Tokens computed = used + wasted + held, always.
 
-What background work may take, in this order: blocks that hold nothing, its own oldest ones, and KV of others that
-nobody has used for `min_age_s`. At its share of the pool it takes its own oldest blocks only.
+What background work may take, in this order: blocks that hold nothing, KV of others that nobody has used for
+`min_age_s`, and its own oldest ones. At its share of the pool it takes its own oldest blocks only. Others take in the
+same order, and their warm KV last: a block computed ahead goes before any that was in use a moment ago.
+
+Decision: cold KV goes first. A pool that has run for a while is full, of contexts that nobody asks for again; if these
+stayed, each token appended anywhere would take one that was computed ahead.
 
 When a block was last in use follows from the requests that ended: vLLM keeps no times. They are noted from the first
 background request on; what was freed before counts as freed at that moment.
 
-Decision: blocks are moved to their place in front of the next step, not as they are freed. vLLM frees from many places
-(some of them later, behind a fence), and hands blocks out only inside a step.
+Blocks are moved to their place in front of the next step, not as they are freed: vLLM frees from many places (some of
+them later, behind a fence), and hands blocks out only inside a step. There, too, what has become cold overtakes them.
 """
 
 from __future__ import annotations
@@ -42,6 +46,10 @@ WARM_BLOCKS = "ahead_warm_blocks"
 """Why a background request ended early: the next block to be handed out holds KV that was in use a moment ago."""
 
 
+_MOST_OVERTAKING = 1024
+"""Cold blocks that are put in front in one step: more than most steps hand out, and a tenth of a millisecond."""
+
+
 @dataclass(slots=True)
 class AheadBlock:
     """Tokens `[start, end)` of a sequence of `owner` were computed ahead in this block; the range may be empty."""
@@ -66,7 +74,7 @@ class AheadCounts:
 
 
 class AheadBlocks:
-    """Blocks computed ahead, by block id. `unplaced` are freed, or about to be, and not yet in their place."""
+    """Blocks computed ahead, by block id. Unplaced ones are freed, or about to be, and not yet in their place."""
 
     reuse_first = True
     """Negative control of the simulator: else the blocks stay where vLLM frees them, behind everybody's."""
@@ -78,11 +86,11 @@ class AheadBlocks:
         self.counts = AheadCounts()
         self._reported = AheadCounts()
         self.max_blocks = int(max_pool_share * pool.num_gpu_blocks)
-        self.unplaced: dict[int, None] = {}
         self.pool = pool
         self._block_size = block_size
         self._min_age_s = min_age_s
         self._blocks: dict[int, AheadBlock] = {}
+        self._unplaced: dict[int, None] = {}
         self._placed: dict[int, None] = {}
         self._freed_at: dict[int, float] = {}
         self._since: float | None = None
@@ -94,6 +102,11 @@ class AheadBlocks:
     def watching(self) -> bool:
         """Whether there was any background request; when not, nothing is noted and nothing costs."""
         return self._since is not None
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that wait in the free queue, or will: in front of a step they have to be in their place."""
+        return len(self._placed) + len(self._unplaced)
 
     def watch(self) -> None:
         """Begin to note when blocks are freed."""
@@ -173,16 +186,27 @@ class AheadBlocks:
         for block_id in reversed(block_ids):
             if block_id in self._blocks:
                 self._leave(block_id)
-                self.unplaced[block_id] = None
+                self._unplaced[block_id] = None
 
     def place(self) -> None:
-        """Move the blocks that were freed to their place in the free queue; call before anything is allocated."""
+        """Move the blocks that were freed to their place in the free queue; call before anything is allocated.
+
+        placed        [ hold nothing )[ cold .. )[ placed )[ freed since )[ cold since )[ warm .......)
+        overtaken     [ hold nothing )[ cold .. )[ cold since )[ placed ...............)[ warm .......)
+        """
+        self._place_freed()
+        if self._placed and self.reuse_first:
+            latest = self.clock() - self._min_age_s
+            first, last = (self.pool.blocks[next(order)] for order in (iter(self._placed), reversed(self._placed)))
+            compat.let_overtake(self.pool, first, last, lambda block: self._is_cold(block, latest), _MOST_OVERTAKING)
+
+    def _place_freed(self) -> None:
         free: list[KVCacheBlock] = []
-        for block_id in list(self.unplaced):
+        for block_id in list(self._unplaced):
             block = self.pool.blocks[block_id]
             if block.ref_cnt:
                 continue
-            del self.unplaced[block_id]
+            del self._unplaced[block_id]
             if block.block_hash is None:
                 self._waste(block_id)
             else:
@@ -237,27 +261,28 @@ class AheadBlocks:
             raise IntegrityError(f"ahead: {len(self._blocks)} blocks held, {self.max_blocks} allowed")
         for block_id in self._blocks:
             num_references = self.pool.blocks[block_id].ref_cnt
-            is_placed, is_waiting = block_id in self._placed, block_id in self.unplaced
+            is_placed, is_waiting = block_id in self._placed, block_id in self._unplaced
             lost = not num_references and not is_placed and not is_waiting
             if lost or (is_placed and (is_waiting or num_references)):
                 where = f"in its place: {is_placed}, to be placed: {is_waiting}"
                 raise IntegrityError(f"ahead: block {block_id} has {num_references} references, {where}")
-        strangers = [i for i in (*self._placed, *self.unplaced) if i not in self._blocks]
+        strangers = [i for i in (*self._placed, *self._unplaced) if i not in self._blocks]
         if strangers:
             raise IntegrityError(f"ahead: {len(strangers)} blocks placed that are not held: {strangers[:3]}")
         self._check_order()
 
     def _check_order(self) -> None:
-        """No block in its place has cached KV of others in front of it."""
-        num_others = 0
+        """No block in its place has KV of others in front of it that was in use a moment ago."""
+        if not self._placed:
+            return
+        num_warm, latest = 0, self.clock() - self._min_age_s
         for block in self.pool.free_block_queue.iter_blocks_after(None):
-            if block.block_id in self._placed and num_others:
-                raise IntegrityError(f"ahead: block {block.block_id} is behind {num_others} cached blocks of others")
-            num_others += block.block_hash is not None and block.block_id not in self._blocks
+            if block.block_id in self._placed and num_warm:
+                raise IntegrityError(f"ahead: block {block.block_id} is behind {num_warm} warm blocks of others")
+            num_warm += block.block_id not in self._blocks and not self._is_cold(block, latest)
 
     def _count_displaceable(self, num_wanted: int, hit: Collection[int]) -> int:
         """How many of the next `num_wanted` blocks to be handed out may be displaced, up to the first that may not."""
-        assert self._since is not None
         latest = self.clock() - self._min_age_s
         num_blocks = 0
         for block in self.pool.free_block_queue.iter_blocks_after(None):
@@ -266,11 +291,15 @@ class AheadBlocks:
             block_id = block.block_id
             if block_id in hit:
                 continue
-            is_others = block.block_hash is not None and block_id not in self._blocks
-            if self.spare_warm and is_others and self._freed_at.get(block_id, self._since) > latest:
+            if self.spare_warm and block_id not in self._blocks and not self._is_cold(block, latest):
                 break
             num_blocks += 1
         return num_blocks
+
+    def _is_cold(self, block: KVCacheBlock, latest: float) -> bool:
+        """Whether a block of others holds nothing, or what nobody has used since `latest`."""
+        assert self._since is not None
+        return block.block_hash is None or self._freed_at.get(block.block_id, self._since) <= latest
 
     def _on_reuse(self, block: KVCacheBlock) -> None:
         """vLLM hands a placed block out, or resets its cache; used blocks are no longer in the ledger."""
@@ -285,4 +314,4 @@ class AheadBlocks:
 
     def _leave(self, block_id: int) -> None:
         self._placed.pop(block_id, None)
-        self.unplaced.pop(block_id, None)
+        self._unplaced.pop(block_id, None)

@@ -138,7 +138,7 @@ class JumpSchedulerMixin(_Base):
             self._ahead = connector.ahead
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if self._jumps is None or not (self._jumps.active or self._ahead.blocks.unplaced):
+        if self._jumps is None or not (self._jumps.active or self._ahead.blocks.num_free):
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
         held = self._hold_background() if self._ahead.num_alive else []
         self._ahead.blocks.place()
@@ -437,3 +437,22 @@ def queue_behind(
         previous.next_free_block, block.prev_free_block = block, previous
         previous = block
     queue.num_free_blocks += len(blocks)
+
+
+def let_overtake(
+    pool: BlockPool, first: KVCacheBlock, last: KVCacheBlock, may: Callable[[KVCacheBlock], bool], max_blocks: int
+) -> None:
+    """Put the free blocks behind `last` in front of `first`: up to the first that may not, and at most `max_blocks`.
+
+    before   [hold nothing ...)[first ... last][a ... b)[cached .....)
+    after    [hold nothing ...)[a ... b)[first ... last][cached .....)
+    """
+    behind = itertools.takewhile(may, pool.free_block_queue.iter_blocks_after(last))
+    moved = list(itertools.islice(behind, max_blocks))
+    if not moved:
+        return
+    previous, follower = first.prev_free_block, moved[-1].next_free_block
+    assert previous is not None
+    assert follower is not None
+    for one, other in ((previous, moved[0]), (moved[-1], first), (last, follower)):
+        one.next_free_block, other.prev_free_block = other, one

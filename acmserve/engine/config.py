@@ -16,7 +16,12 @@ from acmserve.errors import InvalidRequest
 CONNECTOR_NAME = "AcmConnector"
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
 _MIB = 2**20
-_LARGEST = {"ahead_max_pool_share": 1.0, "ahead_min_age_s": 86_400.0, "ahead_quiet_s": 3_600.0}
+_LARGEST = {
+    "ahead_max_pool_share": 1.0,
+    "ahead_min_age_s": 86_400.0,
+    "ahead_quiet_s": 3_600.0,
+    "ahead_chunk_s": 3_600.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +34,10 @@ class EngineConfig:
     `num_threads` copies KV with that many threads (0: as many as the engine computes with).
 
     Background requests (`ahead` in a request's params) begin when nobody else was there for `ahead_quiet_s` seconds,
-    and compute at most `ahead_chunk_tokens` in one step: longer nobody waits for them. What they compute holds at most
-    the share `ahead_max_pool_share` of the KV blocks (0: nothing is computed ahead), and takes the place of nobody's
-    KV that was in use in the last `ahead_min_age_s` seconds.
+    and compute at most `ahead_chunk_tokens` in one step, and no more than takes `ahead_chunk_s` seconds at the rate of
+    the step before: longer nobody waits for them. What they compute holds at most the share `ahead_max_pool_share` of
+    the KV blocks (0: nothing is computed ahead), and takes the place of nobody's KV that was in use in the last
+    `ahead_min_age_s` seconds.
     """
 
     default_fidelity: str = "exact"
@@ -42,6 +48,7 @@ class EngineConfig:
     keep_tail: bool = True
     num_threads: int = 0
     ahead_chunk_tokens: int = 256
+    ahead_chunk_s: float = 0.2
     ahead_quiet_s: float = 0.05
     ahead_max_pool_share: float = 0.2
     ahead_min_age_s: float = 60.0

@@ -29,7 +29,7 @@ EXACT = 1e-3
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
-    plugin = {"ahead_chunk_tokens": CHUNK, "ahead_quiet_s": 0}
+    plugin = {"ahead_chunk_tokens": CHUNK, "ahead_chunk_s": 3600, "ahead_quiet_s": 0}
     with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
         yield started
 

@@ -72,6 +72,7 @@ def test_the_seam_serves_both_schedulers(is_async: bool) -> None:
         ({"ahead_max_pool_share": 1.5}, "ahead_max_pool_share"),
         ({"ahead_max_pool_share": float("nan")}, "ahead_max_pool_share"),
         ({"ahead_min_age_s": -1}, "ahead_min_age_s"),
+        ({"ahead_chunk_s": "short"}, "ahead_chunk_s"),
         ({"ahead_quiet_s": "soon"}, "ahead_quiet_s"),
     ],
 )

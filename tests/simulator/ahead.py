@@ -9,6 +9,7 @@ time. What it displaces is watched block by block, from the block tables of all 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -61,9 +62,10 @@ class AheadWatch:
         free = self._pool.free_block_queue.iter_blocks_after(None)
         taken = list(islice(free, num_blocks))
         others = [b.block_id for b in taken if b.block_hash is not None and b.block_id not in self._by_ahead]
-        if others:
+        young = [b for b in others if self._now() - self._last_held.get(b, -math.inf) < self._min_age]
+        if young:
             spared = [b.block_id for b in free if b.block_hash is not None and b.block_id in self._by_ahead]
-            ensure(not spared, "ahead", f"blocks {others} go before {spared}, which were computed ahead")
+            ensure(not spared, "ahead", f"blocks {young} go before {spared}, which were computed ahead")
         self._displaced += others
         self._by_ahead -= {block.block_id for block in taken}
 
@@ -136,6 +138,7 @@ def with_background(script: Script) -> Script:
     assert script.machine.connector is not None
     settings = script.machine.connector | {
         "ahead_chunk_tokens": rng.choice((3, 8, 16, 64)),
+        "ahead_chunk_s": rng.choice((0.0, 0.5, 1000.0)),
         "ahead_max_pool_share": rng.choice((0.1, 0.3, 0.6, 1.0)),
         "ahead_quiet_s": float(rng.choice((0, 0, 1, 4))),
         "ahead_min_age_s": float(rng.choice((0, 5, 30, 200))),

@@ -44,7 +44,7 @@ def _simulate(
     factory: Factory, mode: Mode, *turns: Turn, in_turn: bool = True, **settings: Any
 ) -> tuple[Simulation, list[Any]]:
     """Run the turns, one after the other or at their steps; the simulation, and the receipts in order (or None)."""
-    ahead = {"chunk_tokens": 32, "quiet_s": 0, "max_pool_share": 0.5, "min_age_s": 0}
+    ahead = {"chunk_tokens": 32, "chunk_s": 1000, "quiet_s": 0, "max_pool_share": 0.5, "min_age_s": 0}
     defaults = {"min_move_tokens": 4} | {f"ahead_{name}": value for name, value in ahead.items()}
     num_blocks = settings.pop("num_blocks", 100)
     machine = Machine(
@@ -220,6 +220,50 @@ def test_warm_blocks_of_others_are_spared(factory: Factory, mode: Mode, min_age:
     _, (_, ended) = _simulate(factory, mode, stranger, _ahead(FULL), **settings)
     assert ended["fallback_reason"] == reason
     assert ended["prompt_tokens"] == (len(FULL) if reason is None else 6 * BLOCK_SIZE)
+
+
+@modes
+@pytest.mark.parametrize(("min_age", "num_kept"), [(0, len(FOLDED)), (1000, 32)], ids=["cold", "warm"])
+def test_cold_kv_of_others_goes_before_what_was_computed_ahead(
+    factory: Factory, mode: Mode, min_age: int, num_kept: int
+) -> None:
+    """18 blocks: 13 of a stranger, of which 12 hold KV; the forecast takes the rest, and somebody comes for four.
+
+    Where the stranger's KV is warm, it stays, and of the forecast its last blocks go.
+    """
+    stranger = _turn(OTHER * 2, session=None, fidelity=None)
+    newcomer = _turn(tuple(range(500, 560)), session=None, fidelity=None)
+    settings = {"num_blocks": 19, "ahead_max_pool_share": 1.0, "ahead_min_age_s": min_age}
+    simulation, (_, ready, _, receipt) = _simulate(
+        factory, mode, stranger, _ahead(FOLDED), newcomer, _turn(FOLDED + NEXT), **settings
+    )
+    assert ready["fallback_reason"] is None
+    assert receipt["ahead_tokens"] == num_kept
+    assert _num_computed(simulation)[1] == num_kept
+
+
+@modes
+@pytest.mark.parametrize(("chunk_s", "num_chunks"), [(1000, 5), (0.5, 9), (0, 10)])
+def test_a_chunk_takes_no_longer_than_it_may(
+    factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch, chunk_s: float, num_chunks: int
+) -> None:
+    """The first has 32 tokens; where that took a second, one block of 16 is all for half a second.
+
+    A step takes a second here, but none where its output is there at once.
+    """
+    if chunk_s == 0.5 and not mode.async_scheduling:
+        num_chunks = 5
+    chunks: list[int] = []
+    add = AheadBlocks.add
+
+    def noted(self: AheadBlocks, owner: Any, table: Any, first: int, start: int, end: int, inherited: int) -> None:
+        chunks.append(end - start)
+        add(self, owner, table, first, start, end, inherited)
+
+    monkeypatch.setattr(AheadBlocks, "add", noted)
+    _, (ready,) = _simulate(factory, mode, _ahead(FULL), ahead_chunk_s=chunk_s)
+    assert ready["prompt_tokens"] == len(FULL) == sum(chunks)
+    assert (len(chunks), max(chunks[1:])) == (num_chunks, 32 if num_chunks == 5 else 16)
 
 
 @modes
