@@ -199,7 +199,9 @@ class AheadWork:
             seconds = now - max(started, self._busy_until)
             self.blocks.counts.seconds += seconds
             self._busy_until = now
-            self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
+            # A step costs time of its own, so the short rest of a prompt says little of a whole chunk.
+            if num_tokens > self._most_tokens() - self._block_size:
+                self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
 
     def take_ended(self) -> list[SessionRequest]:
         """The background requests to finish now; their receipts are about the part that is ready."""

@@ -45,7 +45,6 @@ POOL_SHARE = "ahead_pool_share"
 WARM_BLOCKS = "ahead_warm_blocks"
 """Why a background request ended early: the next block to be handed out holds KV that was in use a moment ago."""
 
-
 _MOST_OVERTAKING = 1024
 """Cold blocks that are put in front in one step: more than most steps hand out, and a tenth of a millisecond."""
 

@@ -242,10 +242,24 @@ def test_cold_kv_of_others_goes_before_what_was_computed_ahead(
     assert _num_computed(simulation)[1] == num_kept
 
 
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each background chunk, as they are scheduled."""
+    found: list[int] = []
+    add = AheadBlocks.add
+
+    def noted(self: AheadBlocks, owner: Any, table: Any, first: int, start: int, end: int, inherited: int) -> None:
+        found.append(end - start)
+        add(self, owner, table, first, start, end, inherited)
+
+    monkeypatch.setattr(AheadBlocks, "add", noted)
+    return found
+
+
 @modes
 @pytest.mark.parametrize(("chunk_s", "num_chunks"), [(1000, 5), (0.5, 9), (0, 10)])
 def test_a_chunk_takes_no_longer_than_it_may(
-    factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch, chunk_s: float, num_chunks: int
+    factory: Factory, mode: Mode, chunks: list[int], chunk_s: float, num_chunks: int
 ) -> None:
     """The first has 32 tokens; where that took a second, one block of 16 is all for half a second.
 
@@ -253,17 +267,16 @@ def test_a_chunk_takes_no_longer_than_it_may(
     """
     if chunk_s == 0.5 and not mode.async_scheduling:
         num_chunks = 5
-    chunks: list[int] = []
-    add = AheadBlocks.add
-
-    def noted(self: AheadBlocks, owner: Any, table: Any, first: int, start: int, end: int, inherited: int) -> None:
-        chunks.append(end - start)
-        add(self, owner, table, first, start, end, inherited)
-
-    monkeypatch.setattr(AheadBlocks, "add", noted)
     _, (ready,) = _simulate(factory, mode, _ahead(FULL), ahead_chunk_s=chunk_s)
     assert ready["prompt_tokens"] == len(FULL) == sum(chunks)
     assert (len(chunks), max(chunks[1:])) == (num_chunks, 32 if num_chunks == 5 else 16)
+
+
+@modes
+def test_a_short_prompt_does_not_shorten_the_next_chunk(factory: Factory, mode: Mode, chunks: list[int]) -> None:
+    """Three tokens take a second, too, for a step costs time of its own."""
+    _simulate(factory, mode, _ahead(NEXT), _ahead(FULL), ahead_chunk_s=1)
+    assert chunks == [3, 32, 32, 32, 32, 17]
 
 
 @modes
