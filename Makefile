@@ -27,6 +27,8 @@ setup: $(BUILT) ## make .venv with the pinned packages and the C++ extension
 demo: setup ## fold, go on, restore on a real model, with a table of what it cost
 	@$(BIN)/acmserve demo $(if $(filter-out smollm2,$(MODEL)),--model $(MODEL)) $(ARGS)
 
+# Threads of one engine that spin while they wait would take the cores from the other process.
+test: export OMP_WAIT_POLICY ?= passive
 test: setup ## run the whole test suite, in two processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
