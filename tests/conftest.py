@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,21 @@ _ENGINES = ("server", "engine")
 """Folders whose tests share servers or engines."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**30}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests that share an id: of these xdist runs one, and nobody hears of the others.
+
+    pytest 9.2 makes an id of a function and its parameters, and schemathesis has one function for all operations; here
+    each gets its own.
+    """
+    for item in items:
+        operation = getattr(item, "operation_label", None)
+        if operation is not None:
+            item._id = item.id.with_params(operation)
+    shared = [name for name, num in Counter(item.nodeid for item in items).items() if num > 1]
+    if shared:
+        raise pytest.UsageError(f"{len(shared)} ids are those of several tests: {shared[:3]}")
 
 
 @pytest.hookimpl(optionalhook=True)
