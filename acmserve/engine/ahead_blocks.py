@@ -197,7 +197,9 @@ class AheadBlocks:
         if self._placed and self.reuse_first:
             latest = self.clock() - self._min_age_s
             first, last = (self.pool.blocks[next(order)] for order in (iter(self._placed), reversed(self._placed)))
-            compat.let_overtake(self.pool, first, last, lambda block: self._is_cold(block, latest), _MOST_OVERTAKING)
+            compat.let_overtake(
+                self.pool, first, last, lambda block: not self._is_warm(block, latest), _MOST_OVERTAKING
+            )
 
     def _place_freed(self) -> None:
         free: list[KVCacheBlock] = []
@@ -278,7 +280,7 @@ class AheadBlocks:
         for block in self.pool.free_block_queue.iter_blocks_after(None):
             if block.block_id in self._placed and num_warm:
                 raise IntegrityError(f"ahead: block {block.block_id} is behind {num_warm} warm blocks of others")
-            num_warm += block.block_id not in self._blocks and not self._is_cold(block, latest)
+            num_warm += self._is_warm(block, latest)
 
     def _count_displaceable(self, num_wanted: int, hit: Collection[int]) -> int:
         """How many of the next `num_wanted` blocks to be handed out may be displaced, up to the first that may not."""
@@ -290,15 +292,16 @@ class AheadBlocks:
             block_id = block.block_id
             if block_id in hit:
                 continue
-            if self.spare_warm and block_id not in self._blocks and not self._is_cold(block, latest):
+            if self.spare_warm and self._is_warm(block, latest):
                 break
             num_blocks += 1
         return num_blocks
 
-    def _is_cold(self, block: KVCacheBlock, latest: float) -> bool:
-        """Whether a block of others holds nothing, or what nobody has used since `latest`."""
+    def _is_warm(self, block: KVCacheBlock, latest: float) -> bool:
+        """Whether a free block holds KV of others that was in use after `latest`."""
         assert self._since is not None
-        return block.block_hash is None or self._freed_at.get(block.block_id, self._since) <= latest
+        is_others = block.block_hash is not None and block.block_id not in self._blocks
+        return is_others and self._freed_at.get(block.block_id, self._since) > latest
 
     def _on_reuse(self, block: KVCacheBlock) -> None:
         """vLLM hands a placed block out, or resets its cache; used blocks are no longer in the ledger."""
