@@ -30,6 +30,7 @@ from acmserve.bench.edit_kinds import WITHOUT_POSITION, Edit, Shape, Tokens, pla
 from acmserve.bench.engine import Ask, Reply
 from acmserve.bench.engine_process import EngineProcess
 from acmserve.bench.llama_cpp import LlamaProcess
+from acmserve.bench.report_options import as_gate
 
 MOVING = ("reuse", "repair")
 APPEND, EXACT, STOCK, LLAMA_CPP = "append", "exact", "stock", "llamacpp"
@@ -170,10 +171,7 @@ def check_reused(fidelity: str, cell: Cell) -> list[str]:
 def as_report(cells: Sequence[Cell]) -> dict[str, Any]:
     """JSON-ready; a cell whose gate is red has no times and no ratios."""
     return {
-        "gate": {
-            "green": not any(cell.failures for cell in cells),
-            "failures": [f"{_name(cell)}: {failure}" for cell in cells for failure in cell.failures],
-        },
+        "gate": as_gate([f"{_name(cell)}: {failure}" for cell in cells for failure in cell.failures]),
         "series": [name for name in SERIES if any(name in cell.series for cell in cells)],
         "cells": [_row(cell) for cell in cells],
     }
