@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acmserve.bench.machine import describe_machine, one_line
-from acmserve.bench.report_options import add_report_options, as_gate, progress
+from acmserve.bench.report_options import add_report_options, as_gate, hand_over, progress, red_gate
 from acmserve.bench.sculptor_plot import draw
 from acmserve.bench.sculptor_run import Course, check_course, run_course
 from acmserve.bench.server_process import ServerProcess
@@ -42,15 +42,8 @@ def main(argv: Sequence[str]) -> int:
     workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
     machine = describe_machine()
     print(f"Context tools on scripted conversations, SmolLM2-135M in float32.\n{one_line(machine)}", flush=True)
-    courses, failures = measure(workloads, options.repetitions)
-    print("\n".join(as_table(courses, failures)))
-    report = as_report(courses, failures) | {"machine": machine}
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if options.plot is not None:
-        said = draw(report["rows"], one_line(machine), options.plot)
-        print(said or f"plot: {options.plot}")
-    return 1 if failures else 0
+    report = as_report(*measure(workloads, options.repetitions)) | {"machine": machine}
+    return hand_over(report, as_table, draw, options)
 
 
 def measure(workloads: Sequence[Workload], num_repetitions: int) -> tuple[list[Course], list[str]]:
@@ -103,16 +96,16 @@ def as_report(courses: Sequence[Course], failures: Sequence[str]) -> dict[str, A
     return {"gate": as_gate(failures), "rows": rows}
 
 
-def as_table(courses: Sequence[Course], failures: Sequence[str]) -> list[str]:
+def as_table(report: dict[str, Any]) -> list[str]:
     """What people read; no times when the gate is red."""
-    if failures:
-        return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures)]
+    if red := red_gate(report):
+        return red
     lines = [
         "",
         f"{'':<22}{'context':>18}{'prefill that the tools cause':>40}{'first token':>14}{'next turn':>12}",
         f"{'':<22}{'before':>9}{'after':>9}{'no cache':>11}{'kept':>10}{'moved':>8}{'computed':>11}",
     ]
-    for row in as_report(courses, failures)["rows"]:
+    for row in report["rows"]:
         times = (statistics.median(row[key]) for key in ("seconds_to_answer", "seconds_to_follow_up"))
         lines.append(
             f"{row['workload'] + ', ' + row['fidelity']:<22}{row['tokens_before']:>9,}{row['tokens_after']:>9,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ from acmserve.bench.figure import MISSING, open_figure
 GREY, BLUE, ORANGE, GREEN = "#b8b8b8", "#1f77b4", "#ff7f0e", "#2ca02c"
 
 
-def draw(rows: Sequence[dict[str, Any]], title: str, path: Path) -> str | None:
+def draw(report: dict[str, Any], title: str, path: Path) -> str | None:
     """Write a PNG; returns why there is none, or None."""
+    rows = report["rows"]
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     figure = open_figure(4.8 * len(workloads), 4.2)
     if figure is None:
