@@ -41,6 +41,8 @@ EDITS = [
         "clear_tool_inputs": True,
     }
 ]
+# What a policy makes of the conversation, for people: clearings wait for enough to clear, and exceed the trigger.
+IN_WORDS = {CWL: f"under {MAX_TOKENS:,} tokens", CLEARING: f"cleared from {MAX_TOKENS:,} tokens on"}
 PREDICT, STOCK = "exact, predict", "stock"
 _SEED = 23
 _MAX_COMPLETION = 600
