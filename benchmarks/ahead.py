@@ -30,17 +30,17 @@ from acmserve.bench.ahead_report import as_report, as_table
 from acmserve.bench.ahead_run import (
     CLEARING,
     CWL,
-    IN_WORDS,
     agreement,
     check_course,
     courses,
+    held,
     read_counters,
     replay_on_stock,
     run_course,
     tool_pauses,
 )
 from acmserve.bench.budget import MAX_MODEL_LEN
-from acmserve.bench.budget_run import MODEL
+from acmserve.bench.budget_run import MAX_TOKENS, MODEL
 from acmserve.bench.library_text import read_library
 from acmserve.bench.machine import describe_machine, one_line
 from acmserve.bench.report_options import add_report_options, hand_over, positive, progress
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         return _answer(options, machine)
     if options.foreground:
         return hand_over(_measure_foreground(options) | {"machine": machine}, foreground_table, None, options)
-    print(f"One conversation {IN_WORDS[options.policy]}, with pauses.", flush=True)
+    print(f"One conversation {held(options.policy, MAX_TOKENS)}, with pauses.", flush=True)
     report = measure(options.model, options.policy, options.tasks, options.scale) | {"machine": machine}
     return hand_over(report, as_table, draw, options)
 

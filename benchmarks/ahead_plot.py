@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.ahead_report import new_tokens
-from acmserve.bench.ahead_run import IN_WORDS
+from acmserve.bench.ahead_run import held
 from acmserve.bench.append_line import AppendLine
 from acmserve.bench.figure import MISSING, open_figure
 
@@ -34,7 +34,7 @@ def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
     low, high = report["tool_seconds"]
     figure.suptitle(
         f"The turn after an eviction ({report['policy']}), {report['trace']['num_turns']} turns of one conversation "
-        f"{IN_WORDS[report['policy']]}; tools take {low:g} to {high:g} s\n"
+        f"{held(report['policy'], report['max_tokens'])}; tools take {low:g} to {high:g} s\n"
         f"Each point is one turn. Lower is better; the nearer the coloured points lie to the grey ones, the less an "
         f"eviction costs.\n{machine}",
         fontsize="medium",

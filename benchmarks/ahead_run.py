@@ -41,8 +41,6 @@ EDITS = [
         "clear_tool_inputs": True,
     }
 ]
-# What a policy makes of the conversation, for people: clearings wait for enough to clear, and exceed the trigger.
-IN_WORDS = {CWL: f"under {MAX_TOKENS:,} tokens", CLEARING: f"cleared from {MAX_TOKENS:,} tokens on"}
 PREDICT, STOCK = "exact, predict", "stock"
 _SEED = 23
 _MAX_COMPLETION = 600
@@ -153,6 +151,11 @@ def cleared_at(turns: Sequence[Turn]) -> int:
     """In front of which completion of one request its edits cleared: inside a loop a prompt else only grows."""
     pairs = enumerate(pairwise(turns), start=1)
     return next((index for index, (before, turn) in pairs if turn.prompt < before.prompt), 0)
+
+
+def held(policy: str, num_tokens: int) -> str:
+    """What a policy makes of the conversation, for people: a clearing waits for enough to clear, above its trigger."""
+    return f"under {num_tokens:,} tokens" if policy == CWL else f"cleared from {num_tokens:,} tokens on"
 
 
 def tool_pauses(course: Course, scale: float) -> Callable[[], None]:
