@@ -38,8 +38,7 @@ serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=D
 lint: setup ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@rm -rf build/types && $(BIN)/python setup.py --quiet build_py --build-lib build/types
-	@cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p acmserve
+	@$(BIN)/mypy -p acmserve
 
 bench: setup ## time to first token after an edit, beside a stock engine
 	@$(BIN)/acmserve bench edit $(ARGS)

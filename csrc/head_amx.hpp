@@ -4,7 +4,7 @@
 //     V  panels of 16 dimensions; a panel is block_size/2 rows of 16 words; word (row r, dim d) = tokens 2r, 2r+1 of d
 //
 // K words belong to one token, so a run is cut where the source or the destination enters a new tile and then handled
-// like `vec` (with AVX-512: lines.hpp). V words belong to two tokens: where source and destination offsets differ in
+// like `vec` (with AVX-512: cache_lines.hpp). V words belong to two tokens: where source and destination offsets differ in
 // parity, each destination word takes the high half of one source word and the low half of the next.
 #pragma once
 
@@ -12,11 +12,11 @@
 #include <cstring>
 
 #include "layout.hpp"
-#include "lines.hpp"
+#include "cache_lines.hpp"
 #include "rows.hpp"
 #include "runs.hpp"
 #include "stream.hpp"
-#include "wide.hpp"
+#include "avx512.hpp"
 
 namespace acm {
 

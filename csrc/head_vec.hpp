@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "layout.hpp"
-#include "lines.hpp"
+#include "cache_lines.hpp"
 #include "rows.hpp"
 #include "runs.hpp"
 #include "stream.hpp"

@@ -121,7 +121,7 @@ int limit_vectors(int bits) {
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
-    m.doc() = "C++ inner loops of acmserve; use acmserve.kernels and acmserve.edit instead.";
+    m.doc() = "C++ inner loops of acmserve; use acmserve.kernels and acmserve.plan instead.";
     m.def("build_info", &build_info);
     m.def("limit_vectors", &limit_vectors, py::arg("bits"));
     m.def("common_prefix", &common_prefix, py::arg("prompt"), py::arg("source"));

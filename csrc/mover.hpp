@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "ahead.hpp"
+#include "prefetch.hpp"
 #include "head_amx.hpp"
 #include "head_vec.hpp"
 #include "layout.hpp"
-#include "lines.hpp"
+#include "cache_lines.hpp"
 #include "pool.hpp"
 #include "runs.hpp"
 #include "stream.hpp"
-#include "wide.hpp"
+#include "avx512.hpp"
 
 namespace acm {
 

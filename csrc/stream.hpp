@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ahead.hpp"
+#include "prefetch.hpp"
 #include "isa.hpp"
 
 #if ACM_HAS_AVX2_CLONE

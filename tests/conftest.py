@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from acmserve.models import smollm2
-from tests.engine.engine import Engine, start_engine
+from tests.support.engine.engine import Engine, start_engine
 
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile("acmserve", deadline=None)

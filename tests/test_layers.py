@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FORBIDDEN = {
-    "acmserve/edit": ("vllm", "torch", "acmserve.engine", "acmserve.server", "acmserve.kernels", "acmserve.context"),
+    "acmserve/plan": ("vllm", "torch", "acmserve.engine", "acmserve.server", "acmserve.kernels", "acmserve.context"),
     "acmserve/context": (
         "vllm",
         "torch",
@@ -20,13 +20,13 @@ FORBIDDEN = {
         "acmserve.server",
         "acmserve.cli",
         "acmserve.kernels",
-        "acmserve.edit",
+        "acmserve.plan",
     ),
     "acmserve/engine": ("fastapi", "starlette", "acmserve.server", "acmserve.context", "acmserve.cli"),
-    "kernels/ops": ("vllm", "acmserve.edit", "acmserve.engine", "acmserve.server", "acmserve.cli"),
+    "kernels/ops": ("vllm", "acmserve.plan", "acmserve.engine", "acmserve.server", "acmserve.cli"),
     "acmserve/server": ("acmserve.kernels", "acmserve.cli", "vllm.v1.core"),
 }
-COMPAT = "acmserve/engine/compat.py"
+COMPAT = "acmserve/engine/vllm/compat.py"
 
 
 def imports(file: Path) -> set[str]:

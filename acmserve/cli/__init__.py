@@ -54,23 +54,20 @@ usage: acmserve bench NAME [options]
 when that check fails (exit code 1).
 """
 BENCHMARKS = {
-    name: f"acmserve.bench.{name.replace('-', '_')}"
-    for name in (
-        "ahead",
-        "all",
-        "budget",
-        "budget-pass",
-        "edit",
-        "fidelity",
-        "kernel",
-        "map",
-        "report",
-        "sculptor",
-        "search",
-        "step",
-        "tasks",
-        "trace",
-    )
+    "ahead": "acmserve.bench.precompute.main",
+    "all": "acmserve.bench.report.all",
+    "budget": "acmserve.bench.budget.main",
+    "budget-pass": "acmserve.bench.budget.eviction_pass",
+    "edit": "acmserve.bench.edit.main",
+    "fidelity": "acmserve.bench.fidelity.main",
+    "kernel": "acmserve.bench.micro.kernel",
+    "map": "acmserve.bench.map.main",
+    "report": "acmserve.bench.report.report",
+    "sculptor": "acmserve.bench.sculptor.main",
+    "search": "acmserve.bench.micro.search",
+    "step": "acmserve.bench.micro.step",
+    "tasks": "acmserve.bench.tasks.main",
+    "trace": "acmserve.bench.trace.main",
 }
 
 
@@ -79,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["serve"]:
-            return _call("acmserve.server.serve", arguments[1:])
+            return _call("acmserve.server.app.serve", arguments[1:])
         if arguments[:1] == ["bench"]:
             return _bench(arguments[1:])
         parsed = _parser().parse_args(arguments)
@@ -154,7 +151,7 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _demo(parsed: argparse.Namespace) -> int:
-    from acmserve.demo.run import run_demo
+    from acmserve.bench.demo.run import run_demo
 
     run_demo(model=parsed.model, json_file=parsed.json)
     return 0

@@ -61,7 +61,7 @@ def examine(model: str | None = None) -> Report:
 
 
 def _vllm() -> Finding:
-    from acmserve.engine.compat import check_engine, engine_version
+    from acmserve.engine.vllm.compat import check_engine, engine_version
 
     try:
         name, version = engine_version()
@@ -99,7 +99,7 @@ def _kernels() -> list[Finding]:
 
 
 def _model(model: str) -> Finding:
-    from acmserve.engine.rope_facts import describe_config
+    from acmserve.engine.worker.rope_check import describe_config
 
     config = _read_config(model)
     kind = f"{getattr(config, 'model_type', 'unknown')}, {getattr(config, 'max_position_embeddings', '?')} positions"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from acmserve.edit.plan import DEFAULT_MIN_MOVE_TOKENS
-from acmserve.edit.session_params import check_fidelity
 from acmserve.errors import InvalidRequest
+from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
+from acmserve.plan.request import check_fidelity
 
 CONNECTOR_NAME = "AcmConnector"
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from acmserve.kernels import reference
 from acmserve.kernels.layout import ROW_ISAS, KVLayer
+from acmserve.kernels.movers import reference
 from acmserve.kernels.slots import Segment, check_segments, check_slots
 
 MoveFunction = Callable[[Tensor, Tensor, Sequence[Segment]], None]
@@ -95,7 +95,7 @@ def choose(layer: KVLayer) -> str:
         return "strided" if layer.kv.device.type == "cuda" and _why_not_strided() is None else "reference"
     if _why_not_cpu() is not None:
         return "reference"
-    from acmserve.kernels import cpu
+    from acmserve.kernels.movers import cpu
 
     return "cpu" if cpu.refusal(layer) is None else "reference"
 
@@ -119,11 +119,11 @@ def available() -> dict[str, Availability]:
 
 def _build(name: str, layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
     if name == "cpu":
-        from acmserve.kernels.cpu import CpuMover
+        from acmserve.kernels.movers.cpu import CpuMover
 
         return CpuMover(layers, num_threads, cpus).move
     if name == "strided":
-        from acmserve.kernels.strided import StridedMover
+        from acmserve.kernels.movers.triton import StridedMover
 
         return StridedMover(layers).move
     return lambda src, dst, segments: reference.move(layers, src, dst, segments)

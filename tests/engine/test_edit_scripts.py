@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.batch import Edit, EditKind, run_batch
-from acmserve.context.fragment import Visibility
-from acmserve.context.message import Message
-from acmserve.context.render import render
-from acmserve.context.state import SessionState, adopt
-from acmserve.context.toolbox import ToolCall, Workbench, run_tool
-from tests.engine.engine import TINY_SETTINGS, Engine, start_engine
-from tests.engine.tiny_model import TINY_MODELS
+from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.tools.batch import Edit, EditKind, run_batch
+from acmserve.context.tools.run import ToolCall, Workbench, run_tool
+from acmserve.context.transcript.message import Message
+from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.tiny_model import TINY_MODELS
 
 MAX_DIFFERENCE = 1e-3
 MAX_TOKENS = 3800

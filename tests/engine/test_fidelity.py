@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from acmserve.demo import conversation
-from tests.engine.edits import Tokens, cut
-from tests.engine.engine import Answer, Engine
+from acmserve.bench.demo import conversation
+from tests.support.engine.edits import Tokens, cut
+from tests.support.engine.engine import Answer, Engine
 
 NUM_ANSWER_TOKENS = 16
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhat did we learn?<|im_end|>\n<|im_start|>assistant\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.engine.connector import AcmConnector
-from tests.engine.edits import cut, text
-from tests.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
-from tests.engine.tiny_model import TWO_LAYERS
+from acmserve.engine.plugin.connector import AcmConnector
+from tests.support.engine.edits import cut, text
+from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from tests.support.engine.tiny_model import TWO_LAYERS
 
 HISTORY = text(900, "history")
 CONTEXT = [*cut(HISTORY, 200, 520, text(11, "marker")), *text(23, "new")]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from acmserve.edit.forecast import ServedSequence, ServedTokens, forecast
-from acmserve.edit.repair import Repair
-from tests.engine.edits import Tokens, cut, insert, swap, text
-from tests.engine.engine import TINY_SETTINGS, Engine, start_engine
-from tests.engine.tiny_model import TINY_MODELS
+from acmserve.plan.estimate import ServedSequence, ServedTokens, forecast
+from acmserve.plan.repair import Repair
+from tests.support.engine.edits import Tokens, cut, insert, swap, text
+from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.tiny_model import TINY_MODELS
 
 MAX_DIFFERENCE = 1e-3
 HISTORY = text(900, "history")

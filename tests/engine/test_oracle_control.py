@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.engine import worker
-from tests.engine.edits import cut
-from tests.engine.engine import TINY_SETTINGS, start_engine
+from acmserve.engine.worker import kv_mover as worker
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
-from tests.engine.tiny_model import TINY_MODELS, TinyModel
+from tests.support.engine.edits import cut
+from tests.support.engine.engine import TINY_SETTINGS, start_engine
+from tests.support.engine.tiny_model import TINY_MODELS, TinyModel
 
 
 @pytest.mark.parametrize("model", [TINY_MODELS[0], TINY_MODELS[3]], ids=lambda m: m.name)

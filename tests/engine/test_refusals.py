@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.edits import cut, text
-from tests.engine.engine import TINY_SETTINGS, start_engine
-from tests.engine.tiny_model import TINY_MODELS, TinyModel
+from tests.support.engine.edits import cut, text
+from tests.support.engine.engine import TINY_SETTINGS, start_engine
+from tests.support.engine.tiny_model import TINY_MODELS, TinyModel
 
 HISTORY = text(700, "history")
 CONTEXT = [*cut(HISTORY, 200, 420, text(11, "marker")), *text(23, "new")]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from acmserve.demo import conversation
+from acmserve.bench.demo import conversation
 from acmserve.errors import InvalidRequest
-from tests.engine.edits import Tokens, cut
-from tests.engine.engine import Engine
+from tests.support.engine.edits import Tokens, cut
+from tests.support.engine.engine import Engine
 
 NUM_ANSWER_TOKENS = 24
 

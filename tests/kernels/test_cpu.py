@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from acmserve import _native
-from acmserve.kernels import reference
-from acmserve.kernels.cpu import CpuMover, process_cpus
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.movers import reference
+from acmserve.kernels.movers.cpu import CpuMover, process_cpus
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import Segment, slot_range
-from tests.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
+from tests.support.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
 
 
 @pytest.fixture(params=[0, 256, 512], ids=["scalar", "AVX2", "AVX-512"])

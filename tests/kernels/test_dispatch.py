@@ -9,7 +9,7 @@ from acmserve.errors import IntegrityError
 from acmserve.kernels import dispatch
 from acmserve.kernels.layout import Isa, KVLayout
 from acmserve.kernels.slots import Segment, slot_range
-from tests.kernels.cases import Case, check_result, fill_sources, make_layer, make_rope
+from tests.support.kernels.cases import Case, check_result, fill_sources, make_layer, make_rope
 
 BLOCK_SIZE = 16
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from vllm import _custom_ops as vllm_ops
 
-from acmserve.kernels import dispatch, reference
+from acmserve.kernels import dispatch
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import Segment, slot_range
-from tests.kernels.cases import POISON, bits, make_rope
+from tests.support.kernels.cases import POISON, bits, make_rope
 
 GEOMETRIES = [
     (Isa.VEC, torch.float32, 32, 64),

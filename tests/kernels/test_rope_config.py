@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.engine.rope_facts import describe_config
+from acmserve.engine.worker.rope_check import describe_config
 from acmserve.errors import MoveRefused
 
 

@@ -13,9 +13,9 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-from acmserve.engine.rope_facts import rope_of_module, ropes_of_model
+from acmserve.engine.worker.rope_check import rope_of_module, ropes_of_model
 from acmserve.errors import MoveRefused
-from acmserve.kernels import reference
+from acmserve.kernels.movers import reference
 
 HEAD_SIZE = 64
 FAMILIES: dict[str, dict[str, Any]] = {

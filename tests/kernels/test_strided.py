@@ -11,11 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from acmserve.kernels import reference
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import Segment, slot_range
-from tests.kernels.cases import (
+from tests.support.kernels.cases import (
     FP8_DTYPES,
     HALF_ULP,
     POISON,
@@ -35,7 +35,7 @@ INTERPRETER_ERROR = {**HALF_ULP, torch.bfloat16: 2 * HALF_ULP[torch.bfloat16]}
 @pytest.fixture(scope="module")
 def strided() -> Iterator[ModuleType]:
     """The kernel's module, decorated anew so that its `triton.jit` makes an interpreted function."""
-    from acmserve.kernels import strided as module
+    from acmserve.kernels.movers import triton as module
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")

@@ -21,7 +21,7 @@ FP8 = {"DTYPE": tl.uint8, "MANTISSA": 3, "ALIGNED": 16}
 
 def compile_for_hopper(constants: dict[str, Any]) -> str:
     """PTX of the kernel with these compile-time constants."""
-    from acmserve.kernels import strided
+    from acmserve.kernels.movers import triton as strided
 
     kernel = importlib.reload(strided).move_kernel
     given = {"TILE_TOKENS": 16, "TILE_REST": 128, "stride_dim": 1, **constants}

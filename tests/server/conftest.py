@@ -16,7 +16,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from .scripted_server import FLAGS, write_model
+from tests.support.server.scripted_server import FLAGS, write_model
 
 START_SECONDS = 300
 
@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a server whose model says what the test wrote down (see `benchmarks/scripted_model.py`)."""
+    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
     folder = tmp_path_factory.mktemp("scripted")
     flags = [*FLAGS, "--data-dir", str(folder / "data")]
     with running_server(write_model(folder / "model"), folder / "server.log", flags) as url:

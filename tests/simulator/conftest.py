@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from acmserve.engine.plugin import register
-
-from .machine import Factory, write_model
+from acmserve.engine.plugin.entry_point import register
+from tests.support.simulator.machine import Factory, write_model
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from .machine import Factory, Machine
-from .scripts import Fidelity, Script, Tokens, Turn
-from .simulation import Simulation
-from .suite import MODES, Mode
-from .truth import answer
+from tests.support.simulator.machine import Factory, Machine
+from tests.support.simulator.scripts import Fidelity, Script, Tokens, Turn
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode
+from tests.support.simulator.truth import answer
 
 NUM_ANSWERED = 3
 

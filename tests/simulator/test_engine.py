@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from acmserve.engine.compat import JumpSchedulerMixin
-from acmserve.engine.connector import AcmConnector
-from acmserve.engine.scheduler import Jumps
-
-from .failure import Kind, SimulationFailure
-from .machine import Factory
-from .repair import repaired
-from .scripts import Script, random_script
-from .simulation import Simulation
-from .suite import MODES, Mode, run_scripts, seeds
-from .worker import Worker
+from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.vllm.compat import JumpSchedulerMixin
+from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.machine import Factory
+from tests.support.simulator.repair import repaired
+from tests.support.simulator.scripts import Script, random_script
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode, run_scripts, seeds
+from tests.support.simulator.worker import Worker
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)

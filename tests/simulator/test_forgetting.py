@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from acmserve.engine import compat
-from acmserve.engine.scheduler import Jumps
-from acmserve.engine.sources import SourceStore
-
-from .failure import Kind
-from .machine import Factory, Machine
-from .scripts import Script, Tokens, Turn
-from .simulation import Simulation
-from .suite import MODES, Mode
-from .test_engine import first_failure
-from .truth import answer
+from acmserve.engine.requests.source_store import SourceStore
+from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.vllm import compat
+from tests.simulator.test_engine import first_failure
+from tests.support.simulator.failure import Kind
+from tests.support.simulator.machine import Factory, Machine
+from tests.support.simulator.scripts import Script, Tokens, Turn
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode
+from tests.support.simulator.truth import answer
 
 BLOCK_SIZE = 16
 HEAD, SECRET, TAIL, MARKER = tuple(range(10, 49)), tuple(range(100, 161)), tuple(range(200, 245)), (7, 8, 9)

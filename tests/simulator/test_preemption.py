@@ -13,10 +13,10 @@ import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import RequestStatus
 
-from .machine import Factory, Machine, SchedulerClass
-from .scripts import Script, Turn
-from .simulation import Simulation
-from .suite import MODES, Mode
+from tests.support.simulator.machine import Factory, Machine, SchedulerClass
+from tests.support.simulator.scripts import Script, Turn
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode
 
 BLOCK_SIZE = 16
 HEAD, TOOL, TAIL = tuple(range(10, 49)), tuple(range(100, 161)), tuple(range(200, 245))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from acmserve.engine.step import Copy
-
-from .failure import Kind, SimulationFailure
-from .slots import Reader, SlotMemory
-from .truth import MIXED, Owner, Record, Sequence, Truth
+from acmserve.engine.worker.copies import Copy
+from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.slots import Reader, SlotMemory
+from tests.support.simulator.truth import MIXED, Owner, Record, Sequence, Truth
 
 BLOCK_SIZE = 4
 MINE: Owner = ("mine", None, 0)

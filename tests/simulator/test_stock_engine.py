@@ -14,14 +14,14 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from .failure import Kind, SimulationFailure
-from .machine import BlockHasher, Factory, Machine, SchedulerClass
-from .repair import repaired
-from .scripts import Script, Turn, random_script
-from .simulation import Simulation
-from .suite import MODES, Mode, run_scripts, seeds
-from .truth import Sequence, Truth, answer
-from .worker import Worker
+from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.machine import BlockHasher, Factory, Machine, SchedulerClass
+from tests.support.simulator.repair import repaired
+from tests.support.simulator.scripts import Script, Turn, random_script
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode, run_scripts, seeds
+from tests.support.simulator.truth import Sequence, Truth, answer
+from tests.support.simulator.worker import Worker
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)

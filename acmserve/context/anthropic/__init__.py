@@ -1,0 +1,1 @@
+"""Anthropic's form of messages: content blocks and compaction blocks."""

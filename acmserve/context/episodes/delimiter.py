@@ -1,0 +1,236 @@
+"""The `delimiter` tool: its schema, how its calls are read and judged, and the words of its results (002, section 4.2).
+
+    start expl   {"action": "start", "name": "find-auth", "type": "expl"}
+    end expl     {"action": "end", "description": "login is checked in auth.py:40, tokens live 1 h"}
+    start act    {"action": "start", "name": "fix-auth", "type": "act", "dependencies": ["find-auth"]}
+    end act      {"action": "end"}
+
+A call is read into a `Mark`, and judged against a `Scope`: the names declared so far and the one that is active. Both
+are pure; the transcript holds the calls, and `episode_graph.py` reads them back by the same two functions, so that what
+the model was told and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
+
+Decision: models fill in arguments that they do not need ("" or []); those count as not given. What contradicts the
+call (a description of an act, dependencies of an exploration, the name of another episode) is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from acmserve.context.episodes.episode import Kind
+from acmserve.context.schema.arguments import echo, parse_arguments
+from acmserve.context.schema.tool_schema import Schema, tool_schema
+from acmserve.errors import Conflict, InvalidRequest
+
+DELIMITER = "delimiter"
+MAX_NAME_CHARS = 80
+MAX_DESCRIPTION_CHARS = 2000
+_MAX_LISTED = 20
+
+_PROPERTIES: dict[str, Schema] = {
+    "action": {"type": "string", "enum": ["start", "end"], "description": "Start an episode, or end the active one"},
+    "name": {"type": "string", "description": "Name of the episode that starts; used once in a conversation"},
+    "type": {
+        "type": "string",
+        "enum": ["expl", "act"],
+        "description": "expl: search, read, find out. act: write, edit, run, change something",
+    },
+    "dependencies": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "For an act that starts: names of the ended expl episodes whose findings it uses, at least one",
+    },
+    "description": {
+        "type": "string",
+        "description": "For an expl that ends: what was learned, in one or two sentences. Not for an act",
+    },
+}
+_DESCRIPTION = (
+    "Mark where an episode of your work starts or ends. It changes nothing else. When the conversation grows too long, "
+    "finished acts leave it first; of an exploration its description stays."
+)
+DELIMITER_TOOL = tool_schema(DELIMITER, _DESCRIPTION, _PROPERTIES, ["action"])
+# `parse_arguments` reads plain values; the one list is read here.
+_PLAIN_PROPERTIES = {name: value for name, value in _PROPERTIES.items() if name != "dependencies"}
+_PLAIN = tool_schema(DELIMITER, _DESCRIPTION, _PLAIN_PROPERTIES, ["action"])
+
+GUIDANCE = (
+    "Divide your work into episodes with the `delimiter` tool. An episode either explores (type expl: searching, "
+    "listing, reading, to find something out) or acts (type act: writing, editing, running, to change something).\n"
+    '- Before you explore: delimiter(action="start", name="find-config", type="expl"). When you know what you wanted '
+    'to know: delimiter(action="end", description="..."). Put into the description what you will need later: paths, '
+    "line numbers, values, decisions. It is all that is sure to stay.\n"
+    '- Before you act: delimiter(action="start", name="fix-config", type="act", dependencies=["find-config"]), with '
+    'every exploration whose findings you use. When the change is done: delimiter(action="end").\n'
+    "One episode is active at a time, and every name is new. Keep episodes short: one question, or one change. Old "
+    "episodes leave the conversation when it grows too long, acts first, and explorations only after the acts that "
+    "depend on them. What is gone can be read again from the files it came from."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One call as it was written: the start of an episode (`starts`), or the end of the active one."""
+
+    starts: bool
+    name: str = ""
+    kind: Kind | None = None
+    dependencies: tuple[str, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What was declared so far: the kind of every name, and the name that is active."""
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    active: str | None = None
+
+    def after(self, mark: Mark) -> Scope:
+        """The scope behind a valid mark."""
+        if mark.starts and mark.kind is not None:
+            return Scope({**self.kinds, mark.name: mark.kind}, mark.name)
+        return Scope(self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The outcome of one call: the scope behind it, the result for the model, and the error of a wrong call."""
+
+    scope: Scope
+    result: str
+    error: InvalidRequest | None = None
+
+
+def run_delimiter(scope: Scope, arguments: object) -> Marked:
+    """Carry out one call. Never raises for a wrong call; the scope stays as it was then."""
+    try:
+        mark = read_mark(arguments)
+        check_mark(mark, scope)
+    except InvalidRequest as error:
+        return Marked(scope, f"Error: {error}", error)
+    return Marked(scope.after(mark), _result(mark, scope))
+
+
+def is_refusal(result: object) -> bool:
+    """Whether the result of a call says that it was not carried out."""
+    return isinstance(result, str) and result.startswith("Error")
+
+
+def read_mark(arguments: object) -> Mark:
+    """The call as its arguments (JSON text or an object) write it; raises `InvalidRequest`."""
+    rest, given = _take_dependencies(arguments)
+    values = {name: value.strip() for name, value in parse_arguments(_PLAIN, rest).items() if value.strip()}
+    dependencies = _read_dependencies(given)
+    kind = Kind(values["type"]) if "type" in values else None
+    mark = Mark(
+        values["action"] == "start", values.get("name", ""), kind, dependencies, _line(values.get("description", ""))
+    )
+    if mark.starts:
+        _check_start(mark)
+    elif dependencies:
+        raise InvalidRequest("dependencies", "belong to the start of an act, not to an end.", "Leave them out.")
+    if len(mark.description) > MAX_DESCRIPTION_CHARS:
+        raise InvalidRequest(
+            "description",
+            f"has {len(mark.description):,} characters.",
+            f"Say it in at most {MAX_DESCRIPTION_CHARS:,}: only what later work needs.",
+        )
+    return mark
+
+
+def _check_start(mark: Mark) -> None:
+    """What can be said about a start without knowing the conversation."""
+    if not mark.name:
+        raise InvalidRequest("name", "is missing; a start needs it.", "Give a short new name, such as 'find-config'.")
+    if len(mark.name) > MAX_NAME_CHARS or not mark.name.isprintable():
+        raise InvalidRequest("name", f"{echo(mark.name)} is not one line of at most {MAX_NAME_CHARS} characters.")
+    if mark.kind is None:
+        raise InvalidRequest("type", "is missing; a start needs it.", "Choose expl (find out) or act (change).")
+    if mark.description:
+        raise InvalidRequest("description", "belongs to the end of an expl, not to a start.", "Leave it out.")
+    if mark.kind is Kind.EXPL and mark.dependencies:
+        raise InvalidRequest("dependencies", "are declared by an act only.", "Leave them out of an expl.")
+    if mark.kind is Kind.ACT and not mark.dependencies:
+        raise InvalidRequest(
+            "dependencies", "are missing; an act needs at least one ended expl.", "Name those whose findings it uses."
+        )
+
+
+def check_mark(mark: Mark, scope: Scope) -> None:
+    """Raise `InvalidRequest` (`Conflict`) when the mark cannot stand in this scope."""
+    if mark.starts:
+        _check_start_in(mark, scope)
+        return
+    if scope.active is None:
+        raise Conflict("action", "there is no active episode to end.", "Start one first.")
+    kind = scope.kinds[scope.active]
+    if mark.name not in ("", scope.active):
+        raise Conflict("name", f"the active episode is {echo(scope.active)}, not {echo(mark.name)}.", "End needs none.")
+    if mark.kind not in (None, kind):
+        raise Conflict("type", f"{echo(scope.active)} is an {kind.value}.", "An end needs no type.")
+    if kind is Kind.EXPL and not mark.description:
+        raise InvalidRequest(
+            "description", f"is missing; ending the expl {echo(scope.active)} needs it.", "Say what was learned."
+        )
+    if kind is Kind.ACT and mark.description:
+        raise InvalidRequest(
+            "description", f"is not allowed; {echo(scope.active)} is an act.", 'End it with {"action": "end"}.'
+        )
+
+
+def _check_start_in(mark: Mark, scope: Scope) -> None:
+    if scope.active is not None:
+        kind = scope.kinds[scope.active].value
+        raise Conflict("action", f"the {kind} {echo(scope.active)} is still active.", "End it first.")
+    if mark.name in scope.kinds:
+        raise Conflict("name", f"{echo(mark.name)} was used before; names are unique.", "Choose another name.")
+    for name in mark.dependencies:
+        if scope.kinds.get(name) is not Kind.EXPL:
+            what = "is an act" if name in scope.kinds else "is no episode of this conversation"
+            raise Conflict("dependencies", f"{echo(name)} {what}.", _known(scope))
+
+
+def _known(scope: Scope) -> str:
+    names = [name for name, kind in scope.kinds.items() if kind is Kind.EXPL][-_MAX_LISTED:]
+    return f"Ended expl episodes: {', '.join(names)}." if names else "Explore first: start and end an expl."
+
+
+def _result(mark: Mark, scope: Scope) -> str:
+    if mark.starts and mark.kind is Kind.EXPL:
+        return f"Started expl {mark.name}. End it with a description of what you learned."
+    if mark.starts:
+        return f"Started act {mark.name}, which uses {', '.join(mark.dependencies)}. End it without a description."
+    assert scope.active is not None
+    if scope.kinds[scope.active] is Kind.ACT:
+        return f"Ended act {scope.active}."
+    return f"Ended expl {scope.active}. An act may now depend on it."
+
+
+def _line(text: str) -> str:
+    """Text as one line."""
+    return " ".join(text.split())
+
+
+def _take_dependencies(arguments: object) -> tuple[object, object]:
+    """The arguments without the one list among them, and that list."""
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    if not isinstance(arguments, Mapping):
+        return arguments, None
+    return {name: value for name, value in arguments.items() if name != "dependencies"}, arguments.get("dependencies")
+
+
+def _read_dependencies(given: object) -> tuple[str, ...]:
+    """Names, each once; a string that writes a list, or one name, is understood."""
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            given = json.loads(given)
+    names = [given] if isinstance(given, str) else ([] if given is None else given)
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InvalidRequest("dependencies", f"{echo(given)} is not a list of names.", 'Give for instance ["find"].')
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))

@@ -1,0 +1,1 @@
+"""What leaves a context when its budget is reached: the policies, and the registry that lists them."""

@@ -1,0 +1,282 @@
+"""The running account of one session: its episodes, what each message weighs, and what the next prompt will.
+
+    state of turn n      [ e0 e1 e2 e3 e4 ]              graph, ledger: read once
+    state of turn n + 1  [ e0 e1 e2'e3 e4 ][ e5 e6 ]     e2 recounted (a fold), e5 and e6 read
+    a rewound history    [ e0 e1 e2'][ x3 ]              ledger rewound, graph built anew, x3 read
+
+A memory that can be thrown away: `follow` builds it from any state, and brings it up to date from the one before, at
+the cost of what is new. What the client resends is compared, not counted again.
+
+What a prompt weighs is known only when it was served. Messages are counted part by part; `calibrate` takes what a
+prompt had in truth and learns two things: the tokens beside the messages (`base`), and by how much a new message is
+more than its parts at worst, which `reserve` sets aside for the messages that came since.
+
+It changes no state and calls no model: a policy that wants one plans in two steps (`compaction`, `summarized`). One
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+from typing import Any
+
+from acmserve.context.episodes.delimiter import Scope
+from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.eviction.clearing_edits import VendorEdit, applied_edits, plan_edits
+from acmserve.context.eviction.compact import Compaction, plan_compaction, predicted_plan, summary_plan
+from acmserve.context.eviction.cwl import without_active
+from acmserve.context.eviction.low_watermark import Measured, auto_watermark
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
+from acmserve.context.eviction.planned_eviction import Outlook
+from acmserve.context.eviction.policies import only_cleared
+from acmserve.context.eviction.policy import plan_policy
+from acmserve.context.eviction.protected import is_evicted
+from acmserve.context.session.branch import hide_closed
+from acmserve.context.session.budget import Budget
+from acmserve.context.session.render import render_whole
+from acmserve.context.session.state import Entry, SessionState
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.omissions import EMPTY, Shed
+from acmserve.context.transcript.omitted_tokens import shown_tokens
+from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
+from acmserve.errors import IntegrityError
+
+_NUM_GROWTHS = 32
+_NUM_PIECES = 128
+# Before anything was served: tokens that a message may have beyond its parts, and the share by which the count of the
+# tools may be wrong.
+_FIRST_SEAM = 2.0
+_FIRST_BASE_SHARE = 0.1
+_FIRST_GROWTH_PART = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Tokens that the chat template writes around a message, a tool call, and a tool's result."""
+
+    message: int = 4
+    call: int = 8
+    result: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A prompt as it was counted when it was rendered: its tokens, and the entries of the transcript."""
+
+    num_tokens: int
+    num_entries: int
+
+
+class Account:
+    """`scope` is what calls of `delimiter` in the running step have declared; None when the transcript says it all."""
+
+    def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
+        weights = overheads or Overheads()
+        self.graph = EpisodeGraph()
+        self.ledger = TokenLedger(
+            lambda text: count_tokens(tokenizer, text), weights.message, weights.call, 0, weights.result
+        )
+        self.shed: Shed = EMPTY
+        self.scope: Scope | None = None
+        self.outlook = Outlook()
+        self._entries: tuple[Entry, ...] = ()
+        self._whole: list[Message] = []
+        self._num_free = 0
+        self._correction = 0
+        self._seam = _FIRST_SEAM
+        self._served: Counted | None = None
+        self._num_written = 0
+        self._growths: deque[int] = deque(maxlen=_NUM_GROWTHS)
+        self._pieces: deque[int] = deque(maxlen=_NUM_PIECES)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the next prompt, as far as they are counted."""
+        num_saved = self.ledger.remembered(self.shed)
+        if num_saved is None:
+            num_saved = self.ledger.num_tokens - shown_tokens(self.graph.outline, self.ledger, self.shed)
+            self.ledger.remember(self.shed, num_saved)
+        return self.ledger.num_tokens - num_saved
+
+    @property
+    def reserve(self) -> int:
+        """Tokens that the next prompt may have besides."""
+        if self._served is None:
+            num_shown = len(self._entries) - sum(end - start for start, end in self.shed.gone)
+            return math.ceil(self._seam * num_shown + _FIRST_BASE_SHARE * self.ledger.base_tokens)
+        return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
+
+    def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
+        """Bring the account to `state`; returns the state, in which an episode that a rewind has opened again is whole.
+
+        `keep_active` is for policies that know no episodes: then the state is returned as it is.
+        """
+        whole = render_whole(state)
+        num_same, changed = self._compare(state.entries, whole)
+        for entry in changed:
+            self.ledger.recount(entry, whole[entry])
+            self.graph.outline.reread(entry, state.entries[entry].message)
+        is_rewound = num_same < len(self._entries)
+        if is_rewound:
+            self.ledger.rewind(num_same)
+            if self._served is not None:
+                self._served = replace(self._served, num_entries=min(num_same, self._served.num_entries))
+            self._num_written = self.ledger.between(0, num_same)
+        if is_rewound or (self.graph.num_forgotten and state.shed != self.shed):
+            self.graph = EpisodeGraph(entry.message for entry in state.entries[:num_same])
+        if is_rewound and keep_active:
+            shed = without_active(self.graph, self.ledger, state.shed)
+            state = replace(state, shed=hide_closed(shed, state.branches))
+        if is_rewound or changed or num_same < len(state.entries):
+            self.scope = None
+        self.graph.extend(entry.message for entry in state.entries[num_same:])
+        self.ledger.extend(whole[num_same:])
+        self._entries, self._whole = state.entries, whole
+        self._num_free = len(whole) if state.branch is None else state.branch.call_entry
+        self._take(state.shed)
+        return state
+
+    def expect(self, num_beside: int) -> None:
+        """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""
+        self.ledger.base_tokens = num_beside + self._correction
+
+    def counted(self) -> Counted:
+        """The prompt that is rendered from the state now, for `calibrate` when it was served."""
+        self.scope = None
+        return Counted(self.num_tokens, len(self._entries))
+
+    def calibrate(self, counted: Counted, num_served: int) -> None:
+        """Take in how many tokens a prompt had in truth. Prompts of a history that is no more are passed over."""
+        if counted.num_entries > len(self._entries):
+            return
+        error = num_served - counted.num_tokens
+        written = self.ledger.between(0, counted.num_entries)
+        if self._served is not None:
+            self._seam = max(error / max(1, counted.num_entries - self._served.num_entries), self._seam * 0.9, 1.0)
+            if written > self._num_written:
+                self._growths.append(written - self._num_written)
+        self._correction += error
+        self.ledger.calibrate(counted.num_tokens, num_served)
+        self._served, self._num_written = counted, written
+
+    def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
+        """What `auto` needs: how this session grows and is evicted, and the rates of its engine in tokens a second."""
+        growth = fmean(self._growths) if self._growths else max(1.0, budget.max_tokens * _FIRST_GROWTH_PART)
+        start = self.graph.prologue_end
+        return Measured(
+            growth=growth,
+            prefill_rate=prefill_rate,
+            move_rate=move_rate,
+            protected=self.ledger.base_tokens + self.ledger.between(0, len(self._entries) if start is None else start),
+            growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
+            piece=fmean(self._pieces) if self._pieces else None,
+            piece_variation=pstdev(self._pieces) / fmean(self._pieces) if len(self._pieces) > 1 else 0.0,
+        )
+
+    def exceeds(self, budget: Budget) -> bool:
+        """Whether the next prompt may be larger than the budget."""
+        return self.num_tokens + self.reserve > budget.max_tokens
+
+    def watermark(self, budget: Budget, measured: Measured) -> int:
+        """Where an eviction stops: low enough that what is set aside still fits into the budget."""
+        low = auto_watermark(budget.max_tokens, measured) if budget.low_watermark is None else budget.low_watermark
+        return max(0, min(low, budget.max_tokens - self.reserve))
+
+    def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
+        """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
+        target = self.watermark(budget, measured)
+        plan = plan_policy(self.graph, self.ledger, self.shed, budget, target, end=self._num_free)
+        return self.judge(plan, budget)
+
+    def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:
+        """The plan with `unmet` where `max_tokens` is not met after it. `reason`: why nothing could be taken."""
+        num_over = plan.num_after + self.reserve - budget.max_tokens
+        if num_over <= 0:
+            return replace(plan, unmet=None)
+        left = plan.unmet.protected if plan.unmet is not None else (Protected("what the policy keeps", plan.num_after),)
+        return replace(plan, unmet=BudgetUnmet(num_over, left, reason))
+
+    def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
+        """What is to be summarized so that `target` tokens are left; None where nothing is worth it. Pure."""
+        return plan_compaction(
+            self.graph.outline, self.ledger, self.shed, self._whole, target, max_summary_tokens, self._num_free
+        )
+
+    def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
+        """The plan of a compaction; without a summary what the longest one would give, for showing only. Pure."""
+        if summary is None:
+            return predicted_plan(compaction, self.graph.outline, self.ledger, self.shed)
+        return summary_plan(compaction, self.graph.outline, self.ledger, self.shed, summary)
+
+    def edit(self, edits: Sequence[VendorEdit], state: SessionState) -> SessionState:
+        """The state, which the account follows, after the clearing edits of a request."""
+        shed = plan_edits(self.graph.outline, self.ledger, self.shed, edits, self._num_free)
+        if shed is self.shed:
+            return state
+        self._take(shed)
+        return replace(state, shed=shed)
+
+    def applied(self) -> list[dict[str, Any]]:
+        """The vendor's `applied_edits`: all that clearing edits took out and that is still there otherwise."""
+        outline = self.graph.outline
+        return applied_edits(outline, self.ledger, only_cleared(outline, self.shed))
+
+    def carry_out(self, plan: EvictionPlan, state: SessionState) -> SessionState:
+        """The state, which the account follows, after a plan."""
+        pieces = (step for step in plan.steps if step.level is not Level.SUMMARIZE)
+        self._pieces.extend(step.num_tokens for step in pieces if step.num_tokens > 0)
+        self._take(plan.shed)
+        return replace(state, shed=plan.shed)
+
+    def _take(self, shed: Shed) -> None:
+        if shed is not self.shed:
+            self.shed = shed
+            self.graph.compact(lambda episode: is_evicted(episode, self.graph.outline, shed))
+
+    def _compare(self, entries: Sequence[Entry], whole: Sequence[Message]) -> tuple[int, list[int]]:
+        """How many entries are those of the account, and which of these are shown in other words."""
+        num_old = len(self._entries)
+        # Almost always nothing has changed, and a list is compared many times faster than by its items one by one.
+        if len(entries) >= num_old and whole[:num_old] == self._whole:
+            return num_old, []
+        changed: list[int] = []
+        for index, old in enumerate(self._entries):
+            if index == len(entries):
+                return index, changed
+            if whole[index] is self._whole[index] or whole[index] == self._whole[index]:
+                continue
+            if not _is_same(old, entries[index]):
+                return index, changed
+            changed.append(index)
+        return num_old, changed
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when graph, ledger and transcript do not agree."""
+        self.graph.check_integrity()
+        self.ledger.check_integrity()
+        self.shed.check_integrity()
+        sizes = (len(self._entries), len(self._whole), self.graph.num_entries, len(self.ledger))
+        if len(set(sizes)) != 1:
+            raise IntegrityError(
+                f"account: {sizes[0]} entries, {sizes[1]} rendered, {sizes[2]} in the graph, {sizes[3]} in the ledger"
+            )
+        num_shown = shown_tokens(self.graph.outline, self.ledger, self.shed)
+        if num_shown != self.num_tokens:
+            raise IntegrityError(f"account: {self.num_tokens} tokens remembered, {num_shown} counted")
+
+
+def _is_same(old: Entry, new: Entry) -> bool:
+    """Whether two entries are the same message: by what the client holds, or the very message of an internal one.
+
+    The result of a call stays that when its branch has returned and it reads otherwise.
+    """
+    if old.digest or new.digest:
+        return old.digest == new.digest
+    if old.message == new.message or not old.message.get("tool_call_id"):
+        return old.message == new.message
+    return {**old.message, "content": None} == {**new.message, "content": None}

@@ -1,0 +1,92 @@
+"""What an eviction would do, as data: decided by `eviction.py` and `policies.py`, carried out by whoever stores it.
+
+before  [prologue][ A ][ B ][ C ............ active]   num_before
+after   [prologue][ B'][ C ................. active]   num_after <= target, or `unmet` names what is in the way
+                  ^ first_entry  <---- behind ----->   the engine computes or moves this once, for the whole plan
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from acmserve.context.transcript.omissions import Shed
+
+
+class Level(Enum):
+    """What is taken, from the least to the most."""
+
+    REASONING = "strip_reasoning"
+    BULK = "strip_bulk"
+    INTERMEDIATE = "strip_intermediate"
+    REMOVE = "remove"
+    CLEAR = "clear_result"
+    SUMMARIZE = "summarize"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionStep:
+    """One thing taken out: of which episode (or message), how, and the tokens that it freed."""
+
+    what: str
+    level: Level
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """Tokens that no eviction may touch, and why."""
+
+    what: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUnmet:
+    """The target cannot be met: by how many tokens, and what is left, the largest first; the sum is what is shown.
+
+    `reason` says why nothing could be taken, where that is not what the policy protects.
+    """
+
+    num_over: int
+    protected: tuple[Protected, ...]
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.num_over:,} tokens over the budget; {self.reason}"
+        named = ", ".join(f"{item.what} {item.num_tokens:,}" for item in self.protected[:5])
+        more = f" and {len(self.protected) - 5} more" if len(self.protected) > 5 else ""
+        return f"{self.num_over:,} tokens over the budget; what is left may not be evicted: {named}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionPlan:
+    """`shed` is all that is taken out when the plan is carried out; empty `steps`: nothing changes.
+
+    `first_entry` is the first message that changes, `num_behind` the tokens shown from there on afterwards: what the
+    next turn computes under `exact`. `num_written` of them are a summary that nobody has computed yet. The counters are
+    those of the vendor's `applied_edits`.
+    """
+
+    shed: Shed
+    target: int
+    num_before: int
+    num_after: int
+    steps: tuple[EvictionStep, ...] = ()
+    unmet: BudgetUnmet | None = None
+    first_entry: int | None = None
+    num_behind: int = 0
+    cleared_tool_uses: int = 0
+    cleared_thinking_turns: int = 0
+    num_written: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is taken out that was not."""
+        return bool(self.steps)
+
+    @property
+    def cleared_input_tokens(self) -> int:
+        """Tokens that the prompt has fewer."""
+        return max(0, self.num_before - self.num_after)

@@ -1,0 +1,112 @@
+"""What the two models that keep a context map answer, read without trust and in bounded time.
+
+    Distiller       {"diagnosis": str, "item_tags": {id: tag}, "cache_candidates": [{"section", "value", ...}]}
+    Cartographer    {"reasoning": str, "operations": [{"type": ...}]}
+
+Guided decoding makes these shapes, but a map may be kept by a server that does not guide, or an answer may be cut off.
+An answer that is not the object that was asked for is refused as a whole; an entry inside it that makes no sense (an
+unknown id, a tag that does not exist) is passed over and named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acmserve.context.maps.history import shorten
+from acmserve.context.maps.item import SCORES, one_line
+from acmserve.context.maps.map import ContextMap
+from acmserve.context.maps.section import BY_NAME
+from acmserve.context.schema.arguments import echo
+from acmserve.errors import InvalidRequest
+
+MAX_ANSWER_CHARS = 65_536
+MAX_CANDIDATES = 32
+MAX_IGNORED = 20
+_MAX_CANDIDATE_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """What the Distiller found. `tags` name items of the map; `candidates` are clean JSON for the Cartographer."""
+
+    diagnosis: str
+    tags: tuple[tuple[str, str], ...]
+    candidates: tuple[Mapping[str, str], ...]
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Charted:
+    """What the Cartographer wants; its operations are judged one by one when they are applied."""
+
+    reasoning: str
+    operations: Sequence[object]
+
+
+def read_distilled(text: str, context_map: ContextMap) -> Distilled:
+    """The Distiller's answer. Raises `InvalidRequest` with the field `distiller` where it is not what was asked."""
+    answer = _read_object(text, "distiller", {"diagnosis": str, "item_tags": dict, "cache_candidates": list})
+    known = {item.item_id for item in context_map.items}
+    tags, ignored = [], []
+    for item_id, tag in answer["item_tags"].items():
+        name = item_id.strip("[] ")
+        if name in known and isinstance(tag, str) and tag in SCORES:
+            tags.append((name, tag))
+        else:
+            ignored.append(f"tag {echo(tag)} of {echo(item_id)}")
+    candidates = []
+    for given in answer["cache_candidates"][:MAX_CANDIDATES]:
+        candidate = _candidate(given)
+        if candidate is None:
+            ignored.append(f"candidate {echo(given)}")
+        else:
+            candidates.append(candidate)
+    num_left = len(answer["cache_candidates"]) - MAX_CANDIDATES
+    if len(ignored) > MAX_IGNORED:
+        ignored[MAX_IGNORED:] = [f"{len(ignored) - MAX_IGNORED:,} more"]
+    if num_left > 0:
+        ignored.append(f"{num_left:,} more candidates")
+    # A tag that is given twice under two spellings of an id counts once.
+    return Distilled(_text(answer["diagnosis"]), tuple(dict(tags).items()), tuple(candidates), tuple(ignored))
+
+
+def read_charted(text: str) -> Charted:
+    """The Cartographer's answer. Raises `InvalidRequest`, field `cartographer`, where it is not what was asked."""
+    answer = _read_object(text, "cartographer", {"reasoning": str, "operations": list})
+    return Charted(_text(answer["reasoning"]), answer["operations"])
+
+
+def _candidate(given: object) -> Mapping[str, str] | None:
+    if not isinstance(given, Mapping) or not isinstance(given.get("section"), str) or given["section"] not in BY_NAME:
+        return None
+    texts = {name: given.get(name, "") for name in ("value", "transferability", "rationale")}
+    if not all(isinstance(text, str) for text in texts.values()) or not texts["value"].strip():
+        return None
+    return {"section": given["section"]} | {
+        name: one_line(shorten(text, _MAX_CANDIDATE_CHARS)) for name, text in texts.items()
+    }
+
+
+def _text(value: str) -> str:
+    return one_line(shorten(value))
+
+
+def _read_object(text: str, who: str, fields: Mapping[str, type]) -> dict[str, Any]:
+    """The JSON object of an answer, also out of a code fence or behind some words of thought."""
+    if len(text) > MAX_ANSWER_CHARS:
+        raise InvalidRequest(who, f"answered {len(text):,} characters; at most {MAX_ANSWER_CHARS:,} are read.")
+    start, end = text.find("{", text.rfind("</think>") + 1), text.rfind("}") + 1
+    if start < 0 or end <= start:
+        raise InvalidRequest(who, f"answered no JSON object: {echo(text)}.")
+    try:
+        value = json.loads(text[start:end], strict=False)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(who, f"answered something that is not JSON: {shorten(str(error), 200)}.") from None
+    for name, kind in fields.items():
+        if not isinstance(value.get(name), kind):
+            found = type(value[name]).__name__ if name in value else "nothing"
+            raise InvalidRequest(who, f"answered JSON in which {name} is {found}, not {kind.__name__}.")
+    return dict(value)

@@ -1,0 +1,79 @@
+"""A context map: a small text about an external context that the prompts of many queries share (PEEK, section 3).
+
+    items     [cr-00001] [cu-00002] [dc-00004]      one counter for all sections; a number is never given twice
+    settings  budget in tokens, evolve_steps, pinned
+    history   what each update and each edit by hand did
+
+An immutable value: whoever changes it makes another one. It knows neither sessions nor models; how it is written is in
+`map_text.py`, how a model's answers change it in `map_update.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from acmserve.context.maps.history import MAX_HISTORY, MapChange
+from acmserve.context.maps.item import MapItem
+from acmserve.context.maps.section import Section
+from acmserve.errors import IntegrityError
+
+DEFAULT_BUDGET = 1024
+MAX_BUDGET = 16_384
+DEFAULT_EVOLVE_STEPS = 4
+MAX_EVOLVE_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMap:
+    """Items ascend by number. `num_steps` counts the updates by models, `version` the changes of items or settings.
+
+    `history` ends with the newest change; older ones than the last `MAX_HISTORY` are left out.
+    """
+
+    items: tuple[MapItem, ...] = ()
+    last_number: int = 0
+    budget: int = DEFAULT_BUDGET
+    evolve_steps: int = DEFAULT_EVOLVE_STEPS
+    num_steps: int = 0
+    pinned: bool = False
+    version: int = 0
+    history: tuple[MapChange, ...] = ()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether no model changes it any more."""
+        return self.pinned or self.num_steps >= self.evolve_steps
+
+    def item(self, item_id: str) -> MapItem | None:
+        """The item of that id, None where there is none."""
+        return next((item for item in self.items if item.item_id == item_id), None)
+
+    def added(self, section: Section, text: str) -> ContextMap:
+        """The map with a new item under the next number."""
+        number = self.last_number + 1
+        return replace(self, items=(*self.items, MapItem(section, number, text)), last_number=number)
+
+    def replaced(self, new: MapItem) -> ContextMap:
+        """The map with the item of that number exchanged."""
+        return replace(self, items=tuple(new if old.number == new.number else old for old in self.items))
+
+    def without(self, gone: Sequence[MapItem]) -> ContextMap:
+        """The map without these items; their numbers are not given again."""
+        numbers = {item.number for item in gone}
+        return replace(self, items=tuple(item for item in self.items if item.number not in numbers))
+
+    def noted(self, change: MapChange) -> ContextMap:
+        """The map with one more change in its history."""
+        return replace(self, history=(*self.history, change)[-MAX_HISTORY:])
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when items are out of order, or settings out of bounds."""
+        numbers = [item.number for item in self.items]
+        if any(a >= b for a, b in pairwise([0, *numbers])) or max(numbers, default=0) > self.last_number:
+            raise IntegrityError(f"map: numbers {numbers[:20]} do not ascend up to {self.last_number}")
+        if not 0 < self.budget <= MAX_BUDGET or not 0 <= self.evolve_steps <= MAX_EVOLVE_STEPS or self.num_steps < 0:
+            raise IntegrityError(f"map: budget {self.budget}, {self.num_steps} of {self.evolve_steps} steps")
+        for item in self.items:
+            item.check_integrity()

@@ -1,0 +1,162 @@
+"""What the two models that keep a context map are asked, and the JSON that they may answer (PEEK, appendix E).
+
+    Distiller       map, trajectory of the query          -->  diagnosis, a tag for every item, candidates
+    Cartographer    map, diagnosis, tags, candidates      -->  ADD, DELETE, REPLACE
+
+The wording is our own. The schemas go to guided decoding: they name the ids that exist, so that a model can neither
+invent one nor forget a tag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from acmserve.context.maps.answers import Distilled
+from acmserve.context.maps.item import SCORES
+from acmserve.context.maps.map import ContextMap
+from acmserve.context.maps.section import SECTION_NAMES, SECTIONS
+from acmserve.context.maps.text import render_map
+
+MAX_CANDIDATES_ASKED = 8
+MAX_OPERATIONS_ASKED = 16
+
+_DISTILLER = """\
+An agent works on questions about one external context: documents, data or code that it can look into but does not \
+have in its prompt. In its prompt it has a context map, a small note about that context. You see the map and what the \
+agent did for its last question. Find out what it learned about the context that helps with other questions.
+
+Tell two kinds of work apart. Orientation: finding out what the context is, how it is organized, which names, values \
+and formats matter; that can be reused. Work for this one question: finding the passage or number that answers it; \
+that cannot. Ask of everything: would somebody with quite another question about the same context be glad to know it?
+
+Answer with a JSON object:
+- diagnosis: in a few sentences, what the agent spent its steps on, whether it found out again what the map says or \
+should have said, and where it got stuck or succeeded.
+- item_tags: for every item of the map one of helpful (it helped, or would have), harmful (it is wrong or misleads), \
+stale (it is out of date), neutral (right, but not needed this time).
+- cache_candidates: what is worth keeping. Summarize what is long, but keep numbers, formulas, allowed values and \
+field names exact. No answer to this question, no quotation, no advice on how to behave, nothing from crude counting \
+of characters or words. transferability says which other questions it helps, rationale why it is more than a fact for \
+this one. An empty list if there is nothing.
+
+The sections:
+{sections}
+
+=== context map ===
+{map}
+=== what the agent did ===
+{trajectory}
+=== end ==="""
+
+_CARTOGRAPHER = """\
+You keep a context map: a small note about one external context that stands in the prompt of an agent which answers \
+many questions about it. You get the map, and a review of the agent's last question. Choose the few edits that make \
+the map worth most for questions that nobody has asked yet.
+
+The map may have {budget} tokens; it has {num_tokens} now. Items are short, about 80 tokens at most, one line each. \
+Rather REPLACE an item by a better or shorter one than ADD another; never say the same twice. DELETE what is wrong, \
+out of date, repeated, or good for one question only. Exact values stay exact. No advice, no quotations, no raw data. \
+If nothing is worth a change, operations is an empty list.
+
+Worth most first: understanding of the context and its exact constants, the roadmap, reusable results with how they \
+were made, how to parse it, errors that were seen.
+
+The sections:
+{sections}
+
+Operations:
+{{"type": "ADD", "section": ..., "content": ...}}
+{{"type": "DELETE", "item_id": ...}}
+{{"type": "REPLACE", "item_id": ..., "content": ...}}
+
+Answer with a JSON object: reasoning (why these edits, briefly) and operations.
+
+=== context map ===
+{map}
+=== review ===
+{review}
+=== the question was ===
+{question}
+=== end ==="""
+
+
+@dataclass(frozen=True, slots=True)
+class MapQuestion:
+    """One request to a model: a prompt, and the JSON schema of its answer, called `name`."""
+
+    name: str
+    prompt: str
+    schema: Mapping[str, Any]
+
+
+def ask_distiller(context_map: ContextMap, trajectory: str) -> MapQuestion:
+    """What the Distiller is asked about one query."""
+    prompt = _DISTILLER.format(sections=_sections(), map=render_map(context_map), trajectory=trajectory)
+    return MapQuestion("distiller", prompt, _distiller_schema(context_map))
+
+
+def ask_cartographer(context_map: ContextMap, distilled: Distilled, question: str, num_tokens: int) -> MapQuestion:
+    """What the Cartographer is asked after that. `num_tokens` is the size of the map now."""
+    review = {
+        "diagnosis": distilled.diagnosis,
+        "item_tags": dict(distilled.tags),
+        "cache_candidates": list(distilled.candidates),
+    }
+    prompt = _CARTOGRAPHER.format(
+        budget=context_map.budget,
+        num_tokens=num_tokens,
+        sections=_sections(),
+        map=render_map(context_map),
+        review=json.dumps(review, ensure_ascii=False, indent=1),
+        question=question,
+    )
+    return MapQuestion("cartographer", prompt, _cartographer_schema(context_map))
+
+
+def _sections() -> str:
+    return "\n".join(f"- {section.name}: {section.holds}" for section in SECTIONS)
+
+
+def _distiller_schema(context_map: ContextMap) -> dict[str, Any]:
+    tags = {item.item_id: {"type": "string", "enum": list(SCORES)} for item in context_map.items}
+    candidate = {"section": {"type": "string", "enum": list(SECTION_NAMES)}} | _strings(
+        "value", "transferability", "rationale"
+    )
+    return _object(
+        {
+            **_strings("diagnosis"),
+            "item_tags": _object(tags),
+            "cache_candidates": {"type": "array", "maxItems": MAX_CANDIDATES_ASKED, "items": _object(candidate)},
+        }
+    )
+
+
+def _cartographer_schema(context_map: ContextMap) -> dict[str, Any]:
+    sections = {"type": "string", "enum": list(SECTION_NAMES)}
+    kinds = [_object({"type": _const("ADD"), "section": sections, **_strings("content")})]
+    if context_map.items:
+        ids = {"type": "string", "enum": [item.item_id for item in context_map.items]}
+        kinds.append(_object({"type": _const("DELETE"), "item_id": ids}))
+        kinds.append(_object({"type": _const("REPLACE"), "item_id": ids, **_strings("content")}))
+    operations = {"type": "array", "maxItems": MAX_OPERATIONS_ASKED, "items": {"anyOf": kinds}}
+    return _object({**_strings("reasoning"), "operations": operations})
+
+
+def _strings(*names: str) -> dict[str, Any]:
+    return {name: {"type": "string"} for name in names}
+
+
+def _const(value: str) -> dict[str, Any]:
+    return {"type": "string", "enum": [value]}
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }

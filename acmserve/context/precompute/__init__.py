@@ -1,0 +1,1 @@
+"""Which contexts may come, and which of them are worth computing before they are asked for."""

@@ -1,0 +1,56 @@
+"""A context that may come, as data: what it would be, why, how likely, and what of it there is to compute.
+
+It plans nothing (`foresight`, `clearing_ahead`) and computes nothing (`server.ahead`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from acmserve.context.eviction.context_meter import Account
+from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omitted_tokens import shown_tokens
+
+
+class Reason(Enum):
+    """Why a context may come."""
+
+    EVICTION = "eviction"
+    ACT_END = "end of an act"
+    CLEARING = "clearing"
+    FOLD = "fold"
+    AS_IT_IS = "as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A state that may be rendered at the next turn, with this probability, at the latest in about `num_turns` turns.
+
+    `num_new` counts the tokens behind its first difference from what was served: what an exact prefill computes. The
+    last `num_open` of them will be others if it comes a turn later, and are not worth computing yet.
+    """
+
+    state: SessionState
+    reason: Reason
+    probability: float
+    num_turns: int
+    num_new: int
+    num_open: int = 0
+
+
+def foresee(
+    account: Account, state: SessionState, shed: Shed, reason: Reason, probability: float, num_turns: int
+) -> Foreseen:
+    """The state with `shed` taken out, beside what the account has taken out of it now. Pure."""
+    first = first_difference(account.shed, shed)
+    num_new = shown_tokens(account.graph.outline, account.ledger, shed, first)
+    return Foreseen(replace(state, shed=shed), reason, probability, num_turns, num_new)
+
+
+def first_difference(before: Shed, after: Shed) -> int:
+    """The first entry that is shown otherwise; what is cleared of a call shows in its result, behind it."""
+    entries = [e for e in {*before.entries, *after.entries} if before.entries.get(e) != after.entries.get(e)]
+    spans = {*before.gone} ^ {*after.gone}
+    return min([*entries, *(start for start, _ in spans)], default=0)

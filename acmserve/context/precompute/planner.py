@@ -1,0 +1,230 @@
+"""Foresight: the contexts that a session may be asked for next, so that an idle engine can compute them now.
+
+    the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out (`outlook`)
+    the one after an act's end   none is kept, since an act needs what would go, and the next turn may need the room
+    clearing edits of a request  what `context_management` of the last request takes out next (`clearing_ahead`)
+    folds                        each fragment that is visible, folded by itself, the newest first
+    the context as it is         it was served with moved KV, or edited since
+
+Window: an eviction whose context is computed costs no more than an append, and a turn put before it has to be computed
+twice. So one that is ready comes as soon as the next two turns of average size g may reach the budget. A large result
+that lands just below the budget then goes behind the eviction at once, where it would leave one pause to compute all of
+it again.
+
+Prepare mark: an eviction can be computed ahead only in the pause after a turn that ends *below* the window. The turn
+that jumps over both the mark and the window finds nothing ready. With the mark m below the window, that is exp(-m / g)
+of all turns for a spread like that of an exponential distribution, and next to none for turns of about one size. Where
+now and then a turn is much larger, m is as large as the largest of the last turns, but no more than what an eviction
+takes, and that much until enough turns were seen to know the largest. Being early costs little, since a kept plan stays
+the same: what is appended meanwhile, m + 2 g at most, is computed a second time. So
+
+    mark = max_tokens - reserve - 2 g - m,    m = min(largest, max_tokens - low).
+
+What the early plan takes: by the time it is carried out the prompt has grown to `max_tokens` and half a turn more (the
+overshoot of `watermark`), and shall be at the low watermark then. So as much is taken out now as will be taken then,
+max_tokens + overshoot - low, which leaves less than the watermark for the moment. Little by little more may be taken
+(an exploration is needed until its act is done), and each better plan would be computed anew from its first difference
+on: a plan is made when three quarters of that can be had; within 2 g of the budget, of what is there to be taken at
+all; and where the next turn of size g would go over it, any plan that makes room for two such turns.
+
+Pure, but for `look_ahead`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from acmserve.context.edits import fragments as edit
+from acmserve.context.episodes.episode import Kind
+from acmserve.context.eviction.clearing_edits import VendorEdit
+from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.low_watermark import Measured
+from acmserve.context.eviction.plan import EvictionPlan
+from acmserve.context.eviction.planned_eviction import NUM_GROWTHS, KeptEviction, keep_eviction, takes_what_is_needed
+from acmserve.context.eviction.policy import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
+from acmserve.context.precompute.candidate import Foreseen, Reason, foresee
+from acmserve.context.precompute.clearing import cleared, clearings, pending_uses
+from acmserve.context.session.budget import Budget
+from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omitted_tokens import lasting_tokens, shown_tokens
+from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.errors import Conflict
+
+LEAST_SHARE = 0.75
+MAX_FOLDS = 3
+# Of the last fragment cut, every second one is folded next; of those before it, half as many each.
+_PRIOR_FOLD = 0.5
+# The acts of the bundled trace have four steps.
+_PRIOR_END = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known at the end of a turn. `measured` is None where no budget holds.
+
+    `num_stale`: tokens at the end of the context as it is whose KV is not exact. `edits` are those of the last request.
+    """
+
+    budget: Budget | None = None
+    measured: Measured | None = None
+    edits: Sequence[VendorEdit] = ()
+    num_stale: int = 0
+    suite: str = "sculptor"
+
+
+def look_ahead(account: Account, state: SessionState, view: View, tokenizer: Tokenizer) -> tuple[Foreseen, ...]:
+    """What may come next, the likeliest first. The account follows the state, and keeps the eviction planned.
+
+    In an open branch nothing is foreseen: it ends with a context that nobody knows yet.
+    """
+    account.outlook.end_turn(account.ledger.between(0, len(account.ledger)))
+    if state.branch is not None:
+        account.outlook.kept = None
+        return ()
+    num_pending = pending_uses(account.graph.outline)
+    growth = account.outlook.growth(_growth(view.measured))
+    shed = cleared(account, account.shed, view.edits, num_pending)
+    found = clearings(account, state, shed, view.edits, growth, num_pending)
+    account.outlook.kept = renewed_eviction(account, state, view, shed, num_pending)
+    if account.outlook.kept is not None:
+        assert view.budget is not None
+        left = max(0, view.budget.max_tokens - account.reserve - account.num_tokens)
+        num_turns = max(1, math.ceil(left / growth))
+        after = account.outlook.kept.plan.shed
+        found.append(foresee(account, state, after, Reason.EVICTION, math.exp(-left / growth), num_turns))
+    elif (ended := _act_ended(account, state, view, shed, num_pending)) is not None:
+        found.append(ended)
+    found += _folds(account, state, view.suite, tokenizer)
+    likely_edit = max((item.probability for item in found if item.reason is not Reason.FOLD), default=0.0)
+    if view.num_stale and likely_edit < 1:
+        found.append(Foreseen(state, Reason.AS_IT_IS, 1 - likely_edit, 1, view.num_stale))
+    return tuple(sorted(found, key=lambda item: -item.probability))
+
+
+def heal(state: SessionState, num_stale: int) -> tuple[Foreseen, ...]:
+    """The context as it is, where not all of its KV is exact."""
+    return (Foreseen(state, Reason.AS_IT_IS, 1.0, 1, num_stale),) if num_stale else ()
+
+
+def prepare_mark(account: Account, budget: Budget, measured: Measured) -> int:
+    """Tokens above which the next eviction is planned, at the end of a turn."""
+    growth, eviction = account.outlook.growth(measured.growth), budget.max_tokens - account.watermark(budget, measured)
+    margin = NUM_GROWTHS * growth + min(account.outlook.largest_growth(eviction), eviction)
+    return math.floor(budget.max_tokens - account.reserve - margin)
+
+
+def renewed_eviction(
+    account: Account, state: SessionState, view: View, shed: Shed, num_pending: int = 0
+) -> KeptEviction | None:
+    """The eviction to keep from now on: the one that is, else a new one. Pure.
+
+    A kept plan has to serve the next turn, too; one that could not take all that it should is exchanged when there is a
+    turn's worth more to take.
+    """
+    budget, measured = view.budget, view.measured
+    if budget is None or measured is None or budget.policy in MODEL_POLICIES:
+        return None
+    growth = account.outlook.growth(measured.growth)
+    if account.num_tokens <= prepare_mark(account, budget, measured):
+        return None
+    plan, kept = plan_ahead(account, budget, measured, shed, num_pending), _still_kept(account, state, shed, budget)
+    if kept is not None:
+        now = kept.now(account.graph, account.ledger, account.num_tokens)
+        takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
+        if takes_enough and now.num_after + account.reserve + growth <= budget.max_tokens:
+            return kept
+    left, room = (budget.max_tokens - account.reserve - num for num in (account.num_tokens, plan.num_after))
+    lasting = lasting_tokens(account.graph.outline, account.ledger, shed)
+    can_have_all = left < NUM_GROWTHS * growth or plan.target >= lasting
+    takes_most = plan.num_before - plan.num_after >= LEAST_SHARE * (plan.num_before - max(plan.target, lasting))
+    is_due = left < growth and room >= NUM_GROWTHS * growth
+    is_good = (can_have_all and takes_most and room >= 0) or is_due
+    return keep_eviction(plan, state, shed, budget) if plan.changes and is_good else None
+
+
+def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed, num_pending: int = 0) -> EvictionPlan:
+    """The eviction that brings the prompt to the low watermark once it has grown over the budget. Pure.
+
+    Unannotated work goes only where the rest is not enough, since an act that starts meanwhile would keep it.
+    """
+    low = account.watermark(budget, measured)
+    overshoot = account.outlook.growth(measured.growth) / 2
+    num_shown = shown_tokens(account.graph.outline, account.ledger, shed)
+    num_taken = budget.max_tokens + overshoot - low
+    target = max(0, min(low, math.floor(num_shown - num_taken)))
+    plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_act=True)
+    if plan.num_after > target and budget.policy in EPISODE_POLICIES:
+        plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending)
+    return plan
+
+
+def _act_ended(account: Account, state: SessionState, view: View, shed: Shed, num_pending: int) -> Foreseen | None:
+    """What is evicted where the next turn goes over the budget and ends the act that runs, in the loop of one request.
+
+    No pause comes between the end and the eviction, and with the act goes what it depended on, most of the context. Its
+    last step, whose results are pending, will be gone, too. The plan is not kept: the one that comes is made then.
+    """
+    budget, measured, active = view.budget, view.measured, account.graph.active
+    if budget is None or measured is None or budget.policy not in EPISODE_POLICIES:
+        return None
+    left = budget.max_tokens - account.reserve - account.num_tokens
+    if active is None or active.kind is not Kind.ACT or left >= account.outlook.growth(measured.growth):
+        return None
+    outline, target = account.graph.outline, account.watermark(budget, measured)
+    plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_end=True)
+    if not plan.changes or plan.num_before - plan.num_after < LEAST_SHARE * (plan.num_before - target):
+        return None
+    ended = foresee(account, state, plan.shed, Reason.ACT_END, _PRIOR_END, 1)
+    num_open = shown_tokens(outline, account.ledger, plan.shed, outline.last_step())
+    return replace(ended, num_open=num_open) if num_open < ended.num_new else None
+
+
+def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
+    """The kept eviction, where it still applies and brings the prompt, with what is new, under the budget. Pure."""
+    kept = _still_kept(account, state, account.shed, budget)
+    plan = None if kept is None else kept.now(account.graph, account.ledger, account.num_tokens)
+    return plan if plan is not None and plan.num_after + account.reserve <= budget.max_tokens else None
+
+
+def ready_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
+    """The kept eviction, where its context was computed and the prompt comes near the budget. Pure."""
+    near = NUM_GROWTHS * account.outlook.growth(0.0)
+    is_near = account.num_tokens + account.reserve + near > budget.max_tokens
+    return kept_plan(account, state, budget) if is_near and account.outlook.is_ready(state) else None
+
+
+def _still_kept(account: Account, state: SessionState, shed: Shed, budget: Budget) -> KeptEviction | None:
+    """The kept eviction, unless something else was edited or work began that depends on what would go."""
+    kept = account.outlook.kept
+    if kept is None or not kept.applies(state, shed, budget):
+        return None
+    is_needed = budget.policy in EPISODE_POLICIES and takes_what_is_needed(
+        account.graph, account.ledger, kept.before, kept.plan.shed
+    )
+    return None if is_needed else kept
+
+
+def _growth(measured: Measured | None) -> float:
+    return 0.0 if measured is None else measured.growth
+
+
+def _folds(account: Account, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[Foreseen]:
+    """Each visible fragment folded by itself, the newest first; those that a fold would not make shorter are left."""
+    found: list[Foreseen] = []
+    visible = [f for f in state.fragments if f.visibility is Visibility.VISIBLE]
+    for fragment in reversed(visible):
+        if len(found) == MAX_FOLDS:
+            break
+        try:
+            folded = edit.fold(state, fragment.fragment_id, suite, tokenizer)
+        except Conflict:
+            continue
+        first = fragment.pieces[0].place.entry
+        num_behind = shown_tokens(account.graph.outline, account.ledger, account.shed, first)
+        num_new = max(1, num_behind - fragment.num_tokens)
+        found.append(Foreseen(folded, Reason.FOLD, _PRIOR_FOLD ** (len(found) + 1), 1, num_new))
+    return found

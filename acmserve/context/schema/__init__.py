@@ -1,0 +1,1 @@
+"""JSON schemas of tools, and arguments checked against them."""

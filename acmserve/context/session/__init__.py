@@ -1,0 +1,1 @@
+"""The state of one session: transcript, fragments, omissions, branches, and the messages that they render to."""

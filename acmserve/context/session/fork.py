@@ -1,0 +1,72 @@
+"""Branches that are sessions of their own, for clients that run sub-agents themselves, several at a time.
+
+    parent   [ .. ] ---------------------------- [ .. | call branch, message ]     place_result
+                \\-- fork --> branch [ .. | its own work ]  ----'
+
+A branch begins as its parent is, edits and evictions included, so that its first prompt repeats the parent's to the
+token. Where the parent's model waits for results of its calls, it begins in front of that step: no call may stand
+without its result.
+
+What a branch returns is placed into the parent as the model's own branches leave it, a call of `branch` with the
+message as its result: every chat template that knows tools can render that, and no message of a user is made up. Pure:
+states in, states out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from acmserve.context.session.branch import Branch
+from acmserve.context.session.branch_tool import BRANCH
+from acmserve.context.session.branching import Spent
+from acmserve.context.session.parent import Parent, mark_of
+from acmserve.context.session.state import PLACED, Origin, SessionState, append_internal, cut_back
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.outline import Outline, Role
+
+
+def fork(state: SessionState, session_id: str, description: str, prompt: str) -> SessionState:
+    """The state of a branch of the session `session_id`, which has this state."""
+    cut = cut_back(state, state.entries[: num_complete(state)])
+    num_messages = sum(entry.origin is not Origin.INTERNAL for entry in cut.entries)
+    parent = Parent(session_id, mark_of(state.digest_key), description, prompt, len(cut.entries), num_messages)
+    return replace(cut, parent=parent)
+
+
+def num_complete(state: SessionState) -> int:
+    """How many entries stand before a step whose tool calls wait for results; all of them, when none does."""
+    outline = Outline(entry.message for entry in state.entries)
+    for number in range(len(outline) - 1, -1, -1):
+        line = outline.lines[number]
+        if line.role is Role.PROTECTED:
+            break
+        if line.role is Role.ASSISTANT:
+            return number if None in line.results else len(outline)
+    return len(outline)
+
+
+def place_result(state: SessionState, call_id: str, parent: Parent, message: str, spent: Spent) -> SessionState:
+    """The parent's state with what a branch of it returned."""
+    branch = Branch(
+        call_id,
+        call_entry=len(state.entries),
+        result_entry=len(state.entries) + 1,
+        start=len(state.entries) + 2,
+        end=len(state.entries) + 2,
+        description=parent.description,
+        prompt=parent.prompt,
+        num_calls=spent.num_calls,
+        num_tokens=spent.num_tokens,
+    )
+    placed = append_internal(state, _call_and_result(branch, message), PLACED)
+    return replace(placed, branches=(*placed.branches, branch))
+
+
+def _call_and_result(branch: Branch, message: str) -> list[Message]:
+    arguments = json.dumps({"description": branch.description, "prompt": branch.prompt}, ensure_ascii=False)
+    call = {"id": branch.call_id, "type": "function", "function": {"name": BRANCH, "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": branch.call_id, "content": message},
+    ]

@@ -1,0 +1,67 @@
+"""A fragment: a named span of the conversation that can be hidden and shown again.
+
+    message 3  "....[=========== piece 0 ===========]"       a fragment may span several messages of its role;
+    message 4  (another role: not part of it)                a piece is a span of characters in one text,
+    message 5  "[= piece 1 =]........................"       and never changes once it is cut
+
+A fragment holds offsets, never text: the text stays where it is, so a restore shows it byte for byte whatever happened
+in between. While it is not visible, `shown` has what stands in the place of each piece, fixed when it was hidden: the
+same edits give the same bytes for ever, which is what keeps the prefix of the conversation cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from acmserve.context.transcript.message import Place
+
+
+class Visibility(Enum):
+    """What the model sees of a fragment."""
+
+    VISIBLE = "visible"
+    FOLDED = "folded"
+    SUMMARIZED = "summarized"
+    REDACTED = "redacted"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Characters `[start, end)` of the text at `place`."""
+
+    place: Place
+    start: int
+    end: int
+
+    def overlaps(self, other: Piece) -> bool:
+        return self.place == other.place and self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """`num_tokens` is the size of the text; `shown` has one replacement for each piece, None while it is visible.
+
+    `summaries` keeps every summary ever made as (focus, text): asking again with the same focus costs nothing.
+    `focus` is that of the summary which is shown.
+    """
+
+    fragment_id: str
+    role: str
+    pieces: tuple[Piece, ...]
+    num_tokens: int
+    visibility: Visibility = Visibility.VISIBLE
+    shown: tuple[str, ...] | None = None
+    focus: str | None = None
+    summaries: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def hidden(self) -> bool:
+        return self.visibility is not Visibility.VISIBLE
+
+    def summary(self, focus: str) -> str | None:
+        """The stored summary with this focus, if there is one."""
+        return dict(self.summaries).get(focus)
+
+    def overlaps(self, pieces: tuple[Piece, ...]) -> bool:
+        return any(mine.overlaps(piece) for mine in self.pieces for piece in pieces)

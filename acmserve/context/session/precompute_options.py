@@ -1,0 +1,60 @@
+"""What a session wants computed before it is asked for, as read from JSON that a person wrote.
+
+    {"mode": "predict", "max_pool_share": 0.2}      or just "predict"
+
+    off       nothing
+    heal      a context that was served with moved KV is computed anew, so that its next turn is exact
+    predict   that, and edits that can be foreseen: the next eviction, clearings, folds
+
+It computes nothing and foresees nothing: see `foresight.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from acmserve.context.schema.arguments import echo
+from acmserve.errors import InvalidRequest
+
+MODES = ("off", "heal", "predict")
+DEFAULT_POOL_SHARE = 0.2
+_KNOWN = ("mode", "max_pool_share")
+
+
+@dataclass(frozen=True, slots=True)
+class AheadOptions:
+    """`max_pool_share`: the part of the KV cache that contexts computed ahead may take at one time."""
+
+    mode: str = "off"
+    max_pool_share: float = DEFAULT_POOL_SHARE
+
+    @property
+    def predicts(self) -> bool:
+        """Whether edits are foreseen."""
+        return self.mode == "predict"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options as JSON; `parse_ahead` reads them back equal."""
+        return {"mode": self.mode, "max_pool_share": self.max_pool_share}
+
+
+def parse_ahead(value: object, field: str = "ahead") -> AheadOptions:
+    """The options that `value` writes: an object, or just its mode.
+
+    Raises `InvalidRequest` whose field is the path of the bad value, `ahead.mode`.
+    """
+    given = value if isinstance(value, Mapping) else {"mode": value}
+    for name in given:
+        if name not in _KNOWN:
+            raise InvalidRequest(f"{field}.{echo(name)[1:-1]}", "is not known.", f"Known: {', '.join(_KNOWN)}.")
+    mode = given.get("mode", "off")
+    if not isinstance(mode, str) or mode not in MODES:
+        raise InvalidRequest(f"{field}.mode", f"{echo(mode)} is not known.", f"Choose {', '.join(MODES)}.")
+    share = given.get("max_pool_share", DEFAULT_POOL_SHARE)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise InvalidRequest(
+            f"{field}.max_pool_share", f"must be a number from 0 to 1, not {echo(share)}.", "0.2 is the default."
+        )
+    return AheadOptions(mode, float(share))

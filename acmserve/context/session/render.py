@@ -1,0 +1,75 @@
+"""What the model sees: the transcript with the hidden pieces replaced by what stands in their place, and without what
+an eviction took out.
+
+    original   "Read this:\n[line 1 ......... line 400]\nWhat is it?"      "Let me look." ls   result      "It is 7."
+    rendered   "Read this:\n[folded f1a2b3: ... hidden; ...]\nWhat is it?"                                "It is 7."
+
+An edit neither adds, removes nor reorders messages; only an eviction under a budget leaves some out, without moving the
+others. A message of which nothing is hidden is the very object that the client sent: without an edit and an eviction,
+what the model sees is what the client wrote. Entry numbers count the transcript, `render_entries`, never `render`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from acmserve.context.session.fragment import Piece
+from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.message import Message, Place, with_texts
+from acmserve.context.transcript.omissions import render_shed, shed_messages
+
+
+def render(state: SessionState) -> list[Message]:
+    """The messages that the model sees, in order."""
+    return render_shed(render_whole(state), state.shed)
+
+
+def render_entries(state: SessionState) -> list[Message | None]:
+    """What the model sees of each entry, None where nothing is left of it."""
+    return shed_messages(render_whole(state), state.shed)
+
+
+def evicted_entries(state: SessionState) -> frozenset[int]:
+    """The entries whose text the model does not see, because an eviction took it out."""
+    if not state.shed:
+        return frozenset()
+    messages = [entry.message for entry in state.entries]
+    left = shed_messages(messages, state.shed)
+    return frozenset(
+        index
+        for index, (old, new) in enumerate(zip(messages, left, strict=True))
+        if new is not old and (new is None or new.get("content") != old.get("content"))
+    )
+
+
+def render_whole(state: SessionState) -> list[Message]:
+    """One message for each entry: edits applied, and nothing taken out."""
+    changed: dict[int, dict[int | None, str]] = defaultdict(dict)
+    for place, hidden in hidden_pieces(state).items():
+        changed[place.entry][place.part] = splice(state.text_at(place), hidden)
+    if not changed:
+        return [entry.message for entry in state.entries]
+    return [
+        with_texts(entry.message, changed[index]) if index in changed else entry.message
+        for index, entry in enumerate(state.entries)
+    ]
+
+
+def splice(text: str, hidden: Sequence[tuple[Piece, str]]) -> str:
+    """`text` with every piece, ascending and disjoint, replaced by its marker."""
+    parts, position = [], 0
+    for piece, shown in hidden:
+        parts += [text[position : piece.start], shown]
+        position = piece.end
+    return "".join([*parts, text[position:]])
+
+
+def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
+    """The pieces that are not visible, by text, ascending, each with what stands in its place."""
+    found: dict[Place, list[tuple[Piece, str]]] = defaultdict(list)
+    for fragment in state.fragments:
+        if fragment.shown is not None:
+            for piece, shown in zip(fragment.pieces, fragment.shown, strict=True):
+                found[piece.place].append((piece, shown))
+    return {place: sorted(pieces) for place, pieces in found.items()}

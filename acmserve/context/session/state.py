@@ -1,0 +1,301 @@
+"""The state of a session: its transcript, the fragments cut out of it, and the search results given out.
+
+    entries      client   client   internal  internal  answer   client        in the order in which the model reads them
+                 system   user     tool call result    "Paris"  user
+                 |        |                            |        |
+    the client   system   user                         "Paris"  user          holds all but the internal ones
+
+An immutable value: every operation returns a new state, so a call that fails has changed nothing, and a loop that is
+cancelled leaves the last state that was stored. Count and order of the entries never change through an edit.
+
+Decision: clients resend their whole history, and `adopt` recognises it by digests. Entries that the client does not
+hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn* and stay exactly as
+long as the answer of that turn is recognised. Where the history diverges, everything behind is replaced, and fragments
+that reach there are dropped; edits of earlier text stay, and so does what was taken out in front of it (`shed`). A
+branch that is open ends, failed, where somebody else than the model speaks: no such message is left out with it.
+
+It does not know how a text is hidden (`edits.py`), searched (`search.py`), or stored (`archive.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import compress, pairwise
+
+from acmserve.context.session.branch import Branch, check_branches, open_of
+from acmserve.context.session.branching import cut_back_branches, end_where_interrupted
+from acmserve.context.session.budget import Budget
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.parent import Parent
+from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.transcript.message import Message, Place, digest_message, text_at
+from acmserve.context.transcript.omissions import EMPTY, Shed, shed_before_divergence
+from acmserve.errors import IntegrityError, InvalidRequest, NotFound
+
+MAX_SEARCH_HITS = 1000
+# The turn of what was put into the conversation from outside: it stays as long as what stands before it.
+PLACED = -1
+_NUM_IDS = 16**5
+_ID_STEP = 0x9E375  # odd, so that multiples visit every number below _NUM_IDS; golden ratio, so that neighbours differ
+
+
+class Origin(Enum):
+    """Who wrote an entry, and whether the client holds it."""
+
+    CLIENT = "client"
+    ANSWER = "answer"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message. `digest` is the identity of what the client holds of it (empty for internal entries).
+
+    `turn` numbers the answers made on the server; -1 for the client's own messages. `sealed` entries are never replaced
+    by what the client resends: a part of them was redacted, or the client's copy is not what the model reads.
+    """
+
+    message: Message
+    origin: Origin
+    digest: bytes = b""
+    turn: int = -1
+    sealed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A match that a search has shown: characters `[start, end)` of the text at `place`."""
+
+    search_id: str
+    place: Place
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
+
+    `shed` is what an eviction took out, by entry, and what closed branches hold; `budget` and `ahead` are the session's
+    own, None where it has none. `parent` is the session of which this one is a branch.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    fragments: tuple[Fragment, ...] = ()
+    hits: tuple[SearchHit, ...] = ()
+    num_ids: int = 0
+    num_turns: int = 0
+    digest_key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    shed: Shed = EMPTY
+    budget: Budget | None = None
+    branches: tuple[Branch, ...] = ()
+    parent: Parent | None = None
+    ahead: AheadOptions | None = None
+
+    @property
+    def branch(self) -> Branch | None:
+        """The branch that is open."""
+        return open_of(self.branches)
+
+    def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
+        """The fragment of that id; raises `NotFound` naming those that exist."""
+        for fragment in self.fragments:
+            if fragment.fragment_id == fragment_id:
+                return fragment
+        known = ", ".join(f.fragment_id for f in self.fragments[-20:])
+        remedy = f"Known fragments: {known}." if known else "There are no fragments yet; call fragment_context first."
+        raise NotFound(field_name, f"there is no fragment {_short(fragment_id)}.", remedy)
+
+    def hit(self, search_id: str) -> SearchHit:
+        """The search result of that id; raises `NotFound`."""
+        for hit in reversed(self.hits):
+            if hit.search_id == search_id:
+                return hit
+        raise NotFound(
+            "search_id",
+            f"there is no search result {_short(search_id)}.",
+            "Call search_context and use an id it lists.",
+        )
+
+    def text_at(self, place: Place) -> str:
+        """The original text at a place, whether it is hidden or not."""
+        return text_at(self.entries[place.entry].message, place.part)
+
+    def piece_text(self, piece: Piece) -> str:
+        return self.text_at(piece.place)[piece.start : piece.end]
+
+    def fragment_text(self, fragment: Fragment) -> str:
+        """The original text of a fragment, its pieces joined by a line break."""
+        return "\n".join(self.piece_text(piece) for piece in fragment.pieces)
+
+    def replace_fragment(self, new: Fragment) -> SessionState:
+        """The state with the fragment of that id exchanged."""
+        fragments = tuple(new if old.fragment_id == new.fragment_id else old for old in self.fragments)
+        return replace(self, fragments=fragments)
+
+    def new_id(self, prefix: str) -> tuple[str, SessionState]:
+        """A fresh id: `prefix` ("f" or "s") and five hex digits that depend on the number of ids only.
+
+        The same calls give the same ids, in every session and after every restart. The digits are a permutation of the
+        number: an id comes again after a million others at the earliest, and never while it is in use.
+        """
+        number = self.num_ids
+        while True:
+            number += 1
+            made = f"{prefix}{number * _ID_STEP % _NUM_IDS:05x}"
+            if number < _NUM_IDS or not self._is_taken(made):
+                return made, replace(self, num_ids=number)
+
+    def _is_taken(self, made: str) -> bool:
+        return any(f.fragment_id == made for f in self.fragments) or any(h.search_id == made for h in self.hits)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when ids repeat, spans overlap or leave their texts, markers lack."""
+        ids = [f.fragment_id for f in self.fragments] + [h.search_id for h in self.hits]
+        if len(set(ids)) != len(ids):
+            raise IntegrityError(f"session: {len(ids)} ids, {len(set(ids))} of them different")
+        pieces = [piece for fragment in self.fragments for piece in fragment.pieces]
+        for span in (*pieces, *(Piece(hit.place, hit.start, hit.end) for hit in self.hits)):
+            length = len(self.text_at(span.place)) if 0 <= span.place.entry < len(self.entries) else -1
+            if not 0 <= span.start < span.end <= length:
+                raise IntegrityError(f"session: {span} in a text of {length} characters")
+        for before, after in pairwise(sorted(pieces)):
+            if before.overlaps(after):
+                raise IntegrityError(f"session: {before} and {after} overlap")
+        for fragment in self.fragments:
+            _check_fragment(fragment)
+        self.shed.check_integrity()
+        ends = [end for _, end in self.shed.gone[-1:]] + [max(self.shed.entries, default=-1) + 1]
+        if max(ends) > len(self.entries):
+            raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
+        check_branches(self.branches, [entry.message for entry in self.entries], self.shed)
+
+
+def _check_fragment(fragment: Fragment) -> None:
+    """Pieces there are, in order; a marker for each while it is hidden; a focus while it is summarized."""
+    name, pieces, shown = fragment.fragment_id, fragment.pieces, fragment.shown
+    if not pieces or sorted(pieces) != list(pieces):
+        raise IntegrityError(f"session: the {len(pieces)} pieces of {name} are not in order")
+    num_shown = None if shown is None else len(shown)
+    if num_shown != (len(pieces) if fragment.hidden else None):
+        raise IntegrityError(
+            f"session: {name} is {fragment.visibility.value} with {num_shown} markers for {len(pieces)} pieces"
+        )
+    if (fragment.focus is not None) != (fragment.visibility is Visibility.SUMMARIZED):
+        raise IntegrityError(f"session: {name} is {fragment.visibility.value} with focus {fragment.focus!a}")
+
+
+def _short(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:37] + "...")
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A client's history taken in: the new state, how many of its messages were known, and what was dropped."""
+
+    state: SessionState
+    num_known: int
+    dropped_fragment_ids: tuple[str, ...] = ()
+
+
+def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
+    """Take in the history that a client sent. Pure; the same history twice changes nothing.
+
+    It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
+    """
+    digests = [_digest(index, message, state.digest_key) for index, message in enumerate(messages)]
+    kept: list[Entry] = []
+    num_known = 0
+    for entry in state.entries:
+        if entry.origin is Origin.INTERNAL:
+            kept.append(entry)
+            continue
+        if num_known == len(messages) or entry.digest != digests[num_known]:
+            break
+        kept.append(entry if entry.sealed else replace(entry, message=messages[num_known]))
+        num_known += 1
+    left = cut_back(state, kept)
+    new = tuple(
+        Entry(message, Origin.CLIENT, digest)
+        for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
+    )
+    adopted = end_where_interrupted(replace(left, entries=(*left.entries, *new)))
+    stays = {fragment.fragment_id for fragment in left.fragments}
+    return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
+
+
+def cut_back(state: SessionState, kept: Sequence[Entry]) -> SessionState:
+    """The state when only its first entries are left, `kept`, which may be in other words: a turn that was cut goes."""
+    kept = list(kept)
+    answered = {entry.turn for entry in kept if entry.origin is Origin.ANSWER}
+    while kept and kept[-1].origin is Origin.INTERNAL and kept[-1].turn not in answered and kept[-1].turn != PLACED:
+        kept.pop()
+    limit = len(kept)
+    stays = [left for fragment in state.fragments if (left := _left_of(fragment, limit)) is not None]
+    cut = replace(
+        state,
+        entries=tuple(kept),
+        fragments=tuple(stays),
+        hits=tuple(hit for hit in state.hits if hit.place.entry < limit),
+        num_turns=max(state.num_turns, *(turn + 1 for turn in answered), 0),
+    )
+    if limit == len(state.entries):
+        return cut
+    shed = shed_before_divergence(state.shed, [entry.message for entry in kept])
+    return cut_back_branches(replace(cut, shed=shed))
+
+
+def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:
+    """What remains of a fragment when only the first entries stay: all or nothing; what is redacted stays marked."""
+    stays = [piece.place.entry < num_entries for piece in fragment.pieces]
+    if all(stays):
+        return fragment
+    if fragment.visibility is not Visibility.REDACTED or fragment.shown is None or not any(stays):
+        return None
+    pieces, shown = tuple(compress(fragment.pieces, stays)), tuple(compress(fragment.shown, stays))
+    return replace(fragment, pieces=pieces, shown=shown)
+
+
+def _digest(index: int, message: object, key: bytes) -> bytes:
+    if not isinstance(message, Mapping):
+        raise InvalidRequest(f"messages[{index}]", f"must be an object, not {type(message).__name__}.")
+    try:
+        return digest_message(message, key)
+    except UnicodeEncodeError:
+        reason = "has half of a surrogate pair, which is no character."
+    except RecursionError:
+        reason = "is nested too deeply."
+    except (TypeError, ValueError) as error:
+        reason = f"is not JSON: {error}."
+    raise InvalidRequest(f"messages[{index}]", reason)
+
+
+def append_internal(state: SessionState, messages: Sequence[Message], turn: int | None = None) -> SessionState:
+    """Append entries that the client will not see: tool calls of the model, and their results.
+
+    They belong to the running turn, or to `turn`: with `PLACED` they stay as long as what stands before them.
+    """
+    number = state.num_turns if turn is None else turn
+    new = (Entry(message, Origin.INTERNAL, turn=number, sealed=True) for message in messages)
+    return replace(state, entries=(*state.entries, *new))
+
+
+def append_answer(state: SessionState, message: Message, client_view: Message | None = None) -> SessionState:
+    """Append the answer of the running turn. `client_view` is what the client gets, where that is something else.
+
+    The turn ends with the next history that is taken in; results of context tools called beside the client's own
+    tools may still follow the answer.
+    """
+    seen = message if client_view is None else client_view
+    digest = digest_message(seen, state.digest_key)
+    sealed = digest != digest_message(message, state.digest_key)
+    entry = Entry(message, Origin.ANSWER, digest, state.num_turns, sealed=sealed)
+    return replace(state, entries=(*state.entries, entry))
+
+
+def end_turn(state: SessionState) -> SessionState:
+    """The next internal entries belong to a new turn."""
+    return replace(state, num_turns=state.num_turns + 1)

@@ -1,0 +1,1 @@
+"""Sessions and maps kept: bounded in memory, written through to SQLite, as JSON."""

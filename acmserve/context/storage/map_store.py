@@ -1,0 +1,112 @@
+"""All context maps of a server: found by tenant and external context id, bounded in number, written through to a file.
+
+The least recently used map goes when there are too many; pinned ones go last. Every operation is all or nothing: the
+file is written first, then memory changes. It knows no HTTP and asks no model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from acmserve.context.maps.map import ContextMap
+from acmserve.context.storage.map_table import MapKey, MapTable
+from acmserve.errors import IntegrityError, NotFound
+
+DEFAULT_MAX_MAPS = 1024
+
+
+@dataclass(slots=True, eq=False)
+class HeldMap:
+    """A map in its store; `context_map` is exchanged by `MapStore.save` and by nobody else."""
+
+    key: MapKey
+    context_map: ContextMap
+
+
+class MapStore:
+    """The maps in memory, and in `table` where one is given."""
+
+    def __init__(
+        self,
+        table: MapTable | None = None,
+        max_maps: int = DEFAULT_MAX_MAPS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.clock = clock
+        self._table = table
+        self._max_maps = max_maps
+        self._maps: OrderedDict[MapKey, HeldMap] = OrderedDict()
+        for stored in table.load() if table is not None else ():
+            self._maps[stored.key] = HeldMap(stored.key, stored.context_map)
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def find(self, key: MapKey) -> HeldMap | None:
+        """The map, None where there is none. Counts as use."""
+        if key in self._maps:
+            self._maps.move_to_end(key)
+        return self._maps.get(key)
+
+    def get(self, key: MapKey) -> HeldMap:
+        """The map; raises `NotFound`."""
+        held = self.find(key)
+        if held is None:
+            raise NotFound(
+                "external_context_id",
+                f"there is no map of {key[1]!a}.",
+                "PUT makes one, and so does a chat request whose acm.map names this external context.",
+            )
+        return held
+
+    def create(self, key: MapKey, context_map: ContextMap) -> HeldMap:
+        """A new map under a key that has none; the least recently used one goes where there are too many."""
+        dropped = self._pushed_out()
+        if self._table is not None:
+            self._table.save(key, context_map, self.clock(), dropped)
+        for gone in dropped:
+            del self._maps[gone]
+        self._maps[key] = HeldMap(key, context_map)
+        return self._maps[key]
+
+    def save(self, held: HeldMap, context_map: ContextMap) -> bool:
+        """Set the contents of a map. False, and nothing done, where it was deleted meanwhile."""
+        if not self.holds(held):
+            return False
+        if self._table is not None:
+            self._table.save(held.key, context_map, self.clock())
+        held.context_map = context_map
+        self._maps.move_to_end(held.key)
+        return True
+
+    def holds(self, held: HeldMap) -> bool:
+        """Whether this very map is still here."""
+        return self._maps.get(held.key) is held
+
+    def delete(self, key: MapKey) -> None:
+        """Drop a map, its text in the file included; raises `NotFound`."""
+        self.get(key)
+        if self._table is not None:
+            self._table.drop(key)
+        del self._maps[key]
+
+    def list(self, tenant: str) -> list[HeldMap]:
+        """The maps of a tenant, by id."""
+        return sorted((held for key, held in self._maps.items() if key[0] == tenant), key=lambda held: held.key)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when bounds or maps are broken."""
+        if len(self._maps) > self._max_maps:
+            raise IntegrityError(f"map store: {len(self._maps)} maps of {self._max_maps}")
+        for key, held in self._maps.items():
+            if key != held.key:
+                raise IntegrityError(f"map store: {held.key} is filed as {key}")
+            held.context_map.check_integrity()
+
+    def _pushed_out(self) -> tuple[MapKey, ...]:
+        num_gone = len(self._maps) + 1 - self._max_maps
+        by_use = sorted(self._maps.values(), key=lambda held: held.context_map.pinned)
+        return tuple(held.key for held in by_use[: max(0, num_gone)])

@@ -1,0 +1,71 @@
+"""A `Shed` as a JSON value and back, for the archive of sessions.
+
+    {"gone": [[3, 9]], "entries": {"11": {"text": true, "calls": [0], "notes": ["[explored a: ...]"]}}}
+
+Only what is set is written, and numbers are in order, so that equal sheds are equal bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acmserve.context.transcript.omissions import EntryShed, Shed
+
+_FLAGS = ("reasoning", "text")
+_CALLS = ("calls", "cleared", "inputs")
+
+
+def shed_value(shed: Shed) -> dict[str, Any]:
+    """The shed as a JSON object."""
+    return {
+        "gone": [list(span) for span in shed.gone],
+        "entries": {str(entry): _entry_value(shed.entries[entry]) for entry in sorted(shed.entries)},
+    }
+
+
+def shed_from(value: Any) -> Shed:
+    """The shed that `shed_value` made a value of.
+
+    Raises `TypeError` or `ValueError` for any other value, and `IntegrityError` for ranges that cannot be.
+    """
+    gone = tuple((_number(start), _number(end)) for start, end in _list(value["gone"]))
+    shed = Shed(gone, {int(entry): _entry_from(kept) for entry, kept in _dict(value["entries"]).items()})
+    shed.check_integrity()
+    return shed
+
+
+def _entry_value(kept: EntryShed) -> dict[str, Any]:
+    told: dict[str, Any] = {name: True for name in _FLAGS if getattr(kept, name)}
+    told |= {name: sorted(getattr(kept, name)) for name in _CALLS if getattr(kept, name)}
+    told |= {"notes": list(kept.notes)} if kept.notes else {}
+    return told | ({"summary": kept.summary} if kept.summary else {})
+
+
+def _entry_from(value: Any) -> EntryShed:
+    unknown = set(_dict(value)) - {*_FLAGS, *_CALLS, "notes", "summary"}
+    if unknown or any(value.get(name, True) is not True for name in _FLAGS):
+        raise ValueError(f"what is taken out of a message is {sorted(value)}")
+    notes = _list(value.get("notes", []))
+    if not all(isinstance(note, str) for note in (*notes, value.get("summary", ""))):
+        raise TypeError("a note or a summary is no text")
+    calls, cleared, inputs = (frozenset(_number(item) for item in _list(value.get(name, []))) for name in _CALLS)
+    summary = value.get("summary", "")
+    return EntryShed("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes), summary)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{type(value).__name__} where a number should be")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{type(value).__name__} where a list should be")
+    return value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} where an object should be")
+    return value

@@ -1,0 +1,286 @@
+"""A session's state as JSON, whole or row by row, and what changes in it from one save to the next.
+
+    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [shed, budget, branches]      hits, counters, key
+                      |  |  |  |                    |  |        one row, or none
+    rows             one row each                 one each     read back equal, to the byte
+
+Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them) and NUL stands for itself
+rather than for six characters, so that a redacted text is no larger than it was. Rows that are equal are not written
+again: a turn that appends two messages to a thousand writes two rows. It knows no file; `where` names one for errors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from acmserve.context.session.budget import parse_budget
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.precompute_options import parse_ahead
+from acmserve.context.session.state import Entry, Origin, SearchHit, SessionState
+from acmserve.context.storage.branch_codec import branch_from, branch_value, parent_from, parent_value
+from acmserve.context.storage.omissions_codec import shed_from, shed_value
+from acmserve.context.transcript.message import Place
+from acmserve.errors import AcmError, IntegrityError, InvalidRequest
+
+VERSION = 2
+FIRST_VERSION = 1
+REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
+
+_T = TypeVar("_T")
+_NUL = b"\\u0000"
+_MAX_KEY_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """Rows to write, by position; rows from `num_rows` on are removed."""
+
+    rows: Mapping[int, bytes]
+    num_rows: int
+
+    def sizes(self, before: Sequence[int]) -> list[int]:
+        """Bytes of every row after the change."""
+        kept = list(before[: self.num_rows])
+        kept.extend(0 for _ in range(self.num_rows - len(kept)))
+        for position, row in self.rows.items():
+            kept[position] = len(row)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """What a save writes. `hits` is None where they are as before; `removes_text`: what was readable is so no more."""
+
+    entries: RowChange
+    fragments: RowChange
+    limits: RowChange
+    hits: bytes | None
+    removes_text: bool
+
+
+def plan_change(old: SessionState, new: SessionState) -> StateChange:
+    """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
+    entries = _plan_rows(old.entries, new.entries, entry_value)
+    fragments = _plan_rows(old.fragments, new.fragments, fragment_value)
+    limits = _plan_rows(limit_values(old), limit_values(new), dict)
+    hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
+    removes_text = _removes_messages(old, new, entries) or not _summaries(old) <= _summaries(new)
+    return StateChange(entries, fragments, limits, hits, removes_text)
+
+
+def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
+    rows = {
+        position: pack(value(item))
+        for position, item in enumerate(new)
+        if position >= len(old) or (item is not old[position] and item != old[position])
+    }
+    return RowChange(rows, len(new))
+
+
+def _removes_messages(old: SessionState, new: SessionState, change: RowChange) -> bool:
+    """A client that resends a message in slightly other words (see `message.py`) has removed nothing."""
+    return len(new.entries) < len(old.entries) or any(
+        not old.entries[position].digest
+        or old.entries[position].digest != new.entries[position].digest
+        or old.entries[position].message.get("content") != new.entries[position].message.get("content")
+        for position in change.rows
+        if position < len(old.entries)
+    )
+
+
+def _summaries(state: SessionState) -> set[tuple[str, str, str]]:
+    return {(f.fragment_id, focus, text) for f in state.fragments for focus, text in f.summaries}
+
+
+def pack(value: object) -> bytes:
+    """A JSON value as the bytes of a row."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest("messages", f"cannot be stored as JSON: {error}.") from None
+    data = text.encode("utf-8", "surrogatepass")
+    # Behind a second backslash it is no escape but text that looks like one; such a row keeps its escapes.
+    return data if b"\\" + _NUL in data else data.replace(_NUL, b"\0")
+
+
+def unpack(data: object) -> Any:
+    """The value of a row; raises `ValueError` (or `TypeError`) when it is damaged."""
+    if not isinstance(data, bytes):
+        raise TypeError(f"a row holds {type(data).__name__}, not bytes")
+    try:
+        return json.loads(data.decode("utf-8", "surrogatepass"), strict=False)
+    except RecursionError:
+        raise ValueError("a row is nested too deep") from None
+
+
+def entry_value(entry: Entry) -> dict[str, Any]:
+    """An entry as a JSON object."""
+    return {
+        "message": dict(entry.message),
+        "origin": entry.origin.value,
+        "digest": entry.digest.hex(),
+        "turn": entry.turn,
+        "sealed": entry.sealed,
+    }
+
+
+def fragment_value(fragment: Fragment) -> dict[str, Any]:
+    """A fragment as a JSON object; a piece is [entry, part, start, end]."""
+    return {
+        "id": fragment.fragment_id,
+        "role": fragment.role,
+        "pieces": [[piece.place.entry, piece.place.part, piece.start, piece.end] for piece in fragment.pieces],
+        "num_tokens": fragment.num_tokens,
+        "visibility": fragment.visibility.value,
+        "shown": None if fragment.shown is None else list(fragment.shown),
+        "focus": fragment.focus,
+        "summaries": [list(summary) for summary in fragment.summaries],
+    }
+
+
+def limit_values(state: SessionState) -> list[dict[str, Any]]:
+    """The budget, what is taken out, the branches and what is done ahead, as one JSON object; none without all that.
+
+    Rows of earlier versions know no branches, so what there is none of is not written.
+    """
+    value: dict[str, Any] = {}
+    if state.branches:
+        value["branches"] = [branch_value(branch) for branch in state.branches]
+    if state.parent is not None:
+        value["parent"] = parent_value(state.parent)
+    if state.ahead is not None:
+        value["ahead"] = state.ahead.as_dict()
+    if not value and not state.shed and state.budget is None:
+        return []
+    return [
+        {"shed": shed_value(state.shed), "budget": None if state.budget is None else state.budget.as_dict()} | value
+    ]
+
+
+def hit_value(hit: SearchHit) -> list[Any]:
+    """A search result as [id, entry, part, start, end]."""
+    return [hit.search_id, hit.place.entry, hit.place.part, hit.start, hit.end]
+
+
+def state_value(state: SessionState) -> dict[str, Any]:
+    """The whole state as a JSON object."""
+    return {
+        "version": VERSION,
+        "entries": [entry_value(entry) for entry in state.entries],
+        "fragments": [fragment_value(fragment) for fragment in state.fragments],
+        "limits": limit_values(state),
+        "hits": [hit_value(hit) for hit in state.hits],
+        "num_ids": state.num_ids,
+        "num_turns": state.num_turns,
+        "digest_key": state.digest_key.hex(),
+    }
+
+
+def state_from(value: Any, where: str) -> SessionState:
+    """The state that `state_value` made a value of, now or in an older version; `where` says where it comes from.
+
+    Raises `AcmError` naming `where` when the value is of another version, or damaged.
+    """
+    try:
+        version = _field(value, "version", int)
+        if not FIRST_VERSION <= version <= VERSION:
+            raise AcmError(f"{where} has version {version}, this acmserve reads version {VERSION}. {REMEDY}")
+        key = bytes.fromhex(_field(value, "digest_key", str))
+        if not 0 < len(key) <= _MAX_KEY_BYTES:
+            raise ValueError(f"digest_key has {len(key)} bytes")
+        limits = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
+        state = SessionState(
+            entries=tuple(_entry(item) for item in _field(value, "entries", list)),
+            fragments=tuple(_fragment(item) for item in _field(value, "fragments", list)),
+            hits=tuple(_hit(item) for item in _field(value, "hits", list)),
+            num_ids=_field(value, "num_ids", int),
+            num_turns=_field(value, "num_turns", int),
+            digest_key=key,
+            **limits,
+        )
+        state.check_integrity()
+    except (ValueError, TypeError, IntegrityError) as error:
+        raise damaged(where, error) from None
+    return state
+
+
+def _limits(rows: Sequence[Any]) -> dict[str, Any]:
+    """The fields of a state that `limit_values` wrote."""
+    if not rows:
+        return {}
+    [row] = rows
+    budget = _field(row, "budget", dict, type(None))
+    if budget is not None:
+        budget = parse_budget(budget, _is(budget.get("max_tokens"), "max_tokens", int))
+    return {
+        "shed": shed_from(_field(row, "shed", dict)),
+        "budget": budget,
+        "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
+        "parent": None if "parent" not in row else parent_from(row["parent"]),
+        "ahead": None if "ahead" not in row else parse_ahead(_is(row["ahead"], "ahead", dict)),
+    }
+
+
+def damaged(where: str, error: Exception) -> AcmError:
+    """The error of a value that cannot be read, with the remedy."""
+    return AcmError(f"{where} is damaged: {error}. {REMEDY}")
+
+
+def _entry(value: Any) -> Entry:
+    return Entry(
+        message=_field(value, "message", dict),
+        origin=Origin(_field(value, "origin", str)),
+        digest=bytes.fromhex(_field(value, "digest", str)),
+        turn=_field(value, "turn", int),
+        sealed=_field(value, "sealed", bool),
+    )
+
+
+def _fragment(value: Any) -> Fragment:
+    shown = _field(value, "shown", list, type(None))
+    return Fragment(
+        fragment_id=_field(value, "id", str),
+        role=_field(value, "role", str),
+        pieces=tuple(_piece(item) for item in _field(value, "pieces", list)),
+        num_tokens=_field(value, "num_tokens", int),
+        visibility=Visibility(_field(value, "visibility", str)),
+        shown=None if shown is None else tuple(_is(text, "shown", str) for text in shown),
+        focus=_field(value, "focus", str, type(None)),
+        summaries=tuple(_summary(item) for item in _field(value, "summaries", list)),
+    )
+
+
+def _summary(value: Any) -> tuple[str, str]:
+    focus, text = _is(value, "summary", list)
+    return _is(focus, "focus", str), _is(text, "summary", str)
+
+
+def _piece(value: Any) -> Piece:
+    entry, part, start, end = _is(value, "piece", list)
+    return Piece(_place(entry, part), _is(start, "start", int), _is(end, "end", int))
+
+
+def _hit(value: Any) -> SearchHit:
+    search_id, entry, part, start, end = _is(value, "hit", list)
+    place = _place(entry, part)
+    return SearchHit(_is(search_id, "id", str), place, _is(start, "start", int), _is(end, "end", int))
+
+
+def _place(entry: Any, part: Any) -> Place:
+    return Place(_is(entry, "entry", int), _is(part, "part", int, type(None)))
+
+
+def _field(value: Any, name: str, *kinds: type) -> Any:
+    if name not in _is(value, f"what has {name!r}", dict):
+        raise ValueError(f"{name!r} is missing")
+    return _is(value[name], name, *kinds)
+
+
+def _is(value: Any, name: str, *kinds: type) -> Any:
+    """`value`, when it is of one of these very types (True is no number)."""
+    if type(value) not in kinds:
+        raise TypeError(f"{name} is {type(value).__name__}, not {' or '.join(kind.__name__ for kind in kinds)}")
+    return value

@@ -1,0 +1,164 @@
+"""Exact search over the conversation, hidden text included. Reads only: the state that it returns differs in the ids
+of the results it has shown, and the conversation not at all, so the next step recomputes no old token. What an eviction
+took out of the conversation is found too, and said to be so.
+
+The search is for the very text (the Ctrl+F of 000 section 2.1); when that is nowhere, letters may differ in case, and
+the result says so. Results of our own tools are not searched: they would find themselves. A redacted text is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from acmserve.context.edits.find import FoundText, find_all, pieces_by_place, stretches, texts_of
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.render import evicted_entries, splice
+from acmserve.context.session.state import MAX_SEARCH_HITS, SearchHit, SessionState
+from acmserve.context.tools.suites import SUITES
+from acmserve.context.transcript.message import Message, Place
+from acmserve.errors import InvalidRequest
+
+_OUR_TOOLS = frozenset(tool["function"]["name"] for tools in SUITES.values() for tool in tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One match to show: its hit, the text around it, and the hidden fragment it stands in, if any.
+
+    `evicted`: the model does not see its message any more.
+    """
+
+    hit: SearchHit
+    excerpt: str
+    role: str
+    hidden_in: Fragment | None
+    score: float | None = None
+    evicted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The matches shown, out of `num_matches`, and the state that knows their ids.
+
+    An exact search shows them in the order of the conversation, a semantic one the best first.
+    """
+
+    state: SessionState
+    matches: tuple[Match, ...]
+    num_matches: int
+    ignored_case: bool = False
+
+
+def search_exact(state: SessionState, query: str, role: str, max_results: int, context_size: int) -> Found:
+    """Find `query` in the texts of a role, left to right."""
+    if not query:
+        raise InvalidRequest("query", "is empty.", "Give the text to search for.")
+    where = list(searchable_texts(state, role))
+    spans, num_matches = _find(state, where, query, max_results, _as_it_is)
+    ignored_case = num_matches == 0
+    if ignored_case:
+        spans, num_matches = _find(state, where, query, max_results, _lower)
+    found = show(state, [(span, None) for span in spans], context_size)
+    return replace(found, num_matches=num_matches, ignored_case=ignored_case and num_matches > 0)
+
+
+def show(state: SessionState, spans: Sequence[tuple[Piece, float | None]], context_size: int) -> Found:
+    """Give each span an id and cut out the text around it."""
+    hits = []
+    for span, _ in spans:
+        search_id, state = state.new_id("s")
+        hits.append(SearchHit(search_id, span.place, span.start, span.end))
+    state = replace(state, hits=(*state.hits, *hits)[-MAX_SEARCH_HITS:])
+    matches = look_at(state, hits, context_size)
+    scored = (replace(match, score=score) for match, (_, score) in zip(matches, spans, strict=True))
+    return Found(state, tuple(scored), len(matches))
+
+
+def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -> list[Match]:
+    """Each hit with `context_size` characters of its text on either side, as far as that goes."""
+    wanted = {hit.place for hit in hits}
+    hiding: dict[Place, list[tuple[Piece, Fragment]]] = {}
+    for fragment in state.fragments:
+        if fragment.hidden:
+            for piece in fragment.pieces:
+                if piece.place in wanted:
+                    hiding.setdefault(piece.place, []).append((piece, fragment))
+    matches, evicted = [], evicted_entries(state)
+    for hit in hits:
+        here = sorted(hiding.get(hit.place, ()), key=lambda found: found[0])
+        span = Piece(hit.place, hit.start, hit.end)
+        hidden_in = next((fragment for piece, fragment in here if piece.overlaps(span)), None)
+        redacted = [piece for piece, fragment in here if fragment.visibility is Visibility.REDACTED]
+        role = str(state.entries[hit.place.entry].message.get("role"))
+        excerpt = _excerpt(state.text_at(hit.place), hit, context_size, redacted)
+        matches.append(Match(hit, excerpt, role, hidden_in, evicted=hit.place.entry in evicted))
+    return matches
+
+
+def _excerpt(text: str, hit: SearchHit, context_size: int, redacted: Sequence[Piece]) -> str:
+    start, end = max(0, hit.start - context_size), min(len(text), hit.end + context_size)
+    gone = [
+        (replace(piece, start=max(piece.start - start, 0), end=piece.end - start), "[redacted]")
+        for piece in redacted
+        if piece.start < end and start < piece.end
+    ]
+    before = "..." if start > 0 else ""
+    after = "..." if end < len(text) else ""
+    return before + splice(text[start:end], gone) + after
+
+
+def searchable_texts(state: SessionState, role: str) -> Iterator[FoundText]:
+    """The texts of a role without the results of our own tools."""
+    ours = {call_id for entry in state.entries for call_id in _our_calls(entry.message)}
+    for found in texts_of(state, role):
+        call_id = state.entries[found[0]].message.get("tool_call_id") if ours else None
+        if not isinstance(call_id, str) or call_id not in ours:
+            yield found
+
+
+def _our_calls(message: Message) -> Sequence[str]:
+    """The ids of the context tool calls in a message, whatever its client wrote there."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return ()
+    found = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(call.get("id"), str):
+            name = function.get("name")
+            if isinstance(name, str) and name in _OUR_TOOLS:
+                found.append(call["id"])
+    return found
+
+
+def _find(
+    state: SessionState, where: Sequence[FoundText], query: str, limit: int, spell: Callable[[str], str]
+) -> tuple[list[Piece], int]:
+    """The first matches outside of redacted text, and the number of all; `spell` keeps the length of a text."""
+    wanted = spell(query)
+    redacted = pieces_by_place(state, Visibility.REDACTED)
+    spans: list[Piece] = []
+    num_found = 0
+    for entry, part, original in where:
+        text = spell(original)
+        if len(spans) == limit and not redacted:
+            num_found += text.count(wanted)
+        elif wanted in text:
+            place = Place(entry, part)
+            readable = stretches(len(text), redacted.get(place, ()))
+            positions, num = find_all(text, wanted, readable, limit - len(spans))
+            spans += [Piece(place, position, position + len(wanted)) for position in positions]
+            num_found += num
+    return spans, num_found
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _lower(text: str) -> str:
+    """Lower case, character for character: one capital grows when it is lowered, and one has two small forms."""
+    if text.isascii():
+        return text.lower()
+    return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")

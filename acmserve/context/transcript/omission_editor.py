@@ -1,0 +1,174 @@
+"""Takes parts of a conversation out, one by one, and keeps count of what is left. The result is a new `Shed`.
+
+    editor = ShedEditor(outline, ledger, shed)
+    editor.drop_call(use); editor.num_tokens <= target ?; ...; editor.shed()
+
+Every operation does nothing when it was done before. A message that is left with nothing joins the ranges that are
+gone, and ranges grow together over user turns and notes: what is taken out of an old conversation is a few ranges,
+however many episodes it had. It decides nothing: see `eviction.py` and `policies.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+
+from acmserve.context.transcript.omissions import NOTHING, EntryShed, Shed
+from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
+from acmserve.context.transcript.outline import Outline, Role, Use
+from acmserve.context.transcript.token_counts import TokenLedger
+
+
+class ShedEditor:
+    """`num_tokens` is what the conversation weighs now; `num_operations` counts what took something visible.
+
+    `num_uses` and `num_reasoning` are the tool calls and the messages' reasonings that this editor took or cleared.
+    """
+
+    def __init__(self, outline: Outline, ledger: TokenLedger, before: Shed) -> None:
+        self._outline = outline
+        self._ledger = ledger
+        self._before = before
+        self._changed: dict[int, EntryShed] = {}
+        self._gone: set[int] = set()
+        self.num_tokens = self._count(before)
+        self.num_operations = 0
+        self.num_uses = 0
+        self.num_reasoning = 0
+        self.first_entry: int | None = None
+
+    def _count(self, before: Shed) -> int:
+        """What is shown before the first operation, counted once for each shed."""
+        num_saved = self._ledger.remembered(before)
+        if num_saved is not None:
+            return self._ledger.num_tokens - num_saved
+        num_shown = shown_tokens(self._outline, self._ledger, before)
+        self._ledger.remember(before, self._ledger.num_tokens - num_shown)
+        return num_shown
+
+    def of(self, entry: int) -> EntryShed:
+        """What is taken out of an assistant's message now."""
+        kept = self._changed.get(entry) or self._before.entries.get(entry)
+        if kept is not None:
+            return kept
+        if not self._before.in_gone(entry):
+            return NOTHING
+        return EntryShed(reasoning=True, text=True, calls=frozenset(range(len(self._outline.lines[entry].names))))
+
+    def has_lost(self, use: Use) -> bool:
+        """Whether a tool call is gone."""
+        return use.number in self.of(use.entry).calls
+
+    def strip_reasoning(self, entry: int) -> None:
+        """Take out the reasoning of a message."""
+        kept = self.of(entry)
+        if self._outline.lines[entry].has_reasoning and not kept.reasoning:
+            self._set(entry, replace(kept, reasoning=True))
+            self.num_reasoning += 1
+
+    def drop_call(self, use: Use) -> None:
+        """Take out a tool call and its result."""
+        kept = self.of(use.entry)
+        if use.number in kept.calls:
+            return
+        result = self._outline.result(use)
+        if result is not None:
+            self.num_tokens -= result_tokens(self._ledger.size(result), kept, use.number, self._ledger)
+            self._gone.add(result)
+        self._set(use.entry, replace(kept, calls=kept.calls | {use.number}))
+        self.num_uses += 1
+
+    def clear_result(self, use: Use, inputs: bool) -> None:
+        """Put the placeholder in the place of a result; with `inputs` the call loses its arguments too."""
+        kept, result = self.of(use.entry), self._outline.result(use)
+        if result is None or use.number in kept.calls:
+            return
+        new = replace(
+            kept,
+            cleared=kept.cleared | {use.number},
+            inputs=kept.inputs | {use.number} if inputs else kept.inputs,
+        )
+        if new == kept:
+            return
+        size = self._ledger.size(result)
+        self.num_tokens += result_tokens(size, new, use.number, self._ledger)
+        self.num_tokens -= result_tokens(size, kept, use.number, self._ledger)
+        self._set(use.entry, new)
+        self.num_uses += use.number not in kept.cleared
+
+    def drop_text(self, entry: int) -> None:
+        """Take out the text and the reasoning of a message, or a result that answers no call."""
+        line = self._outline.lines[entry]
+        if line.role is Role.RESULT:
+            if entry not in self._gone and not self._before.in_gone(entry):
+                self.num_tokens -= self._ledger.size(entry).total
+                self._gone.add(entry)
+                self._touch(entry)
+            return
+        kept = self.of(entry)
+        if not kept.text or not kept.reasoning:
+            self.num_reasoning += line.has_reasoning and not kept.reasoning
+            self._set(entry, replace(kept, text=True, reasoning=True))
+
+    def add_note(self, entry: int, note: str) -> None:
+        """Put a line behind what is left of a message."""
+        kept = self.of(entry)
+        self._set(entry, replace(kept, notes=(*kept.notes, note)))
+
+    def drop_lines(self, entry: int) -> None:
+        """Take out the notes and the summary that stand in a message's place."""
+        kept = self.of(entry)
+        if kept.lines:
+            self._set(entry, replace(kept, notes=(), summary=""))
+
+    def set_summary(self, entry: int, summary: str) -> None:
+        """Put a summary in the place of a message."""
+        self._set(entry, replace(self.of(entry), summary=summary))
+
+    def shed(self) -> Shed:
+        """All that is taken out now."""
+        if not self._changed and not self._gone:
+            return self._before
+        entries, gone = dict(self._before.entries), set(self._gone)
+        for entry, kept in self._changed.items():
+            if is_left(self._outline.lines[entry], kept):
+                entries[entry] = kept
+            else:
+                entries.pop(entry, None)
+                gone.add(entry)
+        shed = Shed(self._ranges(gone, entries), entries)
+        self._ledger.remember(shed, self._ledger.num_tokens - self.num_tokens)
+        return shed
+
+    def _ranges(self, gone: set[int], entries: dict[int, EntryShed]) -> tuple[tuple[int, int], ...]:
+        """The ranges from before and new entries, grown together where nothing else lies between."""
+        cut = sorted(entries)
+        pieces = sorted([*self._before.gone, *((entry, entry + 1) for entry in gone)])
+        merged: list[tuple[int, int]] = []
+        for start, end in pieces:
+            if merged and self._is_empty_between(merged[-1][1], start, cut):
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return tuple(merged)
+
+    def _is_empty_between(self, start: int, end: int, cut: list[int]) -> bool:
+        """Whether all of `[start, end)` is protected, or stands in `cut` on its own."""
+        if end <= start:
+            return True
+        return self._outline.num_sheddable(start, end) == bisect_left(cut, end) - bisect_left(cut, start)
+
+    def _set(self, entry: int, new: EntryShed) -> None:
+        line, size, old = self._outline.lines[entry], self._ledger.size(entry), self.of(entry)
+        self.num_tokens += message_tokens(line, size, new, self._ledger)
+        self.num_tokens -= message_tokens(line, size, old, self._ledger)
+        self._changed[entry] = new
+        if is_left(line, old):
+            took_text = new.text and not old.text
+            took_reasoning = new.reasoning and not old.reasoning
+            said = (took_text and line.has_text) or (took_reasoning and line.has_reasoning)
+            self._touch(entry, said or replace(new, text=old.text, reasoning=old.reasoning) != old)
+
+    def _touch(self, entry: int, is_visible: bool = True) -> None:
+        self.num_operations += is_visible
+        self.first_entry = entry if self.first_entry is None else min(self.first_entry, entry)

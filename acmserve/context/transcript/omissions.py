@@ -1,0 +1,215 @@
+"""What was taken out of a conversation, as data, and the conversation without it.
+
+    messages   user   assistant(text, grep, edit)   result   result   assistant(end A)        user
+    shed              entry 1: call 0 is gone       gone               entry 4: all gone but a note
+    rendered   user   assistant(text, edit)                  result   assistant("[explored A: ...]")  user
+
+A `Shed` names parts of messages by entry number and holds no text but the notes, so it is small, and taking it away
+shows everything again. Rendering is a pure function, deterministic to the byte, and safe whatever the data says:
+
+- A result shares the fate of its call, so neither is ever left alone; results are found by pairing, not by the data.
+- A message of the assistant that would say nothing and call nothing is left out; `tool_calls` is never an empty list.
+- Messages of the user and the system, and all of which nothing is taken, are the very objects that came in.
+
+Decision: of an exploration the message that ended it stays, as a short text of the assistant in its place. Where the
+model spoke twice in a row after that, the template decides how it looks; no role is invented to stand between. A
+summary stands so, too, in the place of the last message that it covers. It is the only text that tells what went before
+it, so where it goes (a rewind, a redaction), everything in front of it is shown again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.outline import Pairing, Role, Use, has_text, role_of, tool_calls
+from acmserve.context.transcript.reasoning import without_reasoning
+from acmserve.errors import IntegrityError
+
+PLACEHOLDER = "[tool result cleared]"
+CLEARED_ARGUMENTS = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryShed:
+    """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
+
+    `calls` are gone with their results; the results of `cleared` are a placeholder, the arguments of `inputs` are
+    empty. `notes` are lines that stand behind what is left of the text. `summary` stands in front of them: it speaks
+    for all that was taken out up to this message, and no two messages have one.
+    """
+
+    reasoning: bool = False
+    text: bool = False
+    calls: frozenset[int] = frozenset()
+    cleared: frozenset[int] = frozenset()
+    inputs: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+    summary: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is written in the place of what is gone."""
+        return (self.summary, *self.notes) if self.summary else self.notes
+
+
+NOTHING = EntryShed()
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """`gone` are ranges `[start, end)` of entries, ascending and apart, whose messages are left out altogether.
+
+    An entry in `entries` is rendered as that says, inside such a range too; user and system messages always stay.
+    """
+
+    gone: tuple[tuple[int, int], ...] = ()
+    entries: Mapping[int, EntryShed] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.entries)
+
+    def in_gone(self, entry: int) -> bool:
+        """Whether a range of `gone` holds the entry."""
+        at = bisect_right(self.gone, (entry, entry)) if self.gone else 0
+        return (at > 0 and self.gone[at - 1][1] > entry) or (at < len(self.gone) and self.gone[at][0] == entry)
+
+    def is_gone(self, entry: int) -> bool:
+        """Whether nothing of the message of the entry is left (unless it is a user's or the system's)."""
+        return entry not in self.entries and self.in_gone(entry)
+
+    def has_lost(self, use: Use) -> bool:
+        """Whether a tool call is gone."""
+        kept = self.entries.get(use.entry)
+        return use.number in kept.calls if kept is not None else self.in_gone(use.entry)
+
+    @property
+    def summarized(self) -> int | None:
+        """The entry that has the summary; None where there is none."""
+        return next((entry for entry, kept in self.entries.items() if kept.summary), None)
+
+    def first(self, num_entries: int) -> Shed:
+        """What is taken out of the first entries; nothing where the summary that speaks for it stands behind them."""
+        summarized = self.summarized
+        if summarized is not None and summarized >= num_entries:
+            return EMPTY
+        gone = tuple((start, min(end, num_entries)) for start, end in self.gone if start < num_entries)
+        return Shed(gone, {entry: kept for entry, kept in self.entries.items() if entry < num_entries})
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when ranges are empty, touch, or are out of order."""
+        for start, end in self.gone:
+            if not 0 <= start < end:
+                raise IntegrityError(f"shed: range [{start}, {end})")
+        for (_, end), (start, _) in pairwise(self.gone):
+            if end >= start:
+                raise IntegrityError(f"shed: a range ends at {end}, the next starts at {start}")
+        for entry, kept in self.entries.items():
+            if entry < 0 or kept == NOTHING or min(kept.calls | kept.cleared | kept.inputs, default=0) < 0:
+                raise IntegrityError(f"shed: entry {entry} has {kept}")
+        num_summaries = sum(bool(kept.summary) for kept in self.entries.values())
+        if num_summaries > 1:
+            raise IntegrityError(f"shed: {num_summaries} summaries")
+
+
+EMPTY = Shed()
+
+
+def with_range(shed: Shed, start: int, end: int) -> Shed:
+    """The shed with entries `[start, end)` gone, whatever was taken out of them before; the very shed if they are."""
+    inside = [entry for entry in shed.entries if start <= entry < end]
+    if not inside and any(first <= start and end <= last for first, last in shed.gone):
+        return shed
+    touching = [(first, last) for first, last in shed.gone if first <= end and start <= last]
+    merged = (min([start, *(first for first, _ in touching)]), max([end, *(last for _, last in touching)]))
+    gone = sorted([*(piece for piece in shed.gone if piece not in touching), merged])
+    return Shed(tuple(gone), {entry: kept for entry, kept in shed.entries.items() if entry not in inside})
+
+
+def shed_before_divergence(shed: Shed, kept: Sequence[Message]) -> Shed:
+    """What stays taken out when only the messages `kept` of the old history stay.
+
+    The results of the last step may have changed with what follows, so nothing is taken from that step either.
+    """
+    limit = len(kept)
+    while limit and role_of(kept[limit - 1]) is Role.RESULT:
+        limit -= 1
+    if limit and role_of(kept[limit - 1]) is Role.ASSISTANT:
+        limit -= 1
+    return shed.first(limit)
+
+
+def render_shed(messages: Sequence[Message], shed: Shed) -> list[Message]:
+    """The messages that are left. `messages` has one for each entry."""
+    return [message for message in shed_messages(messages, shed) if message is not None]
+
+
+def shed_messages(messages: Sequence[Message], shed: Shed) -> list[Message | None]:
+    """What is left of each message, None where that is nothing."""
+    if not shed:
+        return list(messages)
+    pairing = Pairing()
+    rendered: list[Message | None] = []
+    for entry, message in enumerate(messages):
+        role = role_of(message)
+        if role is Role.ASSISTANT:
+            pairing.add_calls(entry, message)
+            left = None if shed.is_gone(entry) else shed_message(message, shed.entries.get(entry, NOTHING))
+        elif role is Role.RESULT:
+            left = _shed_result(entry, message, pairing.take_result(message), shed)
+        else:
+            left = message
+        rendered.append(left)
+    return rendered
+
+
+def _shed_result(entry: int, message: Message, use: Use | None, shed: Shed) -> Message | None:
+    """A result as its call wants it; one that answers no call stands for itself."""
+    if use is None:
+        return None if shed.is_gone(entry) else message
+    if shed.has_lost(use):
+        return None
+    if use.number in shed.entries.get(use.entry, NOTHING).cleared:
+        return {**message, "content": PLACEHOLDER}
+    return message
+
+
+def shed_message(message: Message, shed: EntryShed) -> Message | None:
+    """A message of the assistant without what is taken out of it; None when nothing is left to say."""
+    if shed == NOTHING:
+        return message
+    left: dict[str, Any] = dict(without_reasoning(message) if shed.reasoning else message)
+    if left.get("content") == []:
+        left["content"] = ""
+    if shed.text:
+        left = {name: value for name, value in left.items() if name not in {"refusal", "audio"}} | {"content": ""}
+    calls = [
+        _without_arguments(call) if index in shed.inputs else call
+        for index, call in enumerate(tool_calls(message))
+        if index not in shed.calls
+    ]
+    if calls:
+        left["tool_calls"] = calls
+    else:
+        left.pop("tool_calls", None)
+    if shed.lines:
+        left["content"] = _with_notes(left, shed.lines)
+    elif not calls and not has_text(left):
+        return None
+    return message if left == message else left
+
+
+def _without_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments: object = {} if isinstance(call["function"].get("arguments"), Mapping) else CLEARED_ARGUMENTS
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _with_notes(message: Message, notes: Sequence[str]) -> object:
+    content, lines = message.get("content"), "\n".join(notes)
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": lines}]
+    return f"{content}\n{lines}" if isinstance(content, str) and content.strip() else lines

@@ -1,0 +1,169 @@
+"""What every message of a conversation weighs in tokens, by part, counted once when it is appended.
+
+    entry   overhead | text | reasoning | call 0 | call 1 | ...        a result has overhead and text
+
+`count` is the served model's tokenizer; the overheads are what its chat template writes around a message and a call,
+and `base_tokens` what stands in every prompt besides the messages (the tools, the generation prompt). Parts are counted
+alone, so the sum may be off by a token or two at each seam: `calibrate` takes the difference to a prompt that was
+really served into the base.
+
+It does not know what is shown: see `shed_tokens.py`. A turn costs what its new messages cost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.omissions import CLEARED_ARGUMENTS, PLACEHOLDER, Shed
+from acmserve.context.transcript.outline import Role, call_arguments, call_name, role_of, tool_calls
+from acmserve.context.transcript.reasoning import reasoning_texts, without_reasoning
+from acmserve.errors import IntegrityError
+
+Count = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySize:
+    """Tokens of one message by part; `calls` has one number for each tool call."""
+
+    overhead: int
+    text: int = 0
+    reasoning: int = 0
+    calls: tuple[int, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return self.overhead + self.text + self.reasoning + sum(self.calls)
+
+
+class TokenLedger:
+    """The sizes of all messages, in order."""
+
+    def __init__(
+        self,
+        count: Count,
+        message_overhead: int = 4,
+        call_overhead: int = 8,
+        base_tokens: int = 0,
+        result_overhead: int | None = None,
+    ) -> None:
+        self._count = count
+        self._message_overhead = message_overhead
+        self._call_overhead = call_overhead
+        self._result_overhead = message_overhead if result_overhead is None else result_overhead
+        self.base_tokens = base_tokens
+        self._sizes: list[EntrySize] = []
+        self._sheddable: list[bool] = []
+        self._sums = [0]
+        self._sheddable_sums = [0]
+        self._texts: dict[str, int] = {}
+        self._num_summed = 0
+        self._saved: tuple[Shed, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole conversation with nothing taken out, and of the base."""
+        return self.base_tokens + self.between(0, len(self))
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Count the messages that are new."""
+        for message in messages:
+            self._sizes.append(self._size(message))
+            self._sheddable.append(role_of(message) is not Role.PROTECTED)
+
+    def recount(self, entry: int, message: Message) -> None:
+        """Count one message again: what is shown of it has changed (a fold, a restore)."""
+        self._sizes[entry] = self._size(message)
+        self._saved = None
+        self._num_summed = min(self._num_summed, entry)
+
+    def rewind(self, num_entries: int) -> None:
+        """Forget all but the first messages."""
+        del self._sizes[num_entries:], self._sheddable[num_entries:]
+        self._saved = None
+        self._num_summed = min(self._num_summed, num_entries)
+
+    def calibrate(self, num_counted: int, num_served: int) -> None:
+        """A prompt that counted `num_counted` here had `num_served` tokens in truth."""
+        self.base_tokens += num_served - num_counted
+
+    def remember(self, shed: Shed, num_saved: int) -> None:
+        """Keep what this very shed saves: messages that are appended do not change it."""
+        self._saved = (shed, num_saved)
+
+    def remembered(self, shed: Shed) -> int | None:
+        """What this shed saves, if it is the last one that was remembered."""
+        return self._saved[1] if self._saved is not None and self._saved[0] is shed else None
+
+    def size(self, entry: int) -> EntrySize:
+        """The size of one message."""
+        return self._sizes[entry]
+
+    def between(self, start: int, end: int) -> int:
+        """Tokens of the messages `[start, end)`."""
+        self._sum_up()
+        return self._sums[end] - self._sums[start]
+
+    def sheddable_between(self, start: int, end: int) -> int:
+        """Tokens of the messages `[start, end)` of the assistant and of tools."""
+        self._sum_up()
+        return self._sheddable_sums[end] - self._sheddable_sums[start]
+
+    def count(self, text: str) -> int:
+        """Tokens of a text that is no part of the conversation."""
+        return self._count(text)
+
+    def text_tokens(self, text: str) -> int:
+        """Tokens of a line that we write ourselves (a note, a placeholder); each is counted once."""
+        if text not in self._texts:
+            self._texts[text] = self._count(text)
+        return self._texts[text]
+
+    def placeholder_tokens(self) -> int:
+        """Tokens of what stands for a cleared result."""
+        return self.text_tokens(PLACEHOLDER)
+
+    def cleared_call_tokens(self, name: str) -> int:
+        """Tokens of a call without its arguments."""
+        return self._call_overhead + self.text_tokens(name) + self.text_tokens(CLEARED_ARGUMENTS)
+
+    def _size(self, message: Message) -> EntrySize:
+        text = sum(self._count(text) for _, text in texts(without_reasoning(message)))
+        role = role_of(message)
+        if role is not Role.ASSISTANT:
+            return EntrySize(self._result_overhead if role is Role.RESULT else self._message_overhead, text)
+        reasoning = sum(self._count(part) for part in reasoning_texts(message))
+        calls = tuple(
+            self._call_overhead + self._count(call_name(call)) + self._count(_written(call_arguments(call)))
+            for call in tool_calls(message)
+        )
+        return EntrySize(self._message_overhead, text, reasoning, calls)
+
+    def _sum_up(self) -> None:
+        """Bring the running sums up to date."""
+        start = self._num_summed
+        if start == len(self._sizes) == len(self._sums) - 1:
+            return
+        new = [size.total for size in self._sizes[start:]]
+        mine = [total if own else 0 for total, own in zip(new, self._sheddable[start:], strict=True)]
+        self._sums[start:] = accumulate(new, initial=self._sums[start])
+        self._sheddable_sums[start:] = accumulate(mine, initial=self._sheddable_sums[start])
+        self._num_summed = len(self._sizes)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when the running sums are not the sums."""
+        total = sum(size.total for size in self._sizes)
+        if self.between(0, len(self)) != total or len(self._sheddable) != len(self._sizes):
+            raise IntegrityError(f"ledger: {len(self)} messages of {total} tokens, summed {self.between(0, len(self))}")
+
+
+def _written(arguments: object) -> str:
+    """Arguments as a template writes them."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments is not None else ""

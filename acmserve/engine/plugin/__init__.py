@@ -1,0 +1,1 @@
+"""What vLLM loads: its general plugin, the KV connector, the metrics."""

@@ -1,0 +1,291 @@
+"""AcmConnector: acmserve's half inside vLLM's scheduler and workers, behind vLLM's KV connector interface.
+
+Scheduler side: a request arrives (`on_new_request`): its session's sources become an edit plan, and its block hashes
+get the plan's lineage. It finishes (`request_finished_all_groups`): what it computed becomes a source, and the receipt
+goes out with the answer. In between `Jumps` works, called by the scheduler mixin; without the mixin (a scheduler that
+is not ours, a connector inside a MultiConnector) this connector answers no session and says so in the receipt.
+
+Worker side: the copies of a step are carried out in `start_load_kv`, before that step's forward pass.
+
+A session request never fails because of this module: what cannot be moved is computed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+from acmserve.engine.config import EngineConfig
+from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
+from acmserve.engine.requests.admission import SessionTerms, may_be_source, read_terms
+from acmserve.engine.requests.lineage_hasher import LineageHasher
+from acmserve.engine.requests.receipt import Account
+from acmserve.engine.requests.session_request import SessionRequest, plan_segments
+from acmserve.engine.requests.source_store import Owner, SourceStore, StoreLimits
+from acmserve.engine.scheduling.background_prefill import AheadWork
+from acmserve.engine.scheduling.forgetting import FORGOTTEN, forget_session, withdraw
+from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.vllm import compat
+from acmserve.engine.worker.copies import Copy, StepCopies
+from acmserve.engine.worker.kv_mover import Abilities, Mover
+from acmserve.engine.worker.messages import Handshake, StepMetadata
+from acmserve.plan.fidelity import Planned, plan_wish, refused
+from acmserve.plan.lineage import marks_in
+from acmserve.plan.planner import EditPlan
+from acmserve.plan.source import Source, tail_digest
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector wraps ours, or the plugin is off)"
+
+
+class AcmConnector(KVConnectorBase_V1, SupportsHMA):
+    """See the module. Attributes `jumps`, `ahead` and `store` exist on the scheduler side only."""
+
+    lineage_keys = True
+    """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        assert vllm_config.kv_transfer_config is not None
+        self.config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        self._vllm_config = vllm_config
+        self.attached = False
+        self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
+        self._copies: list[Copy] = []
+        self._stats = AcmStats()
+        self._mover: Mover | None = None
+        limits = StoreLimits(
+            self.config.max_sessions, self.config.max_sources_per_session, self.config.max_source_bytes
+        )
+        self.store = SourceStore(limits, self._release_tail)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """Retained KV is best effort: a preempted request may finish and lose it."""
+        return False
+
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        """vLLM built its cache manager: the jumps of this scheduler can be built on it."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._block_size = self._vllm_config.cache_config.block_size
+        self._hash_function = compat.block_hash_function(self._vllm_config)
+        self.ahead = AheadWork(kv_cache_manager, self._block_size, self.config)
+        self.jumps = Jumps(kv_cache_manager, self._block_size, self.ahead.blocks)
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
+        """The workers report what they are able to do; the weakest decides."""
+        for worker in metadata.values():
+            assert isinstance(worker, Handshake)
+            self.abilities = self.abilities.both(worker.abilities)
+        if self.abilities.move_refusal:
+            logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
+
+    def on_new_request(self, request: Request) -> None:
+        """Plan a session request; a request without session is not touched."""
+        terms = read_terms(request, self.config.default_fidelity)
+        if terms is None:
+            return
+        refusal = terms.refusal or (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
+        move_refusal = refusal or self.abilities.move_refusal
+        forgotten = self._forget(request, terms.owner) if terms.forget else ()
+        sources: tuple[Source, ...] = ()
+        planned = Planned(EditPlan(request.num_prompt_tokens), choice=refused(terms.wish, refusal))
+        if refusal is None:
+            sources = self.store.get(terms.owner)
+            planned = self._plan(request, terms, sources, move_refusal)
+        account, fidelity = Account(request.num_prompt_tokens), terms.wish.fidelity
+        session = SessionRequest(request.request_id, terms.owner, fidelity, account, planned.anew, planned.choice)
+        if fidelity != "exact":
+            session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
+        self.jumps.add(session, request, planned.plan, sources)
+        if terms.ahead:
+            self.ahead.add(session, request, refusal)
+        if session.marks and self.lineage_keys:
+            hasher = LineageHasher(self._hash_function, self._block_size, session.marks)
+            compat.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
+
+    def _forget(self, request: Request, owner: Owner) -> tuple[Source, ...]:
+        """The forgotten sources of `owner`; none where acmserve keeps no KV reusable in the first place."""
+        if not self.attached or self.abilities.copy_refusal is not None:
+            return ()
+        prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
+        sources = forget_session(owner, prompt, self.store, self.jumps, self._hash_function)
+        self.ahead.forget(owner, request.block_hashes)
+        return sources
+
+    def _forgotten_reason(self, request: Request, terms: SessionTerms, forgotten: tuple[Source, ...]) -> str | None:
+        """`FORGOTTEN` when the forgotten sources would have served this request with moved KV, else None."""
+        if not forgotten:
+            return None
+        _, marks = plan_segments(self._plan(request, terms, forgotten, None).plan, forgotten, terms.owner)
+        return FORGOTTEN if marks else None
+
+    def _plan(
+        self, request: Request, terms: SessionTerms, sources: tuple[Source, ...], move_refusal: str | None
+    ) -> Planned:
+        return plan_wish(
+            np.asarray(request.prompt_token_ids, dtype=np.int32),
+            sources,
+            terms.wish,
+            num_cached=self._count_cached(request),
+            min_move_tokens=self.config.min_move_tokens,
+            refusal=move_refusal,
+        )
+
+    def _count_cached(self, request: Request) -> int:
+        """Tokens of the prompt that vLLM's prefix cache holds under the exact hashes."""
+        num_blocks = 0
+        for block_hash in request.block_hashes:
+            if self.jumps.lookup(block_hash) is None:
+                break
+            num_blocks += 1
+        return num_blocks * self._block_size
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens that a jump adds behind the prefix hit of a waiting request; always loaded in the same step."""
+        return self.jumps.on_lookup(request.request_id, num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        """A waiting request was admitted."""
+        watching = self.ahead.blocks.watching
+        ahead = self.ahead.on_admitted(request.request_id, blocks.blocks[0]) if watching else []
+        self.jumps.on_admitted(request.request_id, ahead)
+
+    def add_copies(self, copies: list[Copy]) -> None:
+        """Copies for the step that is being built (from the scheduler mixin)."""
+        self._copies += copies
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
+        """Hand the step's copies over."""
+        copies, self._copies = tuple(self._copies), []
+        return StepMetadata(StepCopies(copies))
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Record the sequence as a source and hand out the receipt."""
+        if self.ahead.blocks.watching:
+            self.ahead.blocks.on_freed(block_ids[0])
+        session = self.jumps.remove(request.request_id)
+        if session is None:
+            return False, None
+        self.ahead.remove(request.request_id)
+        hidden = withdraw(session, request, self.jumps)
+        if not hidden and self.attached and self.abilities.copy_refusal is None and may_be_source(request):
+            self._record_source(session, request, block_ids[0])
+        if not session.ahead:
+            self._stats.add(session.settle())
+        return False, session.answer()
+
+    def _record_source(self, session: SessionRequest, request: Request, block_ids: list[int]) -> None:
+        """Source = the tokens whose KV is computed; the last sampled token has none, in-flight steps do not count."""
+        bs = self._block_size
+        num_processed = request.num_computed_tokens - request.num_in_flight_tokens
+        num_tokens = min(num_processed, request.num_tokens - 1)
+        if num_tokens < self.config.min_move_tokens:
+            return
+        tokens = np.array(request.all_token_ids[:num_tokens], dtype=np.int32)
+        num_blocks, num_rest = divmod(num_tokens, bs)
+        hashes = tuple(bytes(h) for h in request.block_hashes[:num_blocks])
+        marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
+        tail_key = None
+        if num_rest and self.config.keep_tail and num_blocks < len(block_ids):
+            keys = marks_in(marks, num_blocks * bs, num_tokens)
+            key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
+            if compat.register_tail(self.jumps.pool, block_ids[num_blocks], key, num_tokens):
+                tail_key = key
+        self.store.add(session.owner, Source(tokens, bs, hashes, tail_key, marks))
+
+    def _release_tail(self, source: Source) -> None:
+        if source.tail_key is not None:
+            compat.release_tail(self.jumps.pool, source.tail_key)
+
+    def reset_cache(self) -> bool:
+        """The engine's prefix cache was reset: what the sources name is gone."""
+        self.store.clear()
+        return True
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        """Token counts since the last call."""
+        if self.role is not KVConnectorRole.SCHEDULER:
+            return None
+        if self.ahead.blocks.watching:
+            self._stats.add_ahead(self.ahead.blocks.take_counts())
+        if self._stats.is_empty():
+            return None
+        stats, self._stats = self._stats, AcmStats()
+        return stats
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
+        """Rebuild the counts in the API server's process."""
+        return AcmStats(data=data) if data is not None else AcmStats()
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        """The counters on `/metrics`."""
+        return AcmPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` when the store or the jumps are off, between steps."""
+        self.store.check_integrity()
+        self.jumps.check_integrity()
+        self.ahead.check_integrity()
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Worker: the KV caches exist."""
+        self._mover = Mover(self._vllm_config, kv_caches, self.config.num_threads)
+
+    def inspect(self, model: torch.nn.Module) -> None:
+        """Worker: the model is loaded; learn its rotations (from `compat`, before the handshake)."""
+        assert self._mover is not None
+        self.abilities = self.abilities.both(self._mover.inspect(model))
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Worker: what this model and these kernels are able to do."""
+        return Handshake(self.abilities)
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        """Worker: carry the step's copies out."""
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, StepMetadata)
+        if metadata.copies:
+            assert self._mover is not None
+            self._mover.carry_out(metadata.copies)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
+    ) -> None:
+        """Nothing is saved: KV stays where it is."""
+
+    def wait_for_save(self) -> None:
+        """Nothing is saved."""

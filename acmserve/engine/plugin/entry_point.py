@@ -1,0 +1,21 @@
+"""Entry point of vLLM's general plugins: puts the seams in place in every vLLM process, or stays off and says why."""
+
+from __future__ import annotations
+
+import logging
+
+from acmserve.errors import EngineMismatch
+
+logger = logging.getLogger(__name__)
+
+
+def register() -> None:
+    """Called by vLLM at start in the API server, the engine core and every worker."""
+    from acmserve.engine.vllm import compat
+
+    try:
+        compat.check_engine()
+    except EngineMismatch as mismatch:
+        logger.error("acmserve is off: %s", mismatch)
+        return
+    compat.install()

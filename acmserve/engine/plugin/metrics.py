@@ -1,0 +1,147 @@
+"""Receipts added up: from the scheduler's connector, through vLLM's stats, to Prometheus counters on /metrics.
+
+    request_finished -> AcmStats.add          engine core, scheduler side; one receipt
+    get_kv_connector_stats -> AcmStats        once a step; vLLM serialises `data` (scheduler.py:2342, 2937)
+    AcmPromMetrics.observe(data, engine_idx)  API server; counters of that engine (loggers.py:1196)
+
+`data` holds string keys and numbers only, as it crosses a process boundary. Each engine of a data-parallel server
+reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across engines. Tokens
+are prompt tokens of session requests; requests without session appear in none of these numbers. Nor do background
+requests: what they compute, and what becomes of it, is counted apart, used also by requests without session.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from prometheus_client import REGISTRY, Counter
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+
+from acmserve.engine.requests.receipt import Receipt
+from acmserve.engine.scheduling.background_blocks import AheadCounts
+
+TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens", "repaired_tokens")
+AHEAD_KEYS: Final = ("ahead_computed_tokens", "ahead_used_tokens", "ahead_wasted_tokens", "ahead_seconds")
+_DOCUMENTATION: Final = {
+    "kept_tokens": "Prompt tokens of session requests whose KV was kept where it was, exact.",
+    "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
+    "computed_tokens": "Prompt tokens of session requests that were computed.",
+    "repaired_tokens": "Of the computed ones, those that moved KV could have served: computed for fidelity's sake.",
+    "ahead_computed_tokens": "Tokens that background requests computed ahead.",
+    "ahead_used_tokens": "Tokens computed ahead that a request then kept or moved.",
+    "ahead_wasted_tokens": "Tokens computed ahead whose KV was lost before any request used it.",
+    "ahead_seconds": "Seconds of idle time in which background requests were computed.",
+    "requests": "Finished session requests, by the fidelity they asked for.",
+    "choices": "Finished session requests of fidelity auto, by the fidelity that was chosen.",
+    "fallbacks": "Finished session requests that were computed although a move was asked for, by reason.",
+}
+
+
+class AcmStats(KVConnectorStats):
+    """Sums over receipts: tokens, requests by fidelity, choices of `auto`, fallbacks by reason."""
+
+    data: dict[str, Any]
+
+    def __init__(self, data: dict[str, Any] | None = None) -> None:
+        super().__init__(data=data or {})
+        if not self.data:
+            self.reset()
+
+    def add(self, receipt: Receipt) -> None:
+        """Count the receipt of one finished request."""
+        for key in TOKEN_KEYS:
+            self.data[key] += getattr(receipt, key)
+        _count(self.data["requests"], receipt.fidelity, 1)
+        if receipt.chosen is not None:
+            _count(self.data["choices"], receipt.chosen, 1)
+        if receipt.fallback_reason is not None:
+            _count(self.data["fallbacks"], receipt.fallback_reason, 1)
+
+    def add_ahead(self, counts: AheadCounts) -> None:
+        """Count work ahead, and what became of it."""
+        for key in AHEAD_KEYS:
+            self.data[key] += getattr(counts, key.removeprefix("ahead_"))
+
+    def reset(self) -> None:
+        """Start again at zero; a payload handed out before keeps its numbers."""
+        self.data = {**dict.fromkeys((*TOKEN_KEYS, *AHEAD_KEYS), 0), "requests": {}, "choices": {}, "fallbacks": {}}
+
+    def aggregate(self, other: KVConnectorStats) -> AcmStats:
+        """Add the numbers of `other` to these."""
+        if not isinstance(other, AcmStats):
+            raise TypeError(f"cannot add {type(other).__name__} to AcmStats")
+        for key in (*TOKEN_KEYS, *AHEAD_KEYS):
+            self.data[key] += other.data[key]
+        for key in ("requests", "choices", "fallbacks"):
+            for label, number in other.data[key].items():
+                _count(self.data[key], label, number)
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        """The summary of vLLM's periodic log line."""
+        return {
+            "acm requests": sum(self.data["requests"].values()),
+            **{f"acm {key.replace('_', ' ')}": self.data[key] for key in TOKEN_KEYS},
+            "acm ahead computed tokens": self.data["ahead_computed_tokens"],
+            "acm ahead used tokens": self.data["ahead_used_tokens"],
+            "acm fallbacks": sum(self.data["fallbacks"].values()),
+        }
+
+    def is_empty(self) -> bool:
+        """True when no receipt and no work ahead was counted."""
+        return not self.data["requests"] and not any(self.data[key] for key in AHEAD_KEYS)
+
+
+class AcmPromMetrics(KVConnectorPromMetrics):
+    """The counters `acmserve:<name>_total`, one child per engine of this API server."""
+
+    _registered: ClassVar[list[Counter]] = []
+
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._unregister()
+        self._counters = {name: self._counter(name, labelnames) for name in (*TOKEN_KEYS, *AHEAD_KEYS)}
+        self._requests = self._counter("requests", [*labelnames, "fidelity"])
+        self._choices = self._counter("choices", [*labelnames, "chosen"])
+        self._fallbacks = self._counter("fallbacks", [*labelnames, "reason"])
+        for counter in self._counters.values():
+            for labelvalues in per_engine_labelvalues.values():
+                counter.labels(*labelvalues)
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Add the payload of one step of engine `engine_idx`."""
+        labelvalues = self.per_engine_labelvalues[engine_idx]
+        for name, counter in self._counters.items():
+            counter.labels(*labelvalues).inc(transfer_stats_data[name])
+        for fidelity, number in transfer_stats_data["requests"].items():
+            self._requests.labels(*labelvalues, fidelity).inc(number)
+        for chosen, number in transfer_stats_data["choices"].items():
+            self._choices.labels(*labelvalues, chosen).inc(number)
+        for reason, number in transfer_stats_data["fallbacks"].items():
+            self._fallbacks.labels(*labelvalues, reason).inc(number)
+
+    def _counter(self, name: str, labelnames: list[str]) -> Any:
+        counter = self._counter_cls(name=f"acmserve:{name}", documentation=_DOCUMENTATION[name], labelnames=labelnames)
+        if isinstance(counter, Counter):
+            self._registered.append(counter)
+        return counter
+
+    @classmethod
+    def _unregister(cls) -> None:
+        """A second engine in one process starts its counters anew, as vLLM does with its own (prometheus.py:59)."""
+        while cls._registered:
+            REGISTRY.unregister(cls._registered.pop())
+
+
+def _count(numbers: dict[str, int], label: str, number: int) -> None:
+    numbers[label] = numbers.get(label, 0) + number

@@ -1,0 +1,92 @@
+"""Whose session a request belongs to, and whether KV may be reused for it at all.
+
+Requests were validated in the front end (`compat` checks `SamplingParams` before they are sent to the engine), so a
+malformed object here means that a front end without the plugin sent it; such a request is served without session.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from acmserve.engine.requests.source_store import Owner
+from acmserve.errors import InvalidRequest
+from acmserve.plan.fidelity import Wish
+from acmserve.plan.repair import DEFAULT_REPAIR
+from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+
+if TYPE_CHECKING:
+    from vllm.pooling_params import PoolingParams
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What a session request asked for; `refusal` says why nothing can be reused for this one, else None.
+
+    `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too. `ahead`
+    marks a background request, which is always `exact`.
+    """
+
+    owner: Owner
+    wish: Wish
+    refusal: str | None
+    forget: bool = False
+    ahead: bool = False
+
+
+def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
+    """The session of a request: `kv_transfer_params["acm"]`, else vLLM's own `session_id`, else None.
+
+    Raises `InvalidRequest` naming the field. A background request asks for one token: vLLM has no request without.
+    """
+    extra_args = getattr(params, "extra_args", None) or {}
+    transfer = extra_args.get("kv_transfer_params")
+    acm = transfer.get("acm") if isinstance(transfer, dict) else None
+    if acm is not None:
+        parsed = parse_acm_params(acm)
+        max_tokens = getattr(params, "max_tokens", None)
+        if parsed.ahead and max_tokens != 1:
+            raise InvalidRequest("max_tokens", f"must be 1 for a request that computes ahead, not {max_tokens!r}")
+        return parsed
+    if session_id is not None:
+        return SessionParams(check_session_id(session_id, "session_id"))
+    return None
+
+
+def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
+    """The terms of a session request; None for a request without session."""
+    try:
+        params = read_params(request.sampling_params, request.session_id)
+    except InvalidRequest as invalid:
+        logger.warning("acmserve: request %s is served without session: %s", request.request_id, invalid)
+        return None
+    if params is None or request.sampling_params is None:
+        return None
+    owner = (params.session_id, request.cache_salt)
+    fidelity = "exact" if params.ahead else params.fidelity or default_fidelity
+    wish = Wish(fidelity, params.repair or DEFAULT_REPAIR)
+    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.ahead)
+
+
+def may_be_source(request: Request) -> bool:
+    """Whether other requests may take this one's KV for the KV of its tokens at their positions.
+
+    Adapters and embeddings change the KV, and images count positions differently (M-RoPE).
+    """
+    return request.lora_request is None and not request.mm_features and request.prompt_embeds is None
+
+
+def _find_refusal(request: Request) -> str | None:
+    refusals = {
+        "request: LoRA adapters are not supported": request.lora_request is not None,
+        "request: multimodal prompts are not supported": bool(request.mm_features),
+        "request: prompt embeddings are not supported": request.prompt_embeds is not None,
+        "request: streaming input is not supported": request.resumable,
+        "request: it asks to skip the prefix cache (prompt_logprobs does)": request.skip_reading_prefix_cache,
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)

@@ -1,0 +1,170 @@
+"""The receipt: what really happened to the prompt of one request, token by token.
+
+`Account` follows the prompt from left to right as the scheduler advances over it and remembers how each token's KV
+came about. A preempted request starts again from whatever its blocks still hold in the cache; the tokens that survive
+keep their first entry, so the three counts always sum to the prompt length.
+
+Kept tokens that a background request had computed, and that nobody used before this request, are `ahead_tokens`: a part
+of the kept ones, not a fourth count. In the same way `repaired_tokens` are a part of the computed ones: KV of another
+context could have served them, and the fidelity of the request had them computed. A background request that was ended
+early has a receipt over the tokens it got to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from acmserve.plan.auto import Choice
+
+Span = tuple[int, int]
+"""Tokens `[start, end)` of a sequence."""
+
+
+class Origin(Enum):
+    """How the KV of a token came about."""
+
+    KEPT = "kept"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Tokens `[start, end)` of the prompt; `src_start` is where moved KV lay in its source."""
+
+    start: int
+    end: int
+    origin: Origin
+    src_start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Counts in tokens; `moves` are (dst_start, src_start, num_tokens); kept + moved + computed = prompt.
+
+    `fidelity` is what was asked for. Where that was `auto`, `chosen` is what was chosen and `reason` why.
+    Of a background request that was ended early, `prompt_tokens` is the part that is ready, and `fallback_reason` says
+    why it ends there.
+    """
+
+    fidelity: str
+    prompt_tokens: int
+    kept_tokens: int
+    moved_tokens: int
+    computed_tokens: int
+    moves: tuple[tuple[int, int, int], ...]
+    fallback_reason: str | None
+    ahead_tokens: int = 0
+    repaired_tokens: int = 0
+    chosen: str | None = None
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The receipt as it appears in answers."""
+        keys = ("dst_start", "src_start", "num_tokens")
+        return {
+            "fidelity": self.fidelity,
+            "prompt_tokens": self.prompt_tokens,
+            "kept_tokens": self.kept_tokens,
+            "moved_tokens": self.moved_tokens,
+            "computed_tokens": self.computed_tokens,
+            "ahead_tokens": self.ahead_tokens,
+            "repaired_tokens": self.repaired_tokens,
+            "chosen": self.chosen,
+            "reason": self.reason,
+            "moves": [dict(zip(keys, move, strict=True)) for move in self.moves],
+            "fallback_reason": self.fallback_reason,
+        }
+
+
+class Account:
+    """Entries of one request in order of position; what no entry covers was computed."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self._entries: list[Entry] = []
+        self._ahead: list[Span] = []
+        self._end = 0
+
+    def admit(self, num_hit: int, ahead: Iterable[Span] = ()) -> None:
+        """The request starts (again) on a prefix of `num_hit` tokens found in the cache, `ahead` computed ahead."""
+        survivors = [entry for entry in self._entries if entry.start < num_hit]
+        self._entries = [Entry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
+        self._ahead = [(start, min(end, num_hit)) for start, end in self._ahead if start < num_hit]
+        self._ahead += [span for span in ahead if span[0] >= self._end]
+        if num_hit > self._end:
+            self._add(Entry(self._end, num_hit, Origin.KEPT))
+        self._end = max(self._end, num_hit)
+
+    def jump(self, entries: list[Entry]) -> None:
+        """A jump carried `entries` out."""
+        for entry in entries:
+            self._add(entry)
+
+    def add_ahead(self, spans: Iterable[Span]) -> None:
+        """The KV that a jump kept in `spans` was computed ahead."""
+        self._ahead += spans
+
+    def advance(self, end: int) -> None:
+        """The scheduler has computed up to token `end`."""
+        self._end = max(self._end, end)
+
+    def end_here(self) -> None:
+        """Nothing behind what was computed so far will be: the receipt is about that part."""
+        self.num_prompt_tokens = min(self._end, self.num_prompt_tokens)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether every token of `[start, end)` was kept or moved."""
+        return self._num_computed(start, end) == 0
+
+    def _num_computed(self, start: int, end: int) -> int:
+        covered = sum(min(e.end, end) - max(e.start, start) for e in self._entries if e.start < end and start < e.end)
+        return end - start - covered
+
+    def close(
+        self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: Choice | None = None
+    ) -> Receipt:
+        """The receipt of the prompt as it stands; `anew` was planned to be computed for fidelity's sake."""
+        moved = self._merged_moves()
+        kept = [(e.start, e.end) for e in self._entries if e.origin is Origin.KEPT]
+        num_kept = sum(end - start for start, end in kept)
+        num_ahead = sum(
+            max(min(end, ahead_end) - max(start, ahead_start), 0)
+            for ahead_start, ahead_end in self._ahead
+            for start, end in kept
+        )
+        num_moved = sum(num_tokens for _, _, num_tokens in moved)
+        return Receipt(
+            fidelity=fidelity,
+            prompt_tokens=self.num_prompt_tokens,
+            kept_tokens=num_kept,
+            moved_tokens=num_moved,
+            computed_tokens=self.num_prompt_tokens - num_kept - num_moved,
+            moves=moved,
+            fallback_reason=fallback_reason,
+            ahead_tokens=num_ahead,
+            repaired_tokens=sum(self._num_computed(start, end) for start, end in anew),
+            chosen=choice.fidelity if choice else None,
+            reason=choice.reason if choice else None,
+        )
+
+    def _add(self, entry: Entry) -> None:
+        end = min(entry.end, self.num_prompt_tokens)
+        if end > entry.start:
+            self._entries.append(Entry(entry.start, end, entry.origin, entry.src_start))
+        self._end = max(self._end, entry.end)
+
+    def _merged_moves(self) -> tuple[tuple[int, int, int], ...]:
+        moves: list[tuple[int, int, int]] = []
+        for e in self._entries:
+            if e.origin is not Origin.MOVED:
+                continue
+            n = e.end - e.start
+            if moves and (moves[-1][0] + moves[-1][2], moves[-1][1] + moves[-1][2]) == (e.start, e.src_start):
+                dst_start, src_start, before = moves.pop()
+                moves.append((dst_start, src_start, before + n))
+            else:
+                moves.append((e.start, e.src_start, n))
+        return tuple(moves)

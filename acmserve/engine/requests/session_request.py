@@ -1,0 +1,183 @@
+"""One session request on its way through the scheduler: its plan, what of it is still to do, and its account.
+
+The plan was made when the request arrived; the cache changes until the request is scheduled. So the plan is turned
+into *segments*, prompt ranges whose KV may be taken from a source, and each segment is carried out, shortened, or
+refused when the scheduler stands at its first token:
+
+    prompt   [0 ............)[....)[..................)[.....)[..........)
+              Keep of a source  |   Move: segment       |      Move: segment      the rest is computed
+              segment, delta 0  |                       |
+              (what the engine's own prefix hit does not cover: a partial block)
+
+A refused segment is computed. When nothing of a move was carried out its lineage mark goes too, so that the blocks
+computed in its stead are what they are: exact.
+
+It knows positions, sources and hashes; blocks are named in `engine/scheduling/jump.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from acmserve.engine.requests.receipt import Account, Origin, Receipt, Span
+from acmserve.engine.requests.source_store import Owner
+from acmserve.plan.auto import Choice
+from acmserve.plan.lineage import Mark, move_key
+from acmserve.plan.planner import EditPlan
+from acmserve.plan.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Prompt tokens `[dst_start, dst_end)` may take the KV of `source` from token `src_start` on."""
+
+    dst_start: int
+    dst_end: int
+    src_start: int
+    source: Source
+    origin: Origin
+
+    def src_at(self, position: int) -> int:
+        """Token of the source whose KV belongs at prompt token `position`."""
+        return self.src_start + position - self.dst_start
+
+
+@dataclass(slots=True)
+class SessionRequest:
+    """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused.
+
+    `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
+    that one on, and it does not become a source. `ahead` marks a background request; `inherited_from` is where the
+    tokens begin that it copied in this step and that had been computed ahead. `anew` and `choice` are for the receipt:
+    see `edit.fidelity.Planned`.
+    """
+
+    request_id: str
+    owner: Owner
+    fidelity: str
+    account: Account
+    anew: tuple[Span, ...] = ()
+    choice: Choice | None = None
+    segments: list[Segment] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    fallback_reason: str | None = None
+    num_hit: int = 0
+    planned: tuple[Segment, ...] = ()
+    taken_back: list[int] = field(default_factory=list)
+    hidden_from: int | None = None
+    ahead: bool = False
+    inherited_from: int | None = None
+    receipt: Receipt | None = None
+    acm: dict[str, Any] | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self.owner[0]
+
+    def arm(self) -> None:
+        """Set out with the whole plan again, after a preemption.
+
+        Except where a mark was taken back: from there on the block hashes promise exact KV, and moved KV under such a
+        hash would leak.
+        """
+        self.receipt = self.acm = None
+        self.segments = []
+        for segment in self.planned:
+            gone = [p for p in self.taken_back if segment.dst_start <= p < segment.dst_end]
+            end = min(gone, default=segment.dst_end)
+            if end > segment.dst_start:
+                self.segments.append(replace(segment, dst_end=end))
+
+    def end_early(self, num_computed: int, reason: str) -> None:
+        """A background request goes no further; `num_computed` tokens are computed now."""
+        self.account.advance(num_computed)
+        self.account.end_here()
+        self.fallback_reason = reason
+        self.receipt = self.acm = None
+
+    def answer(self) -> dict[str, Any]:
+        """The session id and the receipt as they leave with every output; one object for all of them."""
+        receipt = self.settle()
+        if self.acm is None:
+            self.acm = {"session_id": self.session_id, "receipt": receipt.as_dict()}
+        return {"acm": self.acm}
+
+    def settle(self) -> Receipt:
+        """The receipt, made once, when the prompt is prefilled (a preemption opens the account again)."""
+        if self.receipt is None:
+            self.receipt = self._close()
+        return self.receipt
+
+    def _close(self) -> Receipt:
+        """A reason is given only where a planned move ended up computed."""
+        missed = any(
+            segment.origin is Origin.MOVED and not self.account.covers(segment.dst_start, segment.dst_end)
+            for segment in self.planned
+        )
+        planned_anything = any(segment.origin is Origin.MOVED for segment in self.planned)
+        reason = self.fallback_reason if missed or not planned_anything else None
+        return self.account.close(self.fidelity, reason, self.anew, self.choice)
+
+    def segment_at(self, position: int) -> Segment | None:
+        """The segment that covers prompt token `position`, if any."""
+        for segment in self.segments:
+            if segment.dst_start <= position < segment.dst_end:
+                return segment
+        return None
+
+    def next_stop(self, position: int) -> int | None:
+        """First token after `position` where a segment begins: a prefill chunk must end there."""
+        return min((s.dst_start for s in self.segments if s.dst_start > position), default=None)
+
+    def carry_out(self, start: int, end: int) -> None:
+        """Tokens `[start, end)` were taken from their segments; whatever lies before `end` is past."""
+        for segment in [s for s in self.segments if s.dst_start < end and start < s.dst_end]:
+            self._cut(segment, end)
+
+    def refuse(self, segment: Segment, start: int, end: int, reason: str) -> int | None:
+        """Tokens `[start, end)` of `segment` will be computed; the part behind `end` stays and is asked for again.
+
+        When nothing of the segment remains, the lineage marks in the refused range are taken back: no moved KV
+        begins there. Returns the position of the first mark taken back (block hashes change from its block on).
+        """
+        self._cut(segment, end)
+        if segment.origin is Origin.MOVED:
+            self.fallback_reason = self.fallback_reason or reason
+        if end < segment.dst_end:
+            return None
+        # A mark of no tokens hides a forgotten request; no segment put it there.
+        gone = [mark for mark in self.marks if start <= mark.position < end and mark.num_tokens]
+        self.marks[:] = [mark for mark in self.marks if mark not in gone]
+        self.taken_back += [mark.position for mark in gone]
+        return min((mark.position for mark in gone), default=None)
+
+    def _cut(self, segment: Segment, end: int) -> None:
+        """Drop what lies before `end` from `segment`."""
+        index = self.segments.index(segment)
+        rest = []
+        if end < segment.dst_end:
+            src_start = segment.src_at(end)
+            rest.append(Segment(end, segment.dst_end, src_start, segment.source, segment.origin))
+        self.segments[index : index + 1] = rest
+
+
+def plan_segments(plan: EditPlan, sources: tuple[Source, ...], owner: Owner) -> tuple[list[Segment], list[Mark]]:
+    """Segments of a plan and the lineage marks of its request: those of the kept prefix, and one for each move."""
+    segments: list[Segment] = []
+    marks: list[Mark] = []
+    if plan.keep and plan.keep.source is not None:
+        source = sources[plan.keep.source]
+        segments.append(Segment(0, plan.keep.num_tokens, 0, source, Origin.KEPT))
+        kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
+        marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
+    for move in plan.moves:
+        source = sources[move.source]
+        identity = source.digest_at(move.src_start + move.num_tokens)
+        key = move_key(owner, identity, move.dst_start, move.src_start, move.num_tokens)
+        segments.append(Segment(move.dst_start, move.dst_end, move.src_start, source, Origin.MOVED))
+        num_hops = source.num_hops(move.src_start, move.src_start + move.num_tokens)
+        turned = int(move.dst_start != move.src_start)
+        num_removed = plan.num_removed_before(move, sources)
+        marks.append(Mark(move.dst_start, key, move.num_tokens, num_hops + turned, num_removed))
+    return segments, marks

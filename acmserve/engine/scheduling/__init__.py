@@ -1,0 +1,1 @@
+"""Plans carried out step by step: jumps, background prefill, and redaction."""

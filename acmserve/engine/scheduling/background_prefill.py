@@ -1,0 +1,229 @@
+"""Work ahead: background requests, admitted by the step, and what becomes of them.
+
+A background request is a session request whose prompt is a context that may be asked for later. It is computed exactly,
+by ordinary prefill, and when it is through its session has one more source: full blocks that anybody finds under their
+exact hashes, and a partial tail. Until then:
+
+    nobody else is alive     one background request runs, in chunks that end at block boundaries and take a fraction
+                             of a second each; it begins after a moment of quiet, for clients that send one request
+                             after the other leave short gaps
+    somebody is              none runs: the one that did is preempted, all are kept out of vLLM's queues for the step;
+                             its full blocks stay in the prefix cache, so it goes on behind them later
+
+Everybody else is in the foreground, whether waiting, prefilling or decoding.
+
+Decision: between two steps background requests stand in vLLM's queues like all others, so that vLLM's counts hold and
+its engine loop goes on when the foreground is gone. That loop spins while anything waits, so a background request that
+cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
+scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
+
+Order of calls in one step (`compat.JumpSchedulerMixin`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
+`finish_step`; later `on_processed` and `take_ended`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from acmserve.engine.config import EngineConfig
+from acmserve.engine.requests.receipt import Span
+from acmserve.engine.requests.session_request import SessionRequest
+from acmserve.engine.requests.source_store import Owner
+from acmserve.engine.scheduling.background_blocks import AheadBlocks
+from acmserve.engine.scheduling.forgetting import FORGOTTEN
+from acmserve.engine.vllm import compat
+from acmserve.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+NO_PROGRESS = "ahead_kv_cache_full"
+"""Why a background request ended early: vLLM did not schedule it although nobody else was there."""
+
+_MAX_IDLE_STEPS = 8
+"""Steps that a background request may stand still alone: a jump is prepared in one, stale output drains in two."""
+
+
+class AheadWork:
+    """The background requests of one scheduler, in order of arrival."""
+
+    yields = True
+    """Negative control of the simulator: else a background request runs beside everybody."""
+
+    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, config: EngineConfig) -> None:
+        pool = kv_cache_manager.block_pool
+        self.blocks = AheadBlocks(pool, block_size, config.ahead_max_pool_share, config.ahead_min_age_s)
+        self._manager = kv_cache_manager
+        self._block_size = block_size
+        self._chunk_tokens = config.ahead_chunk_tokens
+        self._chunk_s = config.ahead_chunk_s
+        self._tokens_per_s = math.inf
+        self._quiet_s = config.ahead_quiet_s
+        self._requests: dict[str, tuple[SessionRequest, Request]] = {}
+        self._ended: dict[str, str] = {}
+        self._let_in: str | None = None
+        self._disturbed_at = 0.0
+        self._num_idle_steps = 0
+        self._started: deque[tuple[str, float, int]] = deque()
+        self._busy_until = 0.0
+
+    @property
+    def num_alive(self) -> int:
+        return len(self._requests)
+
+    def add(self, session: SessionRequest, request: Request, refusal: str | None) -> None:
+        """A background request arrived; with a `refusal` it ends before it begins."""
+        if not self._requests:
+            self._disturbed_at = self.blocks.clock()
+        session.ahead = True
+        session.fallback_reason = refusal
+        self._requests[session.request_id] = (session, request)
+        if refusal is None:
+            self.blocks.watch()
+        else:
+            self.end(session.request_id, refusal)
+
+    def remove(self, request_id: str) -> None:
+        """A request finished or was aborted."""
+        self._requests.pop(request_id, None)
+        self._ended.pop(request_id, None)
+
+    def end(self, request_id: str, reason: str) -> None:
+        """The request goes no further, if it is a background request; it is finished after this step."""
+        if request_id in self._requests:
+            self._ended.setdefault(request_id, reason)
+
+    def forget(self, owner: Owner, repeated: Iterable[bytes]) -> None:
+        """Let go of what was computed ahead for `owner`, but for blocks under the keys `repeated`."""
+        for session, _ in self._requests.values():
+            if session.owner == owner:
+                self.end(session.request_id, FORGOTTEN)
+        if len(self.blocks):
+            found = (compat.cached_block(self.blocks.pool, key) for key in repeated)
+            self.blocks.forget(owner, {block.block_id for block in found if block is not None})
+
+    def to_preempt(self, num_others: int) -> list[Request]:
+        """Running background requests that give way to `num_others` requests of the foreground.
+
+        Not the one whose last chunk is in flight: it asks for nothing any more.
+        """
+        if not num_others or not self.yields:
+            return []
+        return [r for _, r in self._requests.values() if compat.is_running(r) and _is_prefilling(r)]
+
+    def to_hold(self, num_others: int) -> list[Request]:
+        """Waiting background requests that this step must not see: all, but for one when nobody else is there."""
+        requests = [request for _, request in self._requests.values()]
+        running = [request for request in requests if compat.is_running(request)]
+        waiting = [request for request in requests if not compat.is_running(request)]
+        now = self.blocks.clock()
+        if num_others:
+            self._disturbed_at = now
+        may_run = not self.yields or (not num_others and now - self._disturbed_at >= self._quiet_s)
+        chosen = next((r for r in running or waiting if may_run and r.request_id not in self._ended), None)
+        if chosen is None or chosen.request_id != self._let_in:
+            self._num_idle_steps = 0
+        self._let_in = chosen.request_id if chosen is not None else None
+        return [request for request in waiting if request is not chosen]
+
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
+        """Shorten the chunk `[num_computed, +num_new)` of a background request; 0 when it may not run now."""
+        entry = self._requests.get(request.request_id)
+        if entry is None:
+            return num_new
+        session = entry[0]
+        if request.request_id in self._ended or request.num_in_flight_tokens:
+            return 0
+        bs = self._block_size
+        end = num_computed + min(num_new, self._most_tokens())
+        if end < num_computed + num_new and end // bs * bs > num_computed:
+            end = end // bs * bs
+        hit: set[int] = set()
+        if compat.is_running(request):
+            num_held = len(self._manager.get_block_ids(request.request_id)[0])
+        else:
+            num_held = session.num_hit // bs
+            cached = (compat.cached_block(self.blocks.pool, key) for key in request.block_hashes[:num_held])
+            hit = {block.block_id for block in cached if block is not None}
+        num_wanted = max(-(-end // bs) - num_held, 0)
+        num_blocks, reason = self.blocks.make_room(num_wanted, hit)
+        end = min(end, (num_held + num_blocks) * bs)
+        if end <= num_computed:
+            self.end(request.request_id, reason)
+            return 0
+        return end - num_computed
+
+    def _most_tokens(self) -> int:
+        """Of the next chunk. The deeper it lies, the longer each of its tokens takes."""
+        wanted = self._chunk_s * self._tokens_per_s if self._chunk_s else 0.0
+        return int(min(self._chunk_tokens, max(wanted, self._block_size)))
+
+    def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
+        """vLLM gave a waiting request these blocks: what of its prefix hit was computed ahead, and is used now."""
+        if request_id in self._requests:
+            self.blocks.hold(blocks)
+            return []
+        return self.blocks.use_prefix(blocks) if len(self.blocks) else []
+
+    def finish_step(self, scheduled: Mapping[str, int], is_paused: bool) -> None:
+        """The step is built: `scheduled` tokens by request."""
+        entry = self._requests.get(self._let_in) if self._let_in is not None else None
+        if entry is None:
+            return
+        session, request = entry
+        num_tokens = scheduled.get(session.request_id, 0)
+        if num_tokens:
+            start = request.num_computed_tokens
+            inherited = start if session.inherited_from is None else session.inherited_from
+            session.inherited_from = None
+            table = self._manager.get_block_ids(session.request_id)[0]
+            first = session.num_hit // self._block_size
+            self.blocks.add(session.owner, table, first, start, start + num_tokens, inherited)
+            self._started.append((session.request_id, self.blocks.clock(), num_tokens))
+            self._num_idle_steps = 0
+        elif not request.num_in_flight_tokens and not is_paused:
+            self._num_idle_steps += 1
+            if self._num_idle_steps > _MAX_IDLE_STEPS:
+                self.end(session.request_id, NO_PROGRESS)
+
+    def on_processed(self, scheduled: Mapping[str, int]) -> None:
+        """A step is through; count the time that background work took of it."""
+        if self._started and self._started[0][0] in scheduled:
+            _, started, num_tokens = self._started.popleft()
+            now = self.blocks.clock()
+            seconds = now - max(started, self._busy_until)
+            self.blocks.counts.seconds += seconds
+            self._busy_until = now
+            # A step costs time of its own, so the short rest of a prompt says little of a whole chunk.
+            if num_tokens > self._most_tokens() - self._block_size:
+                self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
+
+    def take_ended(self) -> list[SessionRequest]:
+        """The background requests to finish now; their receipts are about the part that is ready."""
+        sessions = []
+        for request_id, reason in self._ended.items():
+            session, request = self._requests[request_id]
+            session.end_early(request.num_computed_tokens, reason)
+            sessions.append(session)
+        self._ended.clear()
+        return sessions
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` when two background requests run, a finished one is tracked, or blocks are off."""
+        running = [r.request_id for _, r in self._requests.values() if compat.is_running(r) and _is_prefilling(r)]
+        if len(running) > 1:
+            raise IntegrityError(f"ahead: {len(running)} background requests run: {running[:3]}")
+        dead = [request_id for request_id, (_, request) in self._requests.items() if request.is_finished()]
+        dead += [request_id for request_id in self._ended if request_id not in self._requests]
+        if dead:
+            raise IntegrityError(f"ahead: {len(dead)} finished requests still tracked: {dead[:3]}")
+        self.blocks.check_integrity()
+
+
+def _is_prefilling(request: Request) -> bool:
+    return bool(request.num_computed_tokens < request.num_prompt_tokens)

@@ -1,0 +1,85 @@
+"""Forgetting: when text is redacted, the cached KV of its session goes, but for what the new prompt repeats.
+
+    served   [0 ...... same as the new prompt )[ redacted, and whatever was computed with it in sight .... )
+    blocks   |  stays  |  stays  |   goes   |   goes   |   goes   |   goes   | tail goes
+                                  first block with a token that differs, or with moved KV
+
+What stays is exact KV of text that the new prompt repeats: it depends on nothing behind it, and another session may
+share its blocks. Moved KV goes also where its tokens are repeated, for it was computed with other text in sight.
+
+Decision: what goes is the way to the KV, its key in the prefix cache, at once; the bytes are overwritten when the block
+is handed out again. A request of the session that is still alive keeps its blocks and is answered as it was asked, but
+from here on it caches under a key that nobody can make again, and it does not become a source.
+
+Two bounds. A sequence that the source store dropped earlier, for its limits, stays in the cache, exact, for whoever
+sends the same text under the same salt; the session's later answers do not meet it. And a request reaches one engine:
+every replica that served the session must be told.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from acmserve.engine.requests.lineage_hasher import LineageHasher
+from acmserve.engine.requests.session_request import SessionRequest
+from acmserve.engine.requests.source_store import Owner, SourceStore
+from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.vllm import compat
+from acmserve.plan.lineage import Mark
+from acmserve.plan.match import common_prefix
+from acmserve.plan.source import Source, Tokens
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+FORGOTTEN = "forgotten"
+"""`fallback_reason` of a request whose moves were forgotten on its own arrival."""
+
+
+def num_unaffected(served: Tokens, marks: Iterable[Mark], prompt: Tokens) -> int:
+    """Tokens at the start of `served` (int32) that `prompt` (int32) repeats and whose KV was not moved."""
+    return min(common_prefix(prompt, served), min((mark.position for mark in marks), default=len(served)))
+
+
+def keys_to_forget(source: Source, prompt: Tokens) -> tuple[bytes, ...]:
+    """Cache keys of `source` from its first affected block on, the tail's included."""
+    first = num_unaffected(source.tokens, source.marks, prompt) // source.block_size
+    tail = (source.tail_key,) if source.tail_key is not None else ()
+    return source.block_hashes[first:] + tail
+
+
+def forget_session(
+    owner: Owner, prompt: Tokens, store: SourceStore, jumps: Jumps, hash_function: Callable[[Any], bytes]
+) -> tuple[Source, ...]:
+    """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats; call between two steps.
+
+    Returns the sources that were forgotten, newest first; nothing can be found under their keys any more.
+    """
+    sources = store.forget(owner)
+    for source in sources:
+        compat.evict_keys(jumps.pool, keys_to_forget(source, prompt))
+    for session, request in jumps.of_owner(owner):
+        tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
+        block = num_unaffected(tokens, session.marks, prompt) // jumps.block_size
+        evict_from(block, request, jumps)
+        session.marks.append(Mark(block * jumps.block_size, secrets.token_bytes(32)))
+        compat.set_hasher(request, LineageHasher(hash_function, jumps.block_size, session.marks), block)
+        session.hidden_from = block if session.hidden_from is None else min(block, session.hidden_from)
+    return sources
+
+
+def evict_from(block: int, request: Request, jumps: Jumps) -> None:
+    """Let nobody find what `request` cached from block `block` on."""
+    compat.evict_keys(jumps.pool, request.block_hashes[block:])
+
+
+def withdraw(session: SessionRequest, request: Request, jumps: Jumps) -> bool:
+    """Whether the session was forgotten while `request` was alive; what it hid then goes with it."""
+    if session.hidden_from is None:
+        return False
+    evict_from(session.hidden_from, request, jumps)
+    return True

@@ -1,0 +1,145 @@
+"""A jump: which source blocks carry the computed position of one request how far, in one scheduler step.
+
+    prompt   ... computed )[ run 0 ........)[ run 1 ....) computed again ...
+                           start            |           end
+             source 0  [..block..|..block..|..block..]  |      a run is one segment, or as much of it as is cached
+             source 1                  [..block..|..block..]
+
+Pure: asks a lookup for blocks, takes no references, changes nothing. A run ends at the first block that is no longer
+cached; what lies behind it is asked for again when the scheduler gets there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from acmserve.engine.requests.receipt import Entry
+from acmserve.engine.requests.session_request import Segment, SessionRequest
+from acmserve.engine.worker.copies import Copy
+
+
+class Block(Protocol):
+    """What a jump needs to know of vLLM's `KVCacheBlock`."""
+
+    block_id: int
+    ref_cnt: int
+
+
+Lookup = Callable[[bytes], Block | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Prompt tokens `[start, end)` from one source; `blocks` hold the source tokens, first to last."""
+
+    segment: Segment
+    start: int
+    end: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def src_start(self) -> int:
+        return self.segment.src_at(self.start)
+
+    def pieces(self, block_size: int) -> Iterator[tuple[int, int, int]]:
+        """(block id, first source token, token behind the last) of every block that the run reads."""
+        src_end = self.src_start + self.end - self.start
+        begin = self.src_start // block_size * block_size
+        for block in self.blocks:
+            yield block.block_id, max(begin, self.src_start), min(begin + block_size, src_end)
+            begin += block_size
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Adjacent runs, never empty; the computed position leaps from `start` to `end`."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def start(self) -> int:
+        return self.runs[0].start
+
+    @property
+    def end(self) -> int:
+        return self.runs[-1].end
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(block for run in self.runs for block in run.blocks)
+
+    def entries(self) -> list[Entry]:
+        """The jump as entries of the request's account."""
+        return [Entry(run.start, run.end, run.segment.origin, run.src_start) for run in self.runs]
+
+
+def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | None:
+    """The longest jump from `position` whose source blocks are all cached; None when the first is not."""
+    runs: list[Run] = []
+    while (segment := request.segment_at(position)) is not None:
+        run = _plan_run(segment, position, lookup)
+        if run is None:
+            break
+        runs.append(run)
+        position = run.end
+        if position < segment.dst_end:
+            break
+    return Jump(tuple(runs)) if runs else None
+
+
+def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
+    """`jump` without what lies before `position`; None when nothing remains."""
+    runs = []
+    for run in jump.runs:
+        if run.end <= position:
+            continue
+        start = max(run.start, position)
+        num_skipped = run.segment.src_at(start) // block_size - run.src_start // block_size
+        runs.append(Run(run.segment, start, run.end, run.blocks[num_skipped:]))
+    return Jump(tuple(runs)) if runs else None
+
+
+def next_available(segment: Segment, position: int, lookup: Lookup) -> int:
+    """First token from `position` on, at a source block boundary, whose block is cached; else the segment's end."""
+    bs = segment.source.block_size
+    for index in range(segment.src_at(position) // bs, (segment.src_at(segment.dst_end) - 1) // bs + 1):
+        key = segment.source.block_key(index)
+        if key is not None and lookup(key) is not None:
+            return max(position, segment.dst_start + index * bs - segment.src_start)
+    return segment.dst_end
+
+
+def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_size: int) -> list[Copy]:
+    """The copies that carry `jump` out; `dst_block_ids` is the request's whole block table."""
+    copies = []
+    for run in jump.runs:
+        first, last = run.start // block_size, (run.end - 1) // block_size
+        copies.append(
+            Copy(
+                request_id=request_id,
+                src_start=run.src_start,
+                dst_start=run.start,
+                num_tokens=run.end - run.start,
+                src_block_ids=tuple(block.block_id for block in run.blocks),
+                dst_block_ids=tuple(dst_block_ids[first : last + 1]),
+            )
+        )
+    return copies
+
+
+def _plan_run(segment: Segment, position: int, lookup: Lookup) -> Run | None:
+    bs = segment.source.block_size
+    src_start, src_end = segment.src_at(position), segment.src_at(segment.dst_end)
+    blocks: list[Block] = []
+    for index in range(src_start // bs, (src_end - 1) // bs + 1):
+        key = segment.source.block_key(index)
+        block = lookup(key) if key is not None else None
+        if block is None:
+            src_end = index * bs
+            break
+        blocks.append(block)
+    if not blocks:
+        return None
+    return Run(segment, position, position + src_end - src_start, tuple(blocks))

@@ -1,0 +1,297 @@
+"""Jumps: carries edit plans out, step by step, around vLLM's own scheduler.
+
+One step, seen from here (`compat.JumpSchedulerMixin` calls in this order):
+
+    begin_step      before anything is allocated: find and pin the source blocks of every jump that may happen now;
+                    a running request that stands at a segment gets its computed position advanced over it
+    on_lookup       a waiting request asks how far behind its prefix hit it may leap
+    cap_chunk       a prefill chunk ends exactly where the next segment begins
+    on_admitted     a waiting request got its blocks
+    on_preempted    a request lost its blocks: its plan is armed again
+    finish_step     what was scheduled becomes copies; what was not is rolled back; pins go to vLLM's fence
+
+Source blocks are looked up in `begin_step` only: vLLM registers block hashes when it schedules, before the KV is
+computed, so a block found later in the same step may hold nothing yet. They are pinned from there until the step that
+copies them is through, and only when enough free blocks remain for the request itself; else its tokens are computed.
+
+It uses the public methods of vLLM's block pool and of `Request`; private ones are reached through `compat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from acmserve.engine.requests.receipt import Span
+from acmserve.engine.requests.session_request import Segment, SessionRequest, plan_segments
+from acmserve.engine.scheduling import jump as jumping
+from acmserve.engine.scheduling.background_blocks import AheadBlocks
+from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.vllm import compat
+from acmserve.engine.worker.copies import Copy
+from acmserve.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+    from acmserve.engine.requests.source_store import Owner
+    from acmserve.plan.planner import EditPlan
+    from acmserve.plan.source import Source
+
+SOURCE_GONE = "source_evicted"
+NO_ROOM = "kv_cache_full"
+
+_NUM_PREPARED = 4
+"""Waiting requests for which sources are pinned ahead of one step; the others are asked for when their turn comes."""
+
+
+class Jumps:
+    """The jumps of one scheduler. `pins` are source blocks referenced for the current step only."""
+
+    pin_sources = True
+    """Negative control of the simulator: without pins a source can be handed out before it is copied."""
+
+    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, ahead: AheadBlocks) -> None:
+        self._manager = kv_cache_manager
+        self._pool = kv_cache_manager.block_pool
+        self._ahead = ahead
+        self.block_size = block_size
+        self._sessions: dict[str, tuple[SessionRequest, Request]] = {}
+        self._jumps: dict[str, Jump] = {}
+        self._admitted: set[str] = set()
+        self._wanted: dict[str, None] = {}
+        self._considered: set[str] = set()
+        self._pins: list[KVCacheBlock] = []
+        self._num_reserved = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether any session request is alive; when not, a step costs this look and nothing else."""
+        return bool(self._sessions)
+
+    @property
+    def num_alive(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._pool
+
+    def get(self, request_id: str) -> SessionRequest | None:
+        entry = self._sessions.get(request_id)
+        return entry[0] if entry else None
+
+    def of_owner(self, owner: Owner) -> list[tuple[SessionRequest, Request]]:
+        """The live requests of one session, waiting or running."""
+        return [entry for entry in self._sessions.values() if entry[0].owner == owner]
+
+    def add(self, session: SessionRequest, request: Request, plan: EditPlan, sources: tuple[Source, ...]) -> None:
+        """A session request arrived with its plan."""
+        session.segments, session.marks = plan_segments(plan, sources, session.owner)
+        session.planned = tuple(session.segments)
+        self._sessions[session.request_id] = (session, request)
+
+    def remove(self, request_id: str) -> SessionRequest | None:
+        """The request finished or was aborted."""
+        self._wanted.pop(request_id, None)
+        entry = self._sessions.pop(request_id, None)
+        return entry[0] if entry else None
+
+    def withhold(self, request_ids: Iterable[str]) -> None:
+        """These requests are kept out of this step: nothing is pinned for them."""
+        for request_id in request_ids:
+            self._wanted.pop(request_id, None)
+
+    def lookup(self, key: bytes) -> KVCacheBlock | None:
+        """The cached block with this chain hash or tail key."""
+        return compat.cached_block(self._pool, key)
+
+    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request]) -> None:
+        """Pin sources and advance running requests; call before vLLM's `schedule`.
+
+        `waiting` yields the queued requests in the order in which vLLM will look at them.
+        """
+        self._considered.clear()
+        if not any(session.segments for session, _ in self._sessions.values()):
+            return
+        self._num_reserved = self._count_growth(running)
+        for request in running:
+            session = self.get(request.request_id)
+            if session and session.segments:
+                self._leap_running(session, request)
+        for session, request in self._next_waiting(waiting):
+            self._prepare_waiting(session, request)
+
+    def _count_growth(self, running: Sequence[Request]) -> int:
+        """Blocks that the running requests may still ask for: pins must not make them preempt each other."""
+        num_blocks = 0
+        for request in running:
+            num_held = len(self._manager.get_blocks(request.request_id).blocks[0])
+            num_blocks += max(-(-(request.num_tokens + 1) // self.block_size) - num_held, 0)
+        return num_blocks
+
+    def _next_waiting(self, waiting: Iterable[Request]) -> list[tuple[SessionRequest, Request]]:
+        """Waiting requests to prepare: the session requests at the head of the queue, and those that asked.
+
+        Not those behind a request that is not ours: their pins could keep it out for ever. A request that vLLM came to
+        without one asked in `on_lookup` and gets its turn in the step after.
+        """
+        chosen: dict[str, tuple[SessionRequest, Request]] = {}
+        for request in waiting:
+            if not compat.is_waiting(request):
+                continue
+            session = self.get(request.request_id)
+            if session is None or not session.segments or len(chosen) >= _NUM_PREPARED:
+                break
+            chosen[request.request_id] = (session, request)
+        for request_id in self._wanted:
+            entry = self._sessions.get(request_id)
+            if entry and entry[0].segments and compat.is_waiting(entry[1]):
+                chosen.setdefault(request_id, entry)
+        self._wanted.clear()
+        return list(chosen.values())
+
+    def _leap_running(self, session: SessionRequest, request: Request) -> None:
+        jump = self._plan(session, request, request.num_computed_tokens)
+        if jump is None:
+            return
+        if self._pin(session, jump, 0):
+            self._jumps[session.request_id] = jump
+            request.num_computed_tokens = jump.end
+
+    def _prepare_waiting(self, session: SessionRequest, request: Request) -> None:
+        self._considered.add(session.request_id)
+        hit, num_hit, _ = self._manager.get_computed_blocks(request)
+        jump = self._plan(session, request, num_hit)
+        if jump is None:
+            return
+        num_idle_hits = sum(block.ref_cnt == 0 for block in hit.blocks[0])
+        num_needed = -(-request.num_tokens // self.block_size) - len(hit.blocks[0]) + num_idle_hits
+        if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
+            self._jumps[session.request_id] = jump
+        else:
+            self._num_reserved += num_needed
+
+    def _plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
+        """A jump from `position`; refuses what is missing there, so that it is not asked for again."""
+        while (segment := session.segment_at(position)) is not None:
+            jump = jumping.plan_jump(session, position, self.lookup)
+            if jump is not None:
+                return jump
+            self._refuse(session, request, segment, position)
+        return None
+
+    def _refuse(self, session: SessionRequest, request: Request, segment: Segment, position: int) -> None:
+        end = jumping.next_available(segment, position, self.lookup)
+        changed = session.refuse(segment, position, end, SOURCE_GONE)
+        if changed is not None:
+            compat.rehash(request, changed // self.block_size)
+
+    def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
+        """Reference the source blocks if `num_needed` free blocks remain besides what is reserved; all or nothing."""
+        blocks = list({block.block_id: block for block in jump.blocks}.values())
+        num_idle = sum(block.ref_cnt == 0 for block in blocks)
+        num_free = self._pool.get_num_free_blocks() - self._num_reserved
+        if num_free - num_idle < num_needed:
+            session.fallback_reason = session.fallback_reason or NO_ROOM
+            return False
+        self._num_reserved += num_needed
+        if self.pin_sources:
+            self._pool.touch(blocks)
+            self._pins.extend(blocks)
+        return True
+
+    def on_lookup(self, request_id: str, num_hit: int) -> int | None:
+        """Tokens behind the prefix hit of a waiting request that will be copied; None: ask again next step."""
+        session = self.get(request_id)
+        if session is None:
+            return 0
+        session.num_hit = num_hit
+        jump = self._jumps.pop(request_id, None)
+        if session.segment_at(num_hit) is None:
+            return 0
+        if jump is not None and jump.start <= num_hit:
+            jump = jumping.plan_trimmed(jump, num_hit, self.block_size)
+            if jump is not None:
+                self._jumps[request_id] = jump
+                return jump.end - num_hit
+        elif jump is None and request_id in self._considered:
+            return 0
+        self._wanted[request_id] = None
+        return None
+
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
+        """Shorten a prefill chunk `[num_computed, +num_new)` so that it ends where the next segment begins."""
+        session = self.get(request.request_id)
+        if session is None:
+            return num_new
+        while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
+            segment = session.segment_at(stop)
+            assert segment is not None
+            if jumping.plan_jump(session, stop, self.lookup) is not None:
+                return stop - num_computed
+            self._refuse(session, request, segment, stop)
+        return num_new
+
+    def on_admitted(self, request_id: str, ahead: Sequence[Span] = ()) -> None:
+        """vLLM allocated blocks for a waiting request; `ahead` is what of its prefix hit was computed ahead."""
+        session = self.get(request_id)
+        if session is not None:
+            self._admitted.add(request_id)
+            session.account.admit(session.num_hit, ahead)
+            session.carry_out(0, session.num_hit)
+
+    def on_preempted(self, request: Request) -> int:
+        """The request is about to lose its blocks; call before vLLM resets its counts.
+
+        Returns how many of its tokens have KV: not those that this very step would have copied or computed.
+        """
+        jump = self._jumps.pop(request.request_id, None)
+        num_computed = jump.start if jump else request.num_computed_tokens
+        session = self.get(request.request_id)
+        if session is not None:
+            session.account.advance(num_computed)
+            session.arm()
+        return num_computed
+
+    def finish_step(self, scheduled: Iterable[str]) -> tuple[list[Copy], list[str], list[KVCacheBlock]]:
+        """Commit or roll back the jumps of this step.
+
+        Returns the copies for the workers, the *running* requests that leapt, and the pinned blocks, which the caller
+        hands to vLLM's fence (last block first, so that the head of a source outlives its tail).
+        """
+        copies: list[Copy] = []
+        leapt: list[str] = []
+        scheduled_ids = set(scheduled)
+        for request_id, jump in self._jumps.items():
+            session, request = self._sessions[request_id]
+            was_waiting = request_id in self._admitted
+            if request_id in scheduled_ids:
+                block_ids = self._manager.get_block_ids(request_id)[0]
+                copies += jumping.plan_copies(jump, request_id, block_ids, self.block_size)
+                session.account.jump(jump.entries())
+                if session.ahead:
+                    session.inherited_from = self._ahead.inherit_jump(jump)
+                else:
+                    session.account.add_ahead(self._ahead.use_jump(jump))
+                session.carry_out(jump.start, jump.end)
+                if not was_waiting:
+                    leapt.append(request_id)
+            elif request.num_computed_tokens == jump.end:
+                request.num_computed_tokens = jump.start
+        pins, self._pins = self._pins[::-1], []
+        self._jumps.clear()
+        self._admitted.clear()
+        self._ahead.on_freed([block.block_id for block in pins[::-1]])
+        return copies, leapt, pins
+
+    def check_integrity(self) -> None:
+        """Between steps nothing may be pinned, and no jump may be pending."""
+        if self._pins or self._jumps:
+            raise IntegrityError(f"jumps: {len(self._pins)} pins, {len(self._jumps)} jumps pending between steps")
+        dead = [rid for rid, (_, request) in self._sessions.items() if request.is_finished()]
+        if dead:
+            raise IntegrityError(f"jumps: {len(dead)} finished requests still tracked: {dead[:3]}")

@@ -1,0 +1,132 @@
+"""The worker's half: what this model and these kernels are able to do, and the copies of a step.
+
+`Abilities` are found twice: on the scheduler side from the configuration (`of_engine`), on each worker from the loaded
+model and the real KV cache tensors (`Mover.inspect`). Both must agree before anything is moved. A copy at delta 0
+needs a known layout only; a move needs keys whose rotation can be turned.
+
+It does not know requests, sessions or plans: only block ids, positions and tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.rope_check import ropes_of_model
+from acmserve.errors import MoveRefused
+from acmserve.kernels import dispatch
+from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.rope import Rope
+from acmserve.kernels.slots import Segment, slot_range
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """Why KV may not be copied, or not be moved; None where it may. No copy means no move."""
+
+    copy_refusal: str | None = None
+    move_refusal: str | None = None
+
+    def both(self, other: Abilities) -> Abilities:
+        """What is possible when both sides must be able to do it."""
+        copy_refusal = self.copy_refusal or other.copy_refusal
+        return Abilities(copy_refusal, copy_refusal or self.move_refusal or other.move_refusal)
+
+    @classmethod
+    def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
+        """Judge the engine's configuration."""
+        from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+        groups = kv_cache_config.kv_cache_groups
+        parallel = vllm_config.parallel_config
+        refusals = {
+            "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
+            "engine: speculative decoding is not supported": vllm_config.speculative_config is not None,
+            "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
+            "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
+            or parallel.prefill_context_parallel_size > 1,
+            f"model: {len(groups)} KV cache groups; one group of full attention is supported": len(groups) != 1,
+        }
+        reason = next((text for text, holds in refusals.items() if holds), None)
+        if reason is None and type(groups[0].kv_cache_spec) is not FullAttentionSpec:
+            reason = f"model: KV cache of kind {type(groups[0].kv_cache_spec).__name__}; full attention is supported"
+        return cls(reason, reason)
+
+
+class Mover:
+    """The KV cache tensors of one worker and the kernel that moves in them."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_caches: dict[str, torch.Tensor], num_threads: int) -> None:
+        self._vllm_config = vllm_config
+        self._kv_caches = kv_caches
+        self._num_threads = num_threads or torch.get_num_threads()
+        self._layer_mover: dispatch.Mover | None = None
+        self._block_size = 0
+
+    def inspect(self, model: torch.nn.Module) -> Abilities:
+        """Learn layouts and rotations from the loaded model; builds the kernel's tables.
+
+        Nothing that a model or a backend may bring raises here: what does not fit is refused by name, and the engine
+        serves without it.
+        """
+        names = list(self._kv_caches)
+        move_refusal = None
+        ropes: dict[str, Rope | None] = dict.fromkeys(names)
+        try:
+            ropes = ropes_of_model(model, names)
+        except MoveRefused as refused:
+            move_refusal = refused.reason
+        try:
+            layers = [self._describe(name) for name in names]
+            try:
+                layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
+            except ValueError as unfit:
+                move_refusal = f"model: {unfit}"
+            self._layer_mover = dispatch.Mover(layers, self._num_threads)
+        except MoveRefused as refused:
+            return Abilities(refused.reason, refused.reason)
+        except ValueError as unfit:
+            reason = f"kv cache: {unfit}"
+            return Abilities(reason, reason)
+        self._block_size = layers[0].layout.block_size
+        return Abilities(None, move_refusal)
+
+    def carry_out(self, copies: Sequence[Copy]) -> None:
+        """Run all copies of one step, all layers, in one call of the kernel."""
+        assert self._layer_mover is not None
+        bs = self._block_size
+        src, dst, segments = [], [], []
+        start = 0
+        for copy in copies:
+            src.append(slot_range(copy.src_block_ids, copy.src_start % bs, copy.num_tokens, bs))
+            dst.append(slot_range(copy.dst_block_ids, copy.dst_start % bs, copy.num_tokens, bs))
+            segments.append(Segment(start, start + copy.num_tokens, copy.delta))
+            start += copy.num_tokens
+        self._layer_mover.move(torch.cat(src), torch.cat(dst), segments)
+
+    def _describe(self, name: str) -> KVLayer:
+        """The layer as one that carries no positions: all that a copy needs."""
+        kv = self._kv_caches[name]
+        if not isinstance(kv, torch.Tensor):
+            raise MoveRefused(f"kv cache: {name} keeps a {type(kv).__name__} instead of one tensor")
+        attention = self._vllm_config.compilation_config.static_forward_context[name]
+        dtype = getattr(attention, "kv_cache_dtype", "auto")
+        if kv.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise MoveRefused(f"kv cache: dtype {dtype} ({kv.dtype}) is not supported")
+        if kv.dim() != 4:
+            raise MoveRefused(f"kv cache: shape {tuple(kv.shape)} is not supported")
+        isa = getattr(attention, "isa", Isa.STRIDED)
+        if isa not in tuple(Isa):
+            raise MoveRefused(f"kv cache: CPU layout {isa!r} is not supported")
+        _, num_kv_heads, block_size, width = kv.shape
+        if width != 2 * attention.head_size:
+            raise MoveRefused(f"kv cache: rows of {width} for head size {attention.head_size} are not supported")
+        return KVLayer(kv, KVLayout(Isa(isa), num_kv_heads, block_size, width // 2), None)

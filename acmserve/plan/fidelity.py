@@ -1,0 +1,101 @@
+"""From what a request asks for to the plan that is carried out: the four fidelities.
+
+    exact    nothing is moved, and no moved prefix is kept
+    reuse    everything is moved that can be
+    repair   that, less what `Repair` names: it is computed in its new context
+    auto     one of the three, chosen for this edit by `harm.choose_fidelity`
+
+The engine and the forecast of a client plan with this one function. Pure: tokens and sources in, a frozen plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, Choice, Thresholds, choose_fidelity, measure
+from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, EditPlan, plan_edit
+from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
+from acmserve.plan.source import Source, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The fidelity that a request asks for. `repair` counts under `repair` and `auto`."""
+
+    fidelity: str = "exact"
+    repair: Repair = DEFAULT_REPAIR
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """`anew`: prompt ranges that KV of an earlier context could have served and that are computed for fidelity's sake.
+
+    `choice` is what `auto` decided, None where the request decided itself.
+    """
+
+    plan: EditPlan
+    anew: tuple[Span, ...] = ()
+    choice: Choice | None = None
+
+
+def plan_wish(
+    prompt: Tokens,
+    sources: Sequence[Source],
+    wish: Wish,
+    *,
+    num_cached: int = 0,
+    min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
+    refusal: str | None = None,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+) -> Planned:
+    """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
+
+    `num_cached` and `min_move_tokens` as in `plan_edit`; `sources` are the newest first.
+    """
+
+    def plan(allow_moves: bool) -> EditPlan:
+        return plan_edit(
+            prompt, sources, allow_moves=allow_moves, num_cached=num_cached, min_move_tokens=min_move_tokens
+        )
+
+    if wish.fidelity == "exact" or refusal is not None:
+        return Planned(plan(False), choice=refused(wish, refusal))
+    most = plan(True)
+    if wish.fidelity == "reuse":
+        return Planned(most)
+    if wish.fidelity == "repair":
+        return _less(most, plan_repair(most, prompt, sources, wish.repair, min_move_tokens))
+    features = measure(most, prompt, sources)
+    choice = choose_fidelity(features, wish.repair, thresholds)
+    if choice.fidelity == "reuse" or not features.num_reused:
+        return Planned(most, choice=choice)
+    if choice.fidelity == "repair":
+        return _less(most, plan_repair(most, prompt, sources, choice.repair, min_move_tokens), choice)
+    return _less(most, plan(False), choice)
+
+
+def refused(wish: Wish, refusal: str | None) -> Choice | None:
+    """What `auto` comes to where nothing can be moved."""
+    return Choice("exact", refusal) if wish.fidelity == "auto" and refusal is not None else None
+
+
+def _less(most: EditPlan, less: EditPlan, choice: Choice | None = None) -> Planned:
+    """`less` is carried out; what only `most` reuses is computed for fidelity's sake."""
+    anew: list[Span] = []
+    for start, end in _reused(most):
+        position = start
+        for first, behind in _reused(less):
+            if first < end and position < behind:
+                if first > position:
+                    anew.append((position, first))
+                position = behind
+        if position < end:
+            anew.append((position, end))
+    return Planned(less, tuple(anew), choice)
+
+
+def _reused(plan: EditPlan) -> list[Span]:
+    """The prompt ranges that a plan does not compute, in order."""
+    kept = [(0, plan.num_kept)] if plan.num_kept else []
+    return kept + [(move.dst_start, move.dst_end) for move in plan.moves]

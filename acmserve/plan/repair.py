@@ -1,0 +1,116 @@
+"""Repair: a chosen part of what would be moved is computed in its new context instead, as further holes.
+
+    source   [P ....][F ........][S ......................................]
+    plan     [P ....][m][S moved .........................................][new]
+    repair   [P ....][m  head   )[ moved ....)[echo)[ moved ......)[ tail ][new]
+                     |---- hole -|            |hole|
+
+    head     the first tokens of each moved segment      what F left in them is gone: nothing moved stands in front
+    tail     the last tokens of each moved segment       computed with moved KV in sight, so closer, never exact
+    echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
+    ranges   whatever the caller names                   the same
+
+Which moves need it? All of them. A segment in front of which nothing differs from its source is no move: it is part of
+the kept prefix, which is the longest one that any source has. Behind it either the text in front is another, or its
+length is. A moved prefix that an earlier turn was served stays as it was; repair is about the moves of this one.
+
+Pure. The lineage follows from the moves that are left: the head of the first segment is computed before anything moved
+comes, so its blocks have exact hashes; holes behind a move inherit its mark, for they saw it, as a marker between two
+moves does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from acmserve.errors import InvalidRequest
+from acmserve.plan.ngrams import GramIndex, Mask, cover
+from acmserve.plan.planner import EditPlan, Move
+from acmserve.plan.source import Source, Tokens
+
+DEFAULT_HEAD_TOKENS = 128
+ECHO_TOKENS = 3
+"""Tokens of a phrase: two are chance in any text, and four miss `key: value` lines with short keys."""
+MAX_TOKENS = 2**31 - 1
+MAX_RANGES = 4096
+
+Span = tuple[int, int]
+"""Tokens `[start, end)` of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Which tokens of moved segments are computed anew. Counts in tokens of each segment; `ranges` of the prompt.
+
+    Raises `InvalidRequest` naming the field for numbers that mean nothing.
+    """
+
+    head_tokens: int = DEFAULT_HEAD_TOKENS
+    tail_tokens: int = 0
+    echoes: bool = False
+    ranges: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("head_tokens", "tail_tokens"):
+            value = getattr(self, name)
+            if not 0 <= value <= MAX_TOKENS:
+                raise InvalidRequest(name, f"must be 0 or more tokens, at most {MAX_TOKENS}, not {value}")
+        if len(self.ranges) > MAX_RANGES:
+            raise InvalidRequest("ranges", f"has {len(self.ranges)} ranges; at most {MAX_RANGES} are allowed")
+        for index, (start, end) in enumerate(self.ranges):
+            if not 0 <= start < end <= MAX_TOKENS:
+                raise InvalidRequest(
+                    f"ranges.{index}", f"must be [start, end) with 0 <= start < end, not {start}, {end}"
+                )
+
+
+DEFAULT_REPAIR = Repair()
+EVERYTHING = Repair(head_tokens=MAX_TOKENS)
+"""Nothing is moved; a moved prefix that was served before is kept."""
+
+
+def plan_repair(
+    plan: EditPlan, prompt: Tokens, sources: Sequence[Source], repair: Repair, min_move_tokens: int
+) -> EditPlan:
+    """`plan` with its moves cut by `repair`; what remains shorter than `min_move_tokens` is computed, too.
+
+    `prompt` is int32 [n]. Ranges of the prompt that no move covers mean nothing.
+    """
+    echoes = _echo_indices(plan, sources) if repair.echoes else {}
+    moves: list[Move] = []
+    for move in plan.moves:
+        anew = _to_compute(move, repair)
+        if move.source in echoes and move.num_tokens >= ECHO_TOKENS:
+            found = echoes[move.source].find(prompt[move.dst_start : move.dst_end], move.src_start)
+            anew |= cover(found, ECHO_TOKENS + 1)[: move.num_tokens]
+        moves += _cut(move, anew, min_move_tokens)
+    return replace(plan, moves=tuple(moves))
+
+
+def _to_compute(move: Move, repair: Repair) -> Mask:
+    """The tokens of a move that head, tail and ranges name."""
+    anew = np.zeros(move.num_tokens, dtype=np.bool_)
+    anew[: repair.head_tokens] = True
+    anew[max(0, move.num_tokens - repair.tail_tokens) :] = True
+    for start, end in repair.ranges:
+        anew[max(0, start - move.dst_start) : max(0, end - move.dst_start)] = True
+    return anew
+
+
+def _echo_indices(plan: EditPlan, sources: Sequence[Source]) -> dict[int, GramIndex]:
+    """The phrases of what was removed, by source."""
+    spans: dict[int, list[Span]] = {}
+    for removed in plan.removed:
+        spans.setdefault(removed.source, []).append((removed.start, removed.end))
+    return {source: GramIndex(sources[source].tokens, of, ECHO_TOKENS) for source, of in spans.items()}
+
+
+def _cut(move: Move, anew: Mask, min_tokens: int) -> Iterator[Move]:
+    """What remains of a move."""
+    edges = np.flatnonzero(np.diff(anew, prepend=True, append=True))
+    for start, end in edges.reshape(-1, 2).tolist():
+        if end - start >= min_tokens:
+            yield Move(move.dst_start + start, move.src_start + start, end - start, move.source)

@@ -1,0 +1,166 @@
+"""What a request says about its session: which session, and how faithful the reuse has to be.
+
+One set of rules for both doors. The server reads the values from HTTP (`acmserve.server.options.session_params`), an
+embedding program puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`; both end in the same frozen
+`SessionParams`.
+It does not know HTTP, headers or the engine, and it never repairs a value: an answer under a guessed session would be
+an answer out of somebody else's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from acmserve.errors import InvalidRequest
+from acmserve.plan.repair import Repair
+
+FIDELITIES = ("exact", "reuse", "repair", "auto")
+REPAIRING = ("repair", "auto")
+MAX_SESSION_ID_CHARS = 256
+_MAX_ECHO_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParams:
+    """A validated session request; `fidelity` None means the default of the engine.
+
+    `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
+    `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
+    redaction reaches the KV cache. `ahead` makes it a background request: its prompt is a context that may be asked for
+    later, and the engine computes it, exactly, in moments in which nobody else is served.
+    """
+
+    session_id: str
+    fidelity: str | None = None
+    forget: bool = False
+    ahead: bool = False
+    repair: Repair | None = None
+
+    def as_acm(self) -> dict[str, Any]:
+        """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
+        acm: dict[str, Any] = {"session_id": self.session_id}
+        if self.fidelity is not None:
+            acm["fidelity"] = self.fidelity
+        if self.repair is not None:
+            acm["repair"] = asdict(self.repair) | {"ranges": [list(span) for span in self.repair.ranges]}
+        if self.forget:
+            acm["forget"] = True
+        if self.ahead:
+            acm["ahead"] = True
+        return acm
+
+
+def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
+    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `repair`, `forget` and `ahead`.
+
+    All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
+    """
+    acm = check_object(value, field, known=("session_id", "fidelity", "repair", "forget", "ahead"))
+    if acm.get("session_id") is None:
+        raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
+    params = SessionParams(
+        check_session_id(acm["session_id"], f"{field}.session_id"),
+        check_fidelity(acm.get("fidelity"), f"{field}.fidelity"),
+        _check_flag(acm.get("forget"), f"{field}.forget"),
+        _check_flag(acm.get("ahead"), f"{field}.ahead"),
+        check_repair(acm.get("repair"), f"{field}.repair"),
+    )
+    check_may_repair(params.fidelity, params.repair, f"{field}.repair")
+    if params.ahead and params.fidelity not in (None, "exact"):
+        raise InvalidRequest(f"{field}.fidelity", "what is computed ahead is exact; leave it out or say 'exact'")
+    if params.ahead and params.forget:
+        raise InvalidRequest(f"{field}.ahead", "cannot go with forget, which takes effect at once; send two requests")
+    return params
+
+
+def check_session_id(value: object, field: str) -> str:
+    """Return `value` when it is 1 to 256 characters of Unicode text, else raise InvalidRequest."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"must be a string, not {echo(value)}")
+    if not value:
+        raise InvalidRequest(field, "is empty; name the session, or leave it out for a request without session")
+    if len(value) > MAX_SESSION_ID_CHARS:
+        raise InvalidRequest(field, f"has {len(value)} characters; at most {MAX_SESSION_ID_CHARS} are allowed")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, f"is not valid Unicode text: {echo(value)}") from None
+    return value
+
+
+def check_fidelity(value: object, field: str) -> str | None:
+    """Return `value` when it is a known fidelity, None for None (the engine's default), else raise InvalidRequest."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in FIDELITIES:
+        raise InvalidRequest(field, f"unknown fidelity {echo(value)}; choose {_listing(FIDELITIES)}")
+    return value
+
+
+def check_repair(value: object, field: str) -> Repair | None:
+    """Return what an object `repair` says, None for None (the default repair), else raise InvalidRequest."""
+    if value is None:
+        return None
+    given = check_object(value, field, known=[known.name for known in fields(Repair)])
+    values: dict[str, Any] = {name: given[name] for name in given if given[name] is not None}
+    for name in ("head_tokens", "tail_tokens"):
+        if type(values.get(name, 0)) is not int:
+            raise InvalidRequest(f"{field}.{name}", f"must be a whole number of tokens, not {echo(values[name])}")
+    if type(values.get("echoes", False)) is not bool:
+        raise InvalidRequest(f"{field}.echoes", f"must be true or false, not {echo(values['echoes'])}")
+    if "ranges" in values:
+        values["ranges"] = _spans(values["ranges"], f"{field}.ranges")
+    try:
+        return Repair(**values)
+    except InvalidRequest as invalid:
+        raise InvalidRequest(f"{field}.{invalid.field}", invalid.message) from None
+
+
+def _spans(value: object, field: str) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(field, f"must be a list of [start, end) of the prompt, in tokens, not {echo(value)}")
+    for index, span in enumerate(value):
+        if not isinstance(span, list | tuple) or len(span) != 2 or any(type(n) is not int for n in span):
+            raise InvalidRequest(f"{field}.{index}", f"must be two whole numbers, [start, end), not {echo(span)}")
+    return tuple((start, end) for start, end in value)
+
+
+def check_may_repair(fidelity: str | None, repair: Repair | None, field: str) -> None:
+    """Raise InvalidRequest when a repair is asked for together with a fidelity that repairs nothing."""
+    if repair is not None and fidelity not in REPAIRING:
+        given = "no fidelity" if fidelity is None else f"fidelity '{fidelity}'"
+        raise InvalidRequest(field, f"goes with fidelity {_listing(REPAIRING)}, not with {given}; send one of them")
+
+
+def _check_flag(value: object, field: str) -> bool:
+    """Booleans only, None for "not given": a redaction that was misread must not look like one that was done."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(field, f"must be true or false, not {echo(value)}")
+    return bool(value)
+
+
+def check_object(value: object, field: str, known: Collection[str]) -> Mapping[str, Any]:
+    """Return `value` when it is an object with no other keys than `known`, else raise InvalidRequest."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(field, f"must be an object, not {echo(value)}")
+    for key in value:
+        if key not in known:
+            raise InvalidRequest(f"{field}.{short_ascii(str(key))}", f"unknown key; {field} knows {_listing(known)}")
+    return value
+
+
+def _listing(names: Collection[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)
+
+
+def echo(value: object) -> str:
+    """The offending value as ASCII text, cut short: it goes into error bodies and logs."""
+    return short_ascii(ascii(value))
+
+
+def short_ascii(text: str) -> str:
+    """The text as ASCII, cut short."""
+    text = text.encode("ascii", "backslashreplace").decode("ascii")
+    return text if len(text) <= _MAX_ECHO_CHARS else text[: _MAX_ECHO_CHARS - 3] + "..."

@@ -1,0 +1,92 @@
+"""A source: a token sequence that a session served before, and how to find its KV again.
+
+A source holds hashes, never blocks. Whether the KV still exists is asked of the engine's prefix cache at the moment
+of use; until then the blocks are ordinary eviction candidates and retaining a source costs no KV capacity.
+
+    tokens       [0 ......................................... num_tokens)
+    block_hashes  h0      h1      h2      ...   h(n-1)                      n = num_tokens // block_size whole blocks
+    tail_key                                             the partial block  None when there is none, or it was not kept
+    marks                  ^ moved KV begins             lineage, see plan/lineage.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acmserve.plan.lineage import Mark, digest, marks_in
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """One served sequence, cut to the tokens whose KV was really computed.
+
+    `tokens` is int32 of shape [num_tokens]; `block_hashes[i]` is the engine's chain hash of block i.
+    """
+
+    tokens: Tokens
+    block_size: int
+    block_hashes: tuple[bytes, ...]
+    tail_key: bytes | None = None
+    marks: tuple[Mark, ...] = field(default=())
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_exact_tokens(self) -> int:
+        """Tokens before the first block that carries a lineage key: KV that an `exact` request may read."""
+        if not self.marks:
+            return self.num_tokens
+        first = min(mark.position for mark in self.marks)
+        return first // self.block_size * self.block_size
+
+    def num_hops(self, start: int, end: int) -> int:
+        """Most moves that the keys of any token in `[start, end)` went through."""
+        return max(
+            (m.num_hops for m in self.marks if m.position < end and start < m.position + m.num_tokens), default=0
+        )
+
+    def num_removed(self, end: int) -> int:
+        """Most tokens that KV of tokens `[0, end)` had in sight and has no more; what saw moved KV counts as moved."""
+        return max((mark.num_removed for mark in self.marks if mark.position < end), default=0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory that this record holds."""
+        return self.tokens.nbytes + 72 * (len(self.block_hashes) + len(self.marks) + 1)
+
+    def block_key(self, index: int) -> bytes | None:
+        """The cache key of block `index`: its chain hash, the tail key for the partial block, else None."""
+        if index < len(self.block_hashes):
+            return self.block_hashes[index]
+        if index == len(self.block_hashes):
+            return self.tail_key
+        return None
+
+    def digest_at(self, end: int) -> bytes:
+        """Identity of tokens `[0, end)` with their lineage: the chain hash before `end`, and what follows it."""
+        num_whole = min(end // self.block_size, len(self.block_hashes))
+        start = num_whole * self.block_size
+        chain = self.block_hashes[num_whole - 1] if num_whole else b""
+        rest = self.tokens[start:end].tobytes()
+        return digest(chain, rest, marks_in(self.marks, start, end))
+
+    def extends(self, other: Source) -> bool:
+        """Whether `other` is a prefix of this source with the same lineage, and so has nothing of its own to offer."""
+        n = other.num_tokens
+        return (
+            self.num_tokens >= n
+            and tuple(m for m in self.marks if m.position < n) == other.marks
+            and bool(np.array_equal(self.tokens[:n], other.tokens))
+        )
+
+
+def tail_digest(chain_hash: bytes, tail_tokens: Tokens, mark_keys: tuple[bytes, ...]) -> bytes:
+    """Cache key of a partial block. Tagged, so it can never equal the hash of a whole block."""
+    return digest(b"acm-tail", chain_hash, tail_tokens.tobytes(), mark_keys)

@@ -1,0 +1,1 @@
+"""The server put together: vLLM's endpoint plugin, start-up, `acmserve serve`."""

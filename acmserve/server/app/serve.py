@@ -1,0 +1,289 @@
+"""`acmserve serve MODEL`: vLLM's own OpenAI-compatible server, with sessions switched on.
+
+The command line is vLLM's, plus the flags below. It is vLLM's parser that reads it (configuration files, dotted keys
+and underscores included) and vLLM's serve command that runs; this module only fills in what the user left open, so
+every other flag means exactly what vLLM's documentation says. The console script `vllm serve` is not used: it looks for
+the metadata of a distribution named `vllm`, which CPU builds do not have.
+
+Refused: another KV connector beside ours. One that stores KV by token hash would hand moved KV to requests that asked
+for exact tokens (the lineage of a block is not in that hash).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from dataclasses import fields
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
+from acmserve.errors import AcmError
+from acmserve.plan.request import FIDELITIES
+from acmserve.server.options.config import ContextConfig
+
+if TYPE_CHECKING:
+    from vllm.config import KVTransferConfig
+
+PLUGIN = "acmserve"
+BUNDLED_MODEL = "smollm2"
+_ENDPOINT_GROUP = "vllm.endpoint_plugins"
+_CPU_KV_GIB = 4
+
+DESCRIPTION = """\
+Start vLLM's OpenAI-compatible server with sessions: a client that sends `session_id` (body) or `X-Session-ID` (header)
+and edits its own history gets the KV cache of the kept text moved instead of computed again. The server keeps the
+transcript of a session: people and models fold, summarize, restore and search it (/v1/acm, and "acm": {"tools":
+"sculptor"} in a chat request). Requests without a session id are served as by plain vLLM."""
+
+EPILOG = """\
+MODEL is a Hugging Face name, a folder, or `smollm2`, the small model that comes with acmserve (prepared on first use).
+Every other flag is vLLM's:   acmserve serve --help=all             all of them
+                              acmserve serve --help=max-model-len   one flag
+                              acmserve serve --help=CacheConfig     one group
+
+examples:
+  acmserve serve smollm2 --port 8000
+  acmserve serve smollm2 --fidelity reuse --max-model-len 8192
+
+  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{
+    "model": "smollm2", "session_id": "agent-7", "acm": {"fidelity": "reuse"},
+    "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+
+The answer carries the receipt, `acm.receipt`: how many prompt tokens were kept, moved and computed; the sums are on
+/metrics (acmserve:kept_tokens_total, acmserve:moved_tokens_total, acmserve:computed_tokens_total)."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until stopped. Raises AcmError for a command line that cannot work; vLLM's parser exits with code 2."""
+    parser = build_parser()
+    if "-h" in argv or "--help" in argv:
+        parser.print_help()
+        return 0
+    ours, rest = parser.parse_known_args(argv)
+    name_plugin(os.environ)
+
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.logger import configure_logging_from_args
+
+    cli_env_setup()
+    args = parse_vllm_flags(rest)
+    args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
+    configure_logging_from_args(args)
+    command = ServeSubcommand()
+    command.validate(args)
+    command.cmd(args)
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Our own flags only; what it does not know is left to vLLM, in order."""
+    parser = argparse.ArgumentParser(
+        prog="acmserve serve",
+        usage="acmserve serve MODEL [--fidelity F] [--data-dir D] [flags below] [any vLLM flag]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--fidelity",
+        choices=FIDELITIES,
+        help="what a session request gets that does not say it: exact = token for token what vLLM answers, "
+        "only kept prefixes are reused (the default); reuse = text behind an edit keeps its KV, moved; repair = the "
+        "same, but the first 128 tokens of each moved piece are computed; auto = one of them, chosen for each edit",
+    )
+    parser.add_argument(
+        "--max-sessions",
+        "--max_sessions",
+        type=_positive,
+        metavar="N",
+        help="sessions remembered at a time; the one unused for longest is forgotten first "
+        f"(default {EngineConfig().max_sessions})",
+    )
+    parser.add_argument(
+        "--min-move-tokens",
+        "--min_move_tokens",
+        type=_positive,
+        metavar="N",
+        help=f"pieces shorter than this are computed rather than moved (default {EngineConfig().min_move_tokens})",
+    )
+    add_context_flags(parser)
+    return parser
+
+
+def add_context_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of the context layer; each is a field of `ContextConfig`."""
+    default = ContextConfig()
+    flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
+        ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
+        ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
+        ("--max-session-mib", _positive, "N", f"bound of all transcripts together (default {default.max_session_mib})"),
+        ("--max-tool-calls", _positive, "N", f"context tool calls in one turn (default {default.max_tool_calls})"),
+        ("--max-summary-tokens", _positive, "N", f"length of a summary (default {default.max_summary_tokens})"),
+        ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
+        ("--summary-url", str, "URL", "OpenAI-compatible server that summarizes instead"),
+        (
+            "--map-model",
+            str,
+            "NAME",
+            "served model or adapter that keeps context maps (default: the served model)",
+        ),
+        ("--map-url", str, "URL", "OpenAI-compatible server that keeps context maps instead"),
+        ("--max-map-tokens", _positive, "N", f"length of its answers (default {default.max_map_tokens})"),
+        (
+            "--budget",
+            str,
+            "TOKENS",
+            "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none)",
+        ),
+        (
+            "--ahead",
+            str,
+            "MODE",
+            "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
+        ),
+        (
+            "--embedder",
+            str,
+            "WHAT",
+            "for semantic search: URL[#MODEL] of an OpenAI-compatible server, or model2vec:DIR",
+        ),
+    )
+    for flag, kind, metavar, text in flags:
+        spellings = dict.fromkeys((flag, "--" + flag[2:].replace("-", "_")))
+        parser.add_argument(*spellings, type=kind, metavar=metavar, help=text)
+
+
+def name_plugin(environ: MutableMapping[str, str]) -> None:
+    """Name our endpoint plugin in VLLM_PLUGINS, which loads it, and keep every plugin that would load without us.
+
+    vLLM loads endpoint plugins only by name, and VLLM_PLUGINS, once set, restricts all groups by name
+    (vllm/plugins/__init__.py:44,93). A user's own list is kept and ours added. An endpoint plugin of somebody else
+    is named only if a plugin of another group has the same name; then it is said.
+    """
+    named = environ.get("VLLM_PLUGINS")
+    if named is not None:
+        names = [name for name in named.split(",") if name]
+    else:
+        groups = {group for group in entry_points().groups if group.startswith("vllm.")}
+        names = _names(groups - {_ENDPOINT_GROUP})
+        exposed = set(names) & set(_names({_ENDPOINT_GROUP})) - {PLUGIN}
+        if exposed:
+            _say(f"endpoint plugins loaded too: {', '.join(sorted(exposed))}; set VLLM_PLUGINS to choose")
+    environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*names, PLUGIN]))
+
+
+def parse_vllm_flags(argv: Sequence[str]) -> Namespace:
+    """Parse vLLM's command line and settle the model and, on a CPU, what the user left open."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.platforms import current_platform
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    on_cpu = current_platform.is_cpu()
+    parser = make_arg_parser(FlexibleArgumentParser(prog="acmserve serve", usage="acmserve serve MODEL [flags]"))
+    parser.set_defaults(model=None)
+    if on_cpu:
+        parser.set_defaults(dtype=None, enforce_eager=None)
+    args: Namespace = parser.parse_args(list(argv))
+    if on_cpu:
+        fill_cpu_defaults(args, os.environ)
+    resolve_model(args)
+    return args
+
+
+def fill_cpu_defaults(args: Namespace, environ: MutableMapping[str, str]) -> None:
+    """Fill in what was not given: `dtype` and `enforce_eager` are None, VLLM_CPU_KVCACHE_SPACE is unset; and say so.
+
+    float32: bfloat16 answers wrongly on CPUs with AMX. The KV cache gets 4 GiB, at most a quarter of the memory.
+    """
+    said = []
+    if args.dtype is None:
+        args.dtype = "float32"
+        said.append("--dtype float32")
+    if args.enforce_eager is None:
+        args.enforce_eager = True
+        said.append("--enforce-eager")
+    if not environ.get("VLLM_CPU_KVCACHE_SPACE") and args.kv_cache_memory_bytes is None:
+        total_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
+        environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(_CPU_KV_GIB, total_gib // 4)))
+        said.append(f"VLLM_CPU_KVCACHE_SPACE={environ['VLLM_CPU_KVCACHE_SPACE']} (GiB)")
+    if said:
+        _say(f"on this CPU, unless you say otherwise: {', '.join(said)}")
+
+
+def resolve_model(args: Namespace) -> None:
+    """Settle `args.model`; the word `smollm2` becomes the bundled model's folder, served under that name.
+
+    It is served with tools, which its own chat template does not know.
+    """
+    if args.model_tag is not None:
+        args.model = args.model_tag
+    if args.model is None:
+        raise AcmError("no model: name one, for example `acmserve serve smollm2`")
+    if args.model == BUNDLED_MODEL:
+        from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+
+        args.model = str(prepare(progress=_say))
+        args.model_tag = args.model
+        args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
+        if args.chat_template is None:
+            args.chat_template = str(TOOLS_TEMPLATE)
+        if args.tool_call_parser is None:
+            args.enable_auto_tool_choice, args.tool_call_parser = True, "hermes"
+
+
+def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) -> KVTransferConfig:
+    """Return the connector configuration: the user's, if it names our connector or none, with our flags on top.
+
+    Raises AcmError when the user's names another connector.
+    """
+    from vllm.config import KVTransferConfig
+
+    extra: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("default_fidelity", ours.fidelity),
+            ("max_sessions", ours.max_sessions),
+            ("min_move_tokens", ours.min_move_tokens),
+        )
+        if value is not None
+    }
+    context = {f.name: value for f in fields(ContextConfig) if (value := vars(ours).get(f.name)) is not None}
+    if context:
+        before = (given.kv_connector_extra_config if given is not None else {}).get(SERVER_SECTION, {})
+        extra[SERVER_SECTION] = before | context
+    ahead = ContextConfig.parse(extra).ahead_options
+    if ahead is not None:
+        extra["ahead_max_pool_share"] = ahead.max_pool_share
+    if given is None:
+        return KVTransferConfig(kv_connector=CONNECTOR_NAME, kv_role="kv_both", kv_connector_extra_config=extra)
+    if given.kv_connector is None:
+        given.kv_connector, given.kv_role = CONNECTOR_NAME, "kv_both"
+    if given.kv_connector != CONNECTOR_NAME:
+        raise AcmError(
+            f"--kv-transfer-config names the connector {given.kv_connector!r}; acmserve needs {CONNECTOR_NAME} alone, "
+            "because another store would hand moved KV to exact requests. Leave the flag out, or start plain vLLM."
+        )
+    given.kv_connector_extra_config.update(extra)
+    return given
+
+
+def _names(groups: Iterable[str]) -> list[str]:
+    return sorted({ep.name for group in groups for ep in entry_points(group=group)})
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return number
+
+
+def _say(line: str) -> None:
+    print(f"acmserve: {line}", file=sys.stderr, flush=True)

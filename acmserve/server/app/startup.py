@@ -1,0 +1,83 @@
+"""Opens the sessions of a server at its start: from the settings to a `Sessions` object in the app's state.
+
+The one place where the parts meet: settings, the SQLite archive, the served tokenizer and chat template, who
+summarizes, who embeds.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from starlette.datastructures import State
+from vllm import envs
+from vllm.engine.protocol import EngineClient
+
+from acmserve.context.storage.session import Session, SessionLimits
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.sqlite import Archive
+from acmserve.engine.config import EngineConfig
+from acmserve.server.app.map_startup import open_maps
+from acmserve.server.budget.budgets import Budgets
+from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.models.embedder import parse_embedder
+from acmserve.server.models.summarizer import open_summarizer
+from acmserve.server.models.template_probe import TemplateProbe
+from acmserve.server.models.tokenizer import ServedTokenizer
+from acmserve.server.options.config import ContextConfig, flag_value
+from acmserve.server.precompute.background_request import ServedBackground
+from acmserve.server.sessions.sessions import Sessions
+
+
+def open_sessions(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> Sessions:
+    """The sessions of this server; `probe` is its template's. Raises AcmError for a wrong setting or data folder."""
+    extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
+    config = ContextConfig.parse(extra)
+    tokenizer = engine_client.renderer.get_tokenizer()
+    served = ServedContexts(tokenizer)
+    opened: list[Sessions] = []
+
+    def drop(session: Session) -> None:
+        served.drop(*session.key)
+        for sessions in opened:
+            sessions.ahead.forget(session)
+
+    counting = ServedTokenizer(tokenizer)
+    budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
+    limits = SessionLimits(config.max_sessions, config.max_session_mib * 2**20, config.session_hours * 3600)
+    archive = Archive(Path(config.data_dir)) if config.data_dir else None
+    store = SessionStore(limits, archive, drop)
+    table = None if archive is None else archive.maps
+    window = engine_client.model_config.max_model_len
+    sessions = Sessions(
+        store,
+        counting,
+        open_summarizer(config, state),
+        parse_embedder(config.embedder),
+        served,
+        default_fidelity=EngineConfig.parse(extra).default_fidelity,
+        max_tool_calls=config.max_tool_calls,
+        has_api_keys=bool([key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]),
+        budgets=budgets,
+        maps=open_maps(config, state, table, tokenizer, counting, window),
+        background=ServedBackground(state),
+        ahead=config.ahead_options,
+        pool_tokens=_pool_tokens(engine_client),
+    )
+    opened.append(sessions)
+    return sessions
+
+
+def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:
+    """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong `--budget`."""
+    budgets = Budgets(counting, window=window, overheads=probe.overheads, num_base=probe.num_base)
+    if config.budget:
+        budgets.default = budgets.parse(flag_value(config.budget, "--budget"), "--budget")
+    return budgets
+
+
+def _pool_tokens(engine_client: EngineClient) -> int | None:
+    """Tokens that the KV cache holds, None where the engine does not tell."""
+    cache = engine_client.vllm_config.cache_config
+    return cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None

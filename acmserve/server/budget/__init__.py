@@ -1,0 +1,1 @@
+"""Budgets of sessions: meters, rates, and a conversation brought under them."""

@@ -1,0 +1,154 @@
+"""Branches in the tool loop: calls of `branch` and `return` are judged here, and a branch is made to end.
+
+    step    branch(d, p)     grep    grep     return(m)        answer
+            '- recorded,     [.. the branch ..]     '- recorded, then left out; the loop goes on in main
+               then opened
+
+A call only says what is wanted: the branch opens, or closes, when its whole step has been recorded (`settle`). A branch
+ends in one of these ways:
+
+- `return(message)`, or an answer without a call: then that text is the message.
+- It is too large, or no tool calls are left: the next step has to call `return` (`must_return`). If it does not, the
+  branch has failed. So it has when the model cannot be asked (its prompt is too long), or when a step is cut short.
+- The client speaks instead of the model, or asks without these tools: see `context.branch_edits` and `chat.py`.
+
+What failed says so in the result that the main conversation reads; the loop goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from acmserve.context.session.branch import opened
+from acmserve.context.session.branch_tool import BRANCH, RETURN, BranchCall, read_branch, read_return
+from acmserve.context.session.branching import Spent, close_branch, open_branch, spent_in
+from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
+from acmserve.errors import Conflict
+
+NAMES = (BRANCH, RETURN)
+DEFAULT_SHARE = 4
+NOT_RETURNED = "it was asked to call return, and did not."
+NO_MESSAGE = "it ended without a message."
+CUT_SHORT = "its last step was cut short."
+
+
+@dataclass(slots=True)
+class LoopBranches:
+    """The branches of one answer. `max_tokens` bounds what one holds; `is_branch`: the session is a branch itself.
+
+    `opening`, `message` and `failure` are what the running step has asked for so far. `is_forced`: it has to return.
+    """
+
+    tokenizer: Tokenizer
+    max_tokens: int
+    is_branch: bool = False
+    opening: tuple[str, BranchCall] | None = None
+    message: str | None = None
+    failure: str | None = None
+    is_forced: bool = False
+    client_calls: Collection[str] = ()
+    touched: list[str] = field(default_factory=list)
+
+    def begin_step(self, state: SessionState, *, is_last: bool) -> bool:
+        """Whether the step that begins has to call `return`. `is_last`: no tool calls are left."""
+        self.opening = self.message = self.failure = None
+        branch = state.branch
+        if branch is not None and branch.call_id not in self.touched:
+            self.touched.append(branch.call_id)
+        self.is_forced = branch is not None and (is_last or self.spent(state).num_tokens > self.max_tokens)
+        return self.is_forced
+
+    def check_other(self, name: str) -> None:
+        """Raise `Conflict` for a call of any tool behind a `return` of the same step."""
+        if self.message is not None:
+            raise Conflict("name", f"{name} was not carried out: the branch has returned.", "Call it in the next step.")
+
+    def call(self, call_id: str, name: str, arguments: object, state: SessionState) -> str:
+        """One call of `branch` or `return`; the text is what the model reads of it. Raises `InvalidRequest`."""
+        self.check_other(name)
+        if self.client_calls:
+            others = ", ".join(self.client_calls)
+            raise Conflict("name", f"{name} cannot be called in one step with {others}.", "Call it alone.")
+        if name == BRANCH:
+            return self._open(call_id, arguments, state)
+        if state.branch is None:
+            raise Conflict("name", "there is no open branch to return from.", self._without_branch())
+        self.message = read_return(arguments)
+        return "Returned to the main conversation."
+
+    def _open(self, call_id: str, arguments: object, state: SessionState) -> str:
+        if self.is_branch:
+            raise Conflict("name", "this conversation is a branch; it cannot open another one.", "Do the task here.")
+        open_now = state.branch if self.opening is None else self.opening[1]
+        if open_now is not None:
+            raise Conflict(
+                "name",
+                f"the branch {open_now.description!a} is open; a branch cannot open another one.",
+                "Do the task in it, or call return first.",
+            )
+        wanted = read_branch(arguments)
+        self.opening = (call_id, wanted)
+        return opened(wanted.description, wanted.prompt)
+
+    def _without_branch(self) -> str:
+        if self.opening is not None:
+            return "The branch that you have just called begins with the next step."
+        return "Answer instead: your answer is what it returns." if self.is_branch else "Answer, or open a branch."
+
+    def end_step(self, state: SessionState, message: Message, *, is_done: bool, is_cut: bool) -> bool:
+        """Whether the answer goes on in the main conversation, since the branch ends with this step.
+
+        `is_done`: it has called tools. `is_cut`: it was cut short.
+        """
+        if state.branch is None or self.message is not None:
+            return self.message is not None
+        if self.is_forced:
+            self.failure = NOT_RETURNED
+        elif is_cut:
+            self.failure = CUT_SHORT
+            return False
+        elif not is_done and not self.client_calls:
+            said = "\n".join(text for _, text in texts(message)).strip()
+            self.message, self.failure = (said, None) if said else (None, NO_MESSAGE)
+        return self.message is not None or self.failure is not None
+
+    def settle(self, state: SessionState) -> SessionState:
+        """What the step has asked for, once it is recorded."""
+        if self.opening is not None:
+            call_id, wanted = self.opening
+            self.touched.append(call_id)
+            return open_branch(state, call_id, wanted)
+        if self.message is not None:
+            return close_branch(state, self.message, self.spent(state))
+        return state if self.failure is None else fail_open(state, self.failure, self.tokenizer)
+
+    def spent(self, state: SessionState) -> Spent:
+        """What the open branch took so far."""
+        return spent_in(state, lambda text: count_tokens(self.tokenizer, text))
+
+    def told(self, state: SessionState) -> list[dict[str, Any]]:
+        """What the answer says of the branches that it had to do with."""
+        spent = self.spent(state)
+        return [
+            {
+                "branch_id": branch.call_id,
+                "description": branch.description,
+                "state": branch.state,
+                "num_calls": spent.num_calls if branch.is_open else branch.num_calls,
+                "num_tokens": spent.num_tokens if branch.is_open else branch.num_tokens,
+            }
+            for branch in state.branches
+            if branch.call_id in self.touched
+        ]
+
+
+def fail_open(state: SessionState, reason: str, tokenizer: Tokenizer) -> SessionState:
+    """Close the open branch, where there is one, without a result."""
+    if state.branch is None:
+        return state
+    spent = spent_in(state, lambda text: count_tokens(tokenizer, text))
+    return close_branch(state, reason, spent, failed=True)

@@ -1,0 +1,120 @@
+"""The tool calls of one step: whose they are, and carrying out those of the context tools.
+
+    step's calls   [fold f1]  [weather Rome]  [fold f2]  [dance]
+                       |            |             |         '-- nobody's tool: a result that says which tools there are
+                       |            '-- the client's: goes back to the client
+                       '-- the session's: carried out here, in order; the engine sees only what results of all
+
+A wrong call, a model that cannot be reached, and a call too many have results like any other: they say what to do
+instead, and the loop goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from acmserve.context.storage.session import Session
+from acmserve.context.tools.results import refused
+from acmserve.context.tools.run import ToolCall
+from acmserve.context.tools.suites import find_suite
+from acmserve.errors import InvalidRequest, NotFound, Unavailable
+from acmserve.server.chat.branches import NAMES, LoopBranches
+from acmserve.server.sessions.sessions import Sessions
+
+Call = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One context tool call carried out. `arguments` are as the model wrote them, parsed where they are JSON."""
+
+    call_id: str
+    tool: str
+    arguments: Any
+    result: str = ""
+    is_error: bool = False
+    fragment_ids: tuple[str, ...] = ()
+    changed: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the client is told of it."""
+        return {
+            "tool": self.tool,
+            "arguments": self.arguments,
+            "result": self.result,
+            "is_error": self.is_error,
+            "fragment_ids": list(self.fragment_ids),
+            "changed": self.changed,
+        }
+
+    def message(self) -> dict[str, Any]:
+        """The tool message that the model reads."""
+        return {"role": "tool", "tool_call_id": self.call_id, "content": self.result}
+
+
+def split_calls(calls: Sequence[Call], client_tools: frozenset[str]) -> tuple[list[Call], list[Call]]:
+    """The calls that are carried out here, and those of the client."""
+    theirs = [call for call in calls if call_name(call) in client_tools]
+    return [call for call in calls if call_name(call) not in client_tools], theirs
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTools:
+    """Carries out calls for one session. `known` are the names of all tools that the model was offered."""
+
+    sessions: Sessions
+    session: Session
+    suites: Sequence[str]
+    fidelity: str | None
+    known: Sequence[str]
+    max_calls: int
+    branches: LoopBranches
+
+    async def carry_out(self, call: Call, num_before: int) -> Operation:
+        """One call, after `num_before` others of the same answer. Never raises for a wrong call."""
+        name, arguments = call_name(call), call["function"].get("arguments")
+        made = Operation(str(call.get("id")), name, _parsed(arguments))
+        try:
+            self._check(name, num_before)
+            self.branches.check_other(name)
+            if name in NAMES:
+                told = self.branches.call(made.call_id, name, arguments, self.session.state)
+                return replace(made, result=told, changed=True)
+            suite = find_suite(self.suites, name)
+            outcome = await self.sessions.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
+        except InvalidRequest as error:
+            return replace(made, result=refused(error), is_error=True)
+        except Unavailable as error:
+            return replace(made, result=f"Error: {error}", is_error=True)
+        return replace(
+            made,
+            result=outcome.result,
+            is_error=outcome.error is not None,
+            fragment_ids=outcome.fragment_ids,
+            changed=outcome.changed,
+        )
+
+    def _check(self, name: str, num_before: int) -> None:
+        if name not in self.known:
+            raise NotFound("name", f"there is no tool {name[:40]!a}.", f"Choose one of {', '.join(self.known)}.")
+        if num_before >= self.max_calls and not self.branches.is_forced:
+            raise InvalidRequest(
+                "max_tool_calls", f"all {self.max_calls} context tool calls of this answer are used.", "Answer now."
+            )
+
+
+def call_name(call: Mapping[str, Any]) -> str:
+    """The tool that a call of a step names."""
+    return str(call["function"].get("name") or "")
+
+
+def _parsed(arguments: object) -> object:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments

@@ -1,0 +1,279 @@
+"""The course of one answer with context tools: the steps of the model, what was carried out, what was recorded.
+
+    ask --> (model) --> carry_out: calls one by one, then the step is recorded --> ask_again --> ...
+
+A step is recorded as a whole, after its calls. What the client does not see (calls of context tools, their results)
+stays in the session as internal entries in front of the answer; `context.state.adopt` keeps them when the client sends
+its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A branch of
+the model opens and closes between two steps (`loop_branch.py`).
+
+It does not know how an answer is written, streamed or whole (`tool_loop.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.exceptions import VLLMClientError
+from vllm.logger import init_logger
+
+from acmserve.context.eviction.clearing_edits import VendorEdit
+from acmserve.context.session.branch_tool import RETURN
+from acmserve.context.session.marker import RESTORE_TOOLS
+from acmserve.context.session.render import render
+from acmserve.context.session.state import append_answer, append_internal, end_turn
+from acmserve.context.storage.session import Session
+from acmserve.errors import InvalidRequest
+from acmserve.plan.request import SessionParams
+from acmserve.server.budget.budgets import Beside
+from acmserve.server.budget.enforcement import Enforced
+from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
+from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, split_calls
+from acmserve.server.chat.model_step import Spoken, Step
+from acmserve.server.chat.request import LoopRequest
+from acmserve.server.exchange.exchange import CURRENT, Exchange
+from acmserve.server.http.errors import problem_response
+from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
+from acmserve.server.options.context_management import FIELD
+from acmserve.server.options.loop_options import LoopOptions
+from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.sessions.sessions import Sessions
+
+logger = init_logger(f"vllm.{__name__}")
+
+MAX_REASON_CHARS = 300
+Endpoint = Callable[..., Awaitable[Response | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer to be made: the session whose lock the caller holds, and what its request asks for."""
+
+    sessions: Sessions
+    session: Session
+    options: LoopOptions
+    params: SessionParams
+    turn_map: MapTurn | None = None
+    edits: tuple[VendorEdit, ...] | None = None
+
+
+@dataclass(slots=True)
+class LoopCourse:
+    """`stopped_by` is None while the answer goes on; `late_texts` are those that may be told only when a step is over.
+
+    `core(request, raw_request)` is vLLM's route function.
+    """
+
+    turn: Turn
+    core: Endpoint
+    raw_request: Request
+    request: LoopRequest
+    spoken: Spoken = field(default_factory=Spoken)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    stopped_by: str | None = None
+    num_calls: int = 0
+    num_completion_tokens: int = 0
+    client_calls: list[Call] = field(default_factory=list)
+    late_texts: dict[str, str] = field(default_factory=dict)
+    branches: LoopBranches = field(init=False)
+    _exchange: Exchange | None = None
+    _enforced: Enforced | None = None
+
+    def __post_init__(self) -> None:
+        sessions, session, options = self.turn.sessions, self.turn.session, self.turn.options
+        max_tokens = options.branch_tokens or max(1, sessions.budgets.window // DEFAULT_SHARE)
+        self.branches = LoopBranches(sessions.tokenizer, max_tokens, is_branch=session.state.parent is not None)
+
+    @property
+    def acm(self) -> dict[str, Any]:
+        """What the answer carries, as far as it has come."""
+        return (
+            {
+                "session_id": self.turn.session.session_id,
+                "receipt": self.steps[-1]["receipt"] if self.steps else None,
+                "steps": self.steps,
+                "stopped_by": self.stopped_by,
+            }
+            | self._told_budget
+            | self._told_branches
+            | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.told))
+        )
+
+    @property
+    def _told_branches(self) -> dict[str, Any]:
+        """The branches that this answer had to do with; nothing where there are none."""
+        told = self.branches.told(self.turn.session.state)
+        return {"branches": told} if told else {}
+
+    @property
+    def edited(self) -> dict[str, Any]:
+        """What the answer carries beside `acm`: the edits in force in the last step; nothing where none were asked."""
+        edited = None if self._enforced is None else self._enforced.edited
+        return {} if edited is None else {FIELD: edited}
+
+    @property
+    def _told_budget(self) -> dict[str, Any]:
+        """What the last step's budget demanded; nothing where there is none."""
+        report = None if self._enforced is None else self._enforced.report
+        return {} if report is None else {"budget": report}
+
+    @property
+    def receipt(self) -> dict[str, Any] | None:
+        """The receipt of the step that was answered last."""
+        return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
+
+    async def ask(self) -> Response | None:
+        """Let the model go one step on. A branch in which it cannot has failed; it goes on in the main conversation."""
+        try:
+            response = await self._ask()
+        except (InvalidRequest, VLLMClientError) as error:
+            if not self._fail_branch(str(error)):
+                raise
+            return await self._ask()
+        if isinstance(response, JSONResponse) and 400 <= response.status_code < 500:
+            told = json.loads(bytes(response.body)).get("error") or {}
+            if self._fail_branch(str(told.get("message", response.status_code))):
+                return await self._ask()
+        return response
+
+    def _fail_branch(self, reason: str) -> bool:
+        """Close the branch that is open; False where none is."""
+        turn, state = self.turn, self.turn.session.state
+        if state.branch is not None:
+            said = f"the model could not be asked: {reason[:MAX_REASON_CHARS]}"
+            turn.sessions.store.save(turn.session, fail_open(state, said, turn.sessions.tokenizer))
+        return state.branch is not None
+
+    async def _ask(self) -> Response | None:
+        must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
+        self.spoken.is_silent = must_return
+        messages = render((await self._enforce()).state)
+        shown, wanted = placed(self.turn.turn_map, messages), RETURN if must_return else None
+        body = self.request.step(shown, len(self.steps), self.num_calls, wanted)
+        try:
+            request = ChatCompletionRequest.model_validate(body)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False)) from error
+        turn = self.turn
+        self._exchange = turn.sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
+        CURRENT.set(self._exchange)
+        return await self.core(request=request, raw_request=self.raw_request)
+
+    async def _enforce(self) -> Enforced:
+        """The session's state, what its edits and its budget demand taken out and stored."""
+        turn = self.turn
+        beside = Beside(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
+        self._enforced = await turn.sessions.enforce(
+            turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
+        )
+        if self._enforced.state is not turn.session.state:
+            turn.sessions.store.save(turn.session, self._enforced.state)
+        return self._enforced
+
+    async def ask_again(self) -> Response | None:
+        """A later step: an error carries what was done so far."""
+        try:
+            response = await self.ask()
+        except InvalidRequest as error:
+            response = problem_response(error)
+        except VLLMClientError as error:
+            response = _refused(error)
+        except Exception as error:
+            logger.exception("acmserve: step %d of a tool loop failed", len(self.steps))
+            response = _refused(error)
+        if isinstance(response, JSONResponse) and response.status_code != 200:
+            told = json.loads(bytes(response.body)) | {"acm": self.acm}
+            return JSONResponse(told, response.status_code, background=response.background)
+        return response
+
+    async def carry_out(self, step: Step) -> AsyncIterator[Operation]:
+        """Carry out the context calls of a step, yielding each; then record it. With `stopped_by` the loop is over."""
+        was_last = self.request.is_last(self.num_calls)
+        ours, self.client_calls = split_calls(step.calls, self.request.client_tools)
+        if self.branches.is_forced:
+            ours, self.client_calls = [call for call in ours if call_name(call) == RETURN], []
+        if step.finish_reason == "length" or (was_last and not self.branches.is_forced):
+            ours = []
+        self.branches.client_calls = [call_name(call) for call in self.client_calls]
+        done: list[Operation] = []
+        open_now = self.turn.session.state.branch
+        inside = {} if open_now is None else {"branch": open_now.call_id}
+        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._told_budget)
+        self.num_completion_tokens += step.num_completion_tokens
+        tools = self._context_tools()
+        for call in ours:
+            operation = await tools.carry_out(call, self.num_calls)
+            self.num_calls += 1
+            done.append(operation)
+            self.steps[-1]["operations"].append(operation.as_dict())
+            yield operation
+        self.stopped_by = self._reason_to_stop(step, was_last, done)
+        self.late_texts = self.spoken.end_step(last=self.stopped_by is not None)
+        self._record(step, ours, done)
+
+    def _context_tools(self) -> ContextTools:
+        turn, options = self.turn, self.turn.options
+        return ContextTools(
+            turn.sessions,
+            turn.session,
+            options.suites,
+            turn.params.fidelity,
+            self.request.tool_names,
+            options.max_tool_calls,
+            self.branches,
+        )
+
+    def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation]) -> str | None:
+        is_cut, state = step.finish_reason == "length", self.turn.session.state
+        if self.branches.end_step(state, step.message, is_done=bool(done), is_cut=is_cut):
+            return None
+        if is_cut:
+            return "length"
+        if self.client_calls:
+            return "client_tools"
+        if done:
+            return None
+        return "max_tool_calls" if was_last else "answer"
+
+    def _record(self, step: Step, ours: list[Call], done: list[Operation]) -> None:
+        """Append the step to the session: internal, or as the answer with what the client sees of it."""
+        kept = [call for call in step.calls if call in ours or call in self.client_calls]
+        message = {name: value for name, value in step.message.items() if name != "tool_calls"}
+        message |= {"tool_calls": kept} if kept else {}
+        results = [operation.message() for operation in done]
+        state = self.turn.session.state
+        if self.stopped_by is None:
+            state = self.branches.settle(append_internal(state, [message, *results]))
+        else:
+            state = self.branches.settle(state)
+            state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
+        turn = self.turn
+        turn.sessions.store.save(turn.session, state)
+        if self.stopped_by is not None:
+            turn.sessions.maps.finished(turn.turn_map, turn.session)
+        if self.stopped_by is not None and turn.turn_map is None:
+            frame = frame_of(self.request.frame(), self.request.preset_name)
+            suite = next((name for name in turn.options.suites if name in RESTORE_TOOLS), None)
+            turn.sessions.ahead.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
+
+    def client_message(self) -> dict[str, Any]:
+        """The assistant's message as the client has it at the end."""
+        message: dict[str, Any] = {"role": "assistant", **self.spoken.message_texts()}
+        if self.client_calls:
+            message["tool_calls"] = self.client_calls
+        return message
+
+
+def _refused(error: Exception) -> JSONResponse:
+    """vLLM's own error body for an exception that its route function raised."""
+    body = create_error_response(error)
+    return JSONResponse(body.model_dump(), status_code=body.error.code)

@@ -1,0 +1,1 @@
+"""Between a route and the engine: parameters in, receipt and answer out."""

@@ -1,0 +1,184 @@
+"""One session request between its HTTP route and the engine, and the receipt on its way back.
+
+The route knows the session but not the engine's answer object; the engine client sees both ends of `generate` but not
+the HTTP answer. They meet in an `Exchange`, which the route puts into a context variable before it calls vLLM's own
+handler: vLLM calls `generate` from that context (or from a task that copied it), so two requests never see each
+other's. The variable is set for every request and never reset, because /v1/responses calls `generate` only when its
+stream is read, after the route has returned; it ends with the request's task.
+
+`tap_generate` wraps the engine client, and is also the last door: whatever route of vLLM a request came through, an
+invalid session never reaches the engine core.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
+
+from acmserve.context.transcript.message import Message
+from acmserve.errors import InvalidRequest
+from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+from acmserve.server.exchange.map_slot import Slot
+from acmserve.server.exchange.served_prompts import ServedContext
+
+
+class EngineOutput(Protocol):
+    """The part of vLLM's RequestOutput that is read here (vllm/outputs.py:156)."""
+
+    kv_transfer_params: dict[str, Any] | None
+    finished: bool
+
+
+class SamplingArgs(Protocol):
+    """The part of vLLM's SamplingParams that is read and written here."""
+
+    extra_args: dict[str, Any] | None
+
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+Generate = Callable[..., AsyncGenerator[Any, None]]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """`acm` is what the answer carries: `{"session_id", "receipt"}`, None until the engine has said it.
+
+    `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
+    the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
+    and the seconds to the first token; what `told` holds joins `acm`. `slot` is that of a context map in the prompt. A
+    background request does not `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end.
+    `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
+    """
+
+    params: SessionParams
+    session_id: str = ""
+    served: ServedContext | None = None
+    messages: Sequence[Message] = ()
+    on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    slot: Slot | None = None
+    remembers: bool = True
+    num_cut: int = 0
+    acm: dict[str, Any] | None = None
+    finished: bool = False
+    _prompt: list[int] = field(default_factory=list)
+    _token_ids: list[int] = field(default_factory=list)
+    _texts: list[str] = field(default_factory=list)
+    _in_deltas: bool = False
+    _sent_at: float = 0.0
+    _seconds: float | None = None
+    _is_told: bool = False
+
+    def __post_init__(self) -> None:
+        self.session_id = self.session_id or self.params.session_id
+
+    def send(self, sampling_params: SamplingArgs) -> None:
+        """Put the session into the arguments that travel to the engine core."""
+        extra_args = dict(sampling_params.extra_args or {})
+        transfer = dict(extra_args.get("kv_transfer_params") or {})
+        transfer["acm"] = self.params.as_acm()
+        extra_args["kv_transfer_params"] = transfer
+        sampling_params.extra_args = extra_args
+        self._sent_at, self._seconds, self._is_told = time.monotonic(), None, False
+        self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
+
+    def prepare(self, prompt: Any, num_room: int) -> Any:
+        """The prompt with the session's own outputs as the tokens that were sampled, in at most `num_room` tokens.
+
+        A slot is filled last: what takes its place is shorter than its placeholder. Raises InvalidRequest.
+        """
+        if self.served is None or not isinstance(prompt, dict) or prompt.get("type") != "token":
+            if self.slot is not None:
+                raise InvalidRequest("acm.map.placement", "'head' needs a prompt of text alone.", "Send 'tail'.")
+            return prompt
+        self._prompt = self.served.splice(prompt["prompt_token_ids"], num_room)
+        if self.slot is not None:
+            self._prompt = self.slot.fill(self._prompt)
+        if self.num_cut:
+            self._prompt = self._prompt[: max(1, len(self._prompt) - self.num_cut)]
+        return {**prompt, "prompt_token_ids": self._prompt}
+
+    def receive(self, output: EngineOutput) -> None:
+        """Take the receipt out of an engine output, so that it appears once in the answer.
+
+        A request may pass the engine several times (tool loops of /v1/responses): the last receipt counts.
+        """
+        self.finished = output.finished
+        if self._seconds is None:
+            self._seconds = time.monotonic() - self._sent_at
+        transfer = output.kv_transfer_params
+        if transfer is not None and "acm" in transfer:
+            self.acm = {**transfer["acm"], "session_id": self.session_id, **self.told}
+            if self.on_receipt is not None and not self._is_told:
+                self._is_told = True
+                self.on_receipt(transfer["acm"]["receipt"], self._seconds)
+            output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
+        if self.served is not None and self.remembers:
+            self._remember(output, self.served)
+        if self.finished and self.acm is None:
+            logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)
+
+    def _remember(self, output: Any, served: ServedContext) -> None:
+        for completion in output.outputs[:1]:
+            if not self._in_deltas:
+                self._token_ids, self._texts = [], []
+            self._token_ids.extend(completion.token_ids)
+            self._texts.append(completion.text)
+        if self.finished and self.acm is not None and self._prompt:
+            answer = "".join(self._texts)
+            served.remember_output(answer, self._token_ids)
+            served.record(self.messages, self._prompt, self.acm["receipt"], answer)
+
+
+CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
+
+
+def tap_generate(generate: Generate, max_model_len: int = 0) -> Generate:
+    """Wrap the engine client's `generate` (vllm/v1/engine/async_llm.py:698).
+
+    With an exchange in the context: send its session, receive its receipt. Without: check, raising
+    VLLMValidationError (vLLM answers 400), and hand over the very generator that vLLM returned.
+    """
+
+    def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        exchange = CURRENT.get()
+        if exchange is None:
+            _check_untold(sampling_params, kwargs.get("session_id"))
+            return generate(prompt, sampling_params, request_id, **kwargs)
+        exchange.send(sampling_params)
+        prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
+        return _received(generate(prompt, sampling_params, request_id, **kwargs), exchange)
+
+    return tapped
+
+
+async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> AsyncGenerator[Any, None]:
+    async with aclosing(outputs):
+        async for output in outputs:
+            exchange.receive(output)
+            yield output
+
+
+def _check_untold(sampling_params: SamplingArgs, session_id: str | None) -> None:
+    """Check the session of a request that came through a route without receipts (batch, token-in-token-out)."""
+    try:
+        if session_id is not None:
+            check_session_id(session_id, "session_id")
+        transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
+        if transfer is None:
+            return
+        if not isinstance(transfer, dict):
+            raise InvalidRequest("kv_transfer_params", "must be an object")
+        if "acm" in transfer:
+            parse_acm_params(transfer["acm"])
+    except InvalidRequest as error:
+        raise VLLMValidationError(error.message, parameter=error.field) from error

@@ -1,0 +1,211 @@
+"""What the engine served to a session, as the API server saw it: its outputs as tokens, and where moved KV lies.
+
+    answer as sampled    [ "ca" "pital" ]     the tokens that the KV cache holds
+    answer as text         "capital"
+    in the next prompt   [ "capital" ]        the template renders text, the tokenizer chooses other tokens: prefix lost
+
+`ServedContext.splice` puts the sampled tokens back into the next prompt wherever the very text appears with the
+tokenizer's own choice of tokens; the text stays the same to the byte. Only outputs whose tokens differ from that choice
+are remembered, so for most answers there is nothing to do. Where a template rewrites an answer, nothing is found, the
+engine's matcher takes what still agrees, and the receipt shows it.
+
+Lives in memory only: after a restart the first request of a session is computed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.tokenizer import Tokenizer
+
+MAX_CONTEXTS = 4096
+MAX_OUTPUTS = 256
+
+
+class TextTokenizer(Protocol):
+    """The part of vLLM's tokenizers that is used here."""
+
+    all_special_ids: list[int]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request as served: the messages rendered for it, its prompt, its ranges that hold moved KV, its answer."""
+
+    messages: tuple[Message, ...]
+    prompt_token_ids: tuple[int, ...]
+    moved: tuple[tuple[int, int], ...]
+    fidelity: str
+    answer: str
+
+
+class ServedContext:
+    """Memory of one session; `last` is None until a request of the session was answered."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self.last: Served | None = None
+        self._tokenizer = tokenizer
+        self._outputs: OrderedDict[bytes, list[int]] = OrderedDict()
+
+    @property
+    def num_served(self) -> int:
+        """Tokens of the last prompt."""
+        return 0 if self.last is None else len(self.last.prompt_token_ids)
+
+    @property
+    def num_stale(self) -> int:
+        """Tokens of the last prompt from the first one whose KV was moved."""
+        if self.last is None or not self.last.moved:
+            return 0
+        return self.num_served - min(start for start, _ in self.last.moved)
+
+    def note_healed(self) -> None:
+        """The last context was computed anew since it was served: what the next request keeps is not moved."""
+        if self.last is not None:
+            self.last = replace(self.last, moved=())
+
+    def splice(self, prompt_token_ids: Sequence[int], max_tokens: int) -> list[int]:
+        """The prompt with earlier outputs in the tokens that were sampled, unless it would exceed `max_tokens`."""
+        prompt = np.asarray(prompt_token_ids, dtype=np.int32)
+        for canonical, sampled in self._outputs.items():
+            start = _find(prompt, canonical)
+            if start is not None:
+                end = start + len(canonical) // 4
+                prompt = np.concatenate([prompt[:start], np.asarray(sampled, dtype=np.int32), prompt[end:]])
+        return list(prompt_token_ids) if len(prompt) > max_tokens else prompt.tolist()
+
+    def remember_output(self, text: str, token_ids: Sequence[int]) -> None:
+        """Keep the sampled tokens of an answer where the tokenizer would choose others for its text."""
+        sampled = list(token_ids)
+        while sampled and sampled[-1] in self._tokenizer.all_special_ids:
+            sampled.pop()
+        canonical = self._tokenizer.encode(text, add_special_tokens=False)
+        if not canonical or sampled == canonical or self._tokenizer.decode(sampled) != text:
+            return
+        key = np.asarray(canonical, dtype=np.int32).tobytes()
+        self._outputs[key] = sampled
+        self._outputs.move_to_end(key)
+        while len(self._outputs) > MAX_OUTPUTS:
+            self._outputs.popitem(last=False)
+
+    def take_over(self, other: ServedContext) -> None:
+        """Begin with the memory of another session."""
+        self.last, self._outputs = other.last, OrderedDict(other._outputs)
+
+    def record(
+        self,
+        messages: Sequence[Message],
+        prompt_token_ids: Sequence[int],
+        receipt: Mapping[str, Any],
+        answer: str = "",
+    ) -> None:
+        """Note a served request. Moved KV in the kept prefix stays moved; the receipt names what was moved now."""
+        kept = receipt["kept_tokens"]
+        before = self.last.moved if self.last is not None else ()
+        moved = [(start, min(end, kept)) for start, end in before if start < kept]
+        moved += [(move["dst_start"], move["dst_start"] + move["num_tokens"]) for move in receipt["moves"]]
+        if (receipt.get("chosen") or receipt["fidelity"]) == "exact":
+            moved = []
+        self.last = Served(tuple(messages), tuple(prompt_token_ids), tuple(moved), receipt["fidelity"], answer)
+
+    def describe_kv(self, messages: Sequence[Message], tokenizer: Tokenizer) -> list[str | None]:
+        """For each message that the model sees now, what the next request finds of its KV.
+
+        kept: in place. moved: it was moved, or will be, unless `auto` chooses exact then. partly moved. gone: the next
+        request computes it. None: the template hides where the message stands in the prompt.
+        """
+        if self.last is None:
+            return ["gone"] * len(messages)
+        spans = self._spans(tokenizer)
+        described: list[str | None] = []
+        unchanged = True
+        for index, message in enumerate(messages):
+            answered = unchanged and index == len(self.last.messages) and texts(message) == [(None, self.last.answer)]
+            known = index < len(self.last.messages) and texts(self.last.messages[index]) == texts(message)
+            unchanged = unchanged and known
+            if unchanged:
+                described.append(self._state_of(spans[index]))
+            elif answered:
+                described.append("kept")
+            else:
+                moves_next = self.last.fidelity != "exact" and any(
+                    texts(message) == texts(old) for old in self.last.messages
+                )
+                described.append("moved" if moves_next else "gone")
+        return described
+
+    def _state_of(self, span: tuple[int, int] | None) -> str | None:
+        assert self.last is not None
+        if span is None:
+            return None
+        start, end = span
+        num_moved = sum(max(0, min(end, b) - max(start, a)) for a, b in self.last.moved)
+        return "kept" if num_moved == 0 else "moved" if num_moved == end - start else "partly moved"
+
+    def _spans(self, tokenizer: Tokenizer) -> list[tuple[int, int] | None]:
+        """Token span of each served message in the prompt, None where its text is not found there."""
+        assert self.last is not None
+        prompt = self._tokenizer.decode(list(self.last.prompt_token_ids))
+        starts = tokenizer.starts(prompt)
+        if len(starts) != len(self.last.prompt_token_ids):
+            return [None] * len(self.last.messages)
+        spans: list[tuple[int, int] | None] = []
+        position = 0
+        for message in self.last.messages:
+            found = [text for _, text in texts(message)]
+            start = prompt.find(found[0].strip(), position) if found else -1
+            if start < 0:
+                spans.append(None)
+                continue
+            position = start + len(found[0].strip())
+            spans.append((bisect_left(starts, start), bisect_left(starts, position)))
+        return spans
+
+
+class ServedContexts:
+    """The contexts of all sessions, the least recently used dropped first."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._contexts: OrderedDict[tuple[str, str], ServedContext] = OrderedDict()
+
+    def of(self, tenant: str, session_id: str) -> ServedContext:
+        """The context of a session, a new one at first."""
+        key = (tenant, session_id)
+        if key not in self._contexts:
+            self._contexts[key] = ServedContext(self._tokenizer)
+        self._contexts.move_to_end(key)
+        while len(self._contexts) > MAX_CONTEXTS:
+            self._contexts.popitem(last=False)
+        return self._contexts[key]
+
+    def share(self, old: tuple[str, str], new: tuple[str, str]) -> None:
+        """Let a new session know what was served to an old one, with which it begins."""
+        if old in self._contexts:
+            self.of(*new).take_over(self.of(*old))
+
+    def drop(self, tenant: str, session_id: str) -> None:
+        """Forget a session."""
+        self._contexts.pop((tenant, session_id), None)
+
+
+def _find(prompt: np.ndarray[Any, np.dtype[np.int32]], canonical: bytes) -> int | None:
+    """Index of the last occurrence of a token sequence, as int32 bytes, in a prompt."""
+    data = prompt.tobytes()
+    position = data.rfind(canonical)
+    while position > 0 and position % 4:
+        position = data.rfind(canonical, 0, position + len(canonical) - 1)
+    return position // 4 if position >= 0 else None

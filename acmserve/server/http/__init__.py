@@ -1,0 +1,1 @@
+"""Bodies, values and errors of HTTP, strict and bounded."""

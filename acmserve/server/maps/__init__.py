@@ -1,0 +1,1 @@
+"""Context maps as requests meet them, and their updates in the background."""

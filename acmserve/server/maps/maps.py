@@ -1,0 +1,179 @@
+"""The context maps of this server as chat requests meet them: the map of a request, its place in the prompt, and what
+it learns from the answer.
+
+    request with acm.map --begin--> MapTurn --place--> messages, slot --> engine
+                                                                 answer --finished--> MapUpdates, in the background
+
+A query reads one map from its question to its answer, over all its requests (results of tools between them): what is
+learned meanwhile counts for the next question. What a session has read is remembered in memory only; after a restart
+nothing of it is cached either. It knows no routes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS, ContextMap
+from acmserve.context.maps.rules import MapRules
+from acmserve.context.maps.text import render_map
+from acmserve.context.maps.trajectory import last_query
+from acmserve.context.maps.update import MapSettings, settle
+from acmserve.context.session.state import Origin, SessionState
+from acmserve.context.storage.map_store import HeldMap, MapStore
+from acmserve.context.storage.session import Key, Session
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.tokenizer import count_tokens
+from acmserve.errors import Conflict, InvalidRequest
+from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
+from acmserve.server.maps.turn import Copy, MapTurn, follow, is_new_query
+from acmserve.server.maps.updates import FinishedQuery, MapUpdates
+from acmserve.server.options.map_options import MapOptions, placement_for
+
+MAX_READERS = 4096
+# The sentence in front of the map, and what joins it to the message.
+_NUM_LEAD_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the running query of a session reads, and where earlier ones left their copies."""
+
+    held: HeldMap
+    placement: str
+    text: str
+    version: int
+    copies: tuple[Copy, ...] = ()
+
+
+class Maps:
+    """At `Sessions.maps`. `slots` is None where the tokenizer has no ids (tests of routes): no placement `head`."""
+
+    def __init__(self, updates: MapUpdates, slots: MapSlots | None = None) -> None:
+        self.updates = updates
+        self._slots = slots
+        self._reads: OrderedDict[Key, _Read] = OrderedDict()
+
+    @property
+    def store(self) -> MapStore:
+        """All maps."""
+        return self.updates.store
+
+    @property
+    def rules(self) -> MapRules:
+        """What they are measured by."""
+        return self.updates.rules
+
+    def settle(self, tenant: str, map_id: str, wanted: MapSettings) -> tuple[HeldMap, bool]:
+        """Set what a person wants of a map, made where there is none: the map, and whether it was made.
+
+        Raises `InvalidRequest`.
+        """
+        held = self.store.find((tenant, map_id))
+        old = ContextMap() if held is None else held.context_map
+        if held is None:
+            self.rules.check_budget(wanted.budget or old.budget, "budget")
+        new = settle(old, wanted, self.rules, self.store.clock())
+        if held is None:
+            return self.store.create((tenant, map_id), new), True
+        if new is not old:
+            self.store.save(held, new)
+        return held, False
+
+    def begin(
+        self, session: Session, options: MapOptions | None, state: SessionState, *, can_move: bool = False
+    ) -> MapTurn | None:
+        """The map in the next request of a session, whose history is that of `state`; None without `acm.map`.
+
+        `can_move` says whether the request moves KV, which decides the placement where none is asked for.
+        Raises `InvalidRequest`, `Conflict` for settings that contradict those of the map.
+        """
+        if options is None:
+            self._reads.pop(session.key, None)
+            return None
+        held = self._open(session.tenant, options)
+        messages = [entry.message for entry in state.entries]
+        placement = placement_for(options, can_move=can_move)
+        before, new_query = self._reads.get(session.key), is_new_query(messages)
+        if before is None and state.parent is not None:
+            # A branch begins on the parent's KV, so it begins with the map that the parent reads.
+            before, new_query = self._reads.get((session.tenant, state.parent.session_id)), False
+        if before is not None and (before.held is not held or before.placement != placement):
+            before = None
+        read = _follow(before, held, placement, messages, new_query=new_query)
+        self._reads[session.key] = read
+        self._reads.move_to_end(session.key)
+        while len(self._reads) > MAX_READERS:
+            self._reads.popitem(last=False)
+        budget = held.context_map.budget
+        slot = self._slot(read.text, budget) if placement == "head" else None
+        num_tokens = budget + ALIGNMENT + _NUM_LEAD_TOKENS if slot is not None else self._count(read.copies)
+        told = {
+            "external_context_id": options.external_context_id,
+            "placement": placement,
+            "version": read.version,
+            "tokens": count_tokens(self.rules.tokenizer, read.text),
+            "budget": budget,
+            "frozen": held.context_map.frozen,
+        }
+        return MapTurn(held, read.text, options.update, slot, read.copies, num_tokens, {"map": told})
+
+    def finished(self, turn: MapTurn | None, session: Session) -> None:
+        """Let the map learn from the query that the session's last answer ends. One that calls tools ends none."""
+        entries = session.state.entries
+        answers = [entry for entry in entries if entry.origin is Origin.ANSWER]
+        if turn is None or not answers or answers[-1].message.get("tool_calls"):
+            return
+        messages = last_query([entry.message for entry in entries])
+        query = FinishedQuery(messages, session.session_id, turn.update)
+        self.updates.schedule(turn.held, query)
+
+    async def close(self) -> None:
+        """End the updates that are under way."""
+        await self.updates.close()
+
+    def _open(self, tenant: str, options: MapOptions) -> HeldMap:
+        held = self.store.find((tenant, options.external_context_id))
+        if held is None:
+            budget = DEFAULT_BUDGET if options.budget is None else options.budget
+            steps = DEFAULT_EVOLVE_STEPS if options.evolve_steps is None else options.evolve_steps
+            self.rules.check_budget(budget, "acm.map.budget")
+            new = ContextMap(budget=budget, evolve_steps=steps)
+            return self.store.create((tenant, options.external_context_id), new)
+        for name in ("budget", "evolve_steps"):
+            given, own = getattr(options, name), getattr(held.context_map, name)
+            if given is not None and given != own:
+                raise Conflict(
+                    f"acm.map.{name}",
+                    f"is {given:,}, but the map of {options.external_context_id!a} has {own:,}.",
+                    "Leave it out, or change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}.",
+                )
+        return held
+
+    def _slot(self, text: str, budget: int) -> Slot:
+        if self._slots is None:
+            raise InvalidRequest("acm.map.placement", "'head' is impossible here.", "Send 'tail'.")
+        self._slots.placeholder(budget)
+        return Slot(self._slots, text, budget)
+
+    def _count(self, copies: Sequence[Copy]) -> int:
+        return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
+
+
+def _follow(
+    before: _Read | None, held: HeldMap, placement: str, messages: Sequence[Message], *, new_query: bool
+) -> _Read:
+    """What a request reads: the newest map with a new query, else what the query began with."""
+    if before is None or new_query:
+        text, version = render_map(held.context_map), held.context_map.version
+    else:
+        text, version = before.text, before.version
+    if placement == "head":
+        return _Read(held, placement, text, version)
+    old_copies = () if before is None else before.copies
+    num_users = sum(message.get("role") == "user" for message in messages)
+    # A map that says nothing yet is no use in a prompt; one that says nothing any more takes the place of others.
+    shown = text if held.context_map.items or old_copies else ""
+    copies = follow(old_copies, num_users, shown, new_query=before is None or new_query)
+    return _Read(held, placement, text, version, copies)

@@ -1,0 +1,131 @@
+"""Updates of context maps, in the background: after a query is answered, its map learns from it.
+
+    finished query --schedule--> waiting --> Distiller --> Cartographer --> learn --> MapStore.save
+                                 one at a time for each map             \\-- an error --> the history
+
+No user waits for an update, and none of its errors reaches a user's request: they are noted in the map's history. No
+more updates are taken on than the map's `evolve_steps` leave, those that wait included. This class owns the tasks;
+`close` ends them, and notes the updates that were cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+
+from vllm.logger import init_logger
+
+from acmserve.context.maps.answers import read_charted, read_distilled
+from acmserve.context.maps.map import ContextMap
+from acmserve.context.maps.prompts import ask_cartographer, ask_distiller
+from acmserve.context.maps.rules import MapRules
+from acmserve.context.maps.trajectory import fit, question_of, trajectory
+from acmserve.context.maps.update import Learned, fail, learn
+from acmserve.context.storage.map_store import HeldMap, MapStore
+from acmserve.context.storage.map_table import MapKey
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.tokenizer import count_tokens
+from acmserve.errors import AcmError, InvalidRequest
+from acmserve.server.models.map_model import MapModel
+from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
+
+# Room for the chat template beside the prompt.
+_NUM_TEMPLATE_TOKENS = 64
+
+logger = init_logger(f"vllm.{__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedQuery:
+    """What a map is to learn from: the messages of one query, from the question to the answer."""
+
+    messages: Sequence[Message]
+    session_id: str = ""
+    options: UpdateOptions = DEFAULT_UPDATE
+
+
+@dataclass(slots=True)
+class MapUpdates:
+    """`model` None: maps are only edited by hand. `window` is the context of the model in tokens."""
+
+    store: MapStore
+    rules: MapRules
+    model: MapModel | None = None
+    window: int = 32_768
+    _waiting: dict[MapKey, deque[FinishedQuery]] = field(default_factory=dict)
+    _tasks: dict[MapKey, asyncio.Task[None]] = field(default_factory=dict)
+
+    def schedule(self, held: HeldMap, query: FinishedQuery) -> bool:
+        """Let the map learn from a query as soon as it can. False where it does not any more."""
+        context_map = held.context_map
+        room = context_map.evolve_steps - context_map.num_steps - self.num_pending(held.key)
+        if self.model is None or context_map.frozen or room <= 0 or not self.store.holds(held):
+            return False
+        self._waiting.setdefault(held.key, deque()).append(query)
+        if held.key not in self._tasks:
+            # An empty context: the request that has just been answered is not the update's.
+            working = self._work(held, self.model)
+            self._tasks[held.key] = asyncio.get_running_loop().create_task(working, context=Context())
+        return True
+
+    def num_pending(self, key: MapKey) -> int:
+        """Updates of a map that are under way or wait."""
+        return len(self._waiting.get(key, ()))
+
+    async def close(self) -> None:
+        """End what is under way. Updates that were cut off are noted; they count as no step."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, held: HeldMap, model: MapModel) -> None:
+        """All waiting updates of one map, one after the other. A query leaves the queue when it is dealt with."""
+        queue = self._waiting[held.key]
+        try:
+            while queue and self.store.holds(held) and not held.context_map.frozen:
+                await self._update(held, queue[0], model)
+                queue.popleft()
+        except asyncio.CancelledError:
+            for query in queue:
+                self._fail(held, query, "The server stopped before the update was done.", answered=False)
+            raise
+        finally:
+            del self._waiting[held.key], self._tasks[held.key]
+
+    async def _update(self, held: HeldMap, query: FinishedQuery, model: MapModel) -> None:
+        try:
+            learned = await self._ask(held.context_map, query, model)
+            self.store.save(held, learn(held.context_map, learned, self.rules, self.store.clock()))
+        except InvalidRequest as error:
+            self._fail(held, query, str(error), answered=True)
+        except AcmError as error:
+            self._fail(held, query, str(error), answered=False)
+        except Exception as error:
+            logger.exception("acmserve: an update of the map of %r failed", held.key[1])
+            self._fail(held, query, f"{type(error).__name__}: {error}", answered=True)
+
+    async def _ask(self, seen: ContextMap, query: FinishedQuery, model: MapModel) -> Learned:
+        """Ask both models about a query. Raises InvalidRequest for an answer that is not what was asked."""
+        options = query.options
+        tokenizer = self.rules.tokenizer
+        num_own = count_tokens(tokenizer, ask_distiller(seen, "").prompt)
+        room = self.window - model.num_answer_tokens(options) - num_own - _NUM_TEMPLATE_TOKENS
+        if room < 1:
+            raise InvalidRequest("window", f"of {self.window:,} tokens is too small for a map of {seen.budget:,}.")
+        question = ask_distiller(seen, fit(trajectory(query.messages), room, tokenizer))
+        distilled = read_distilled(await model.ask(question, options), seen)
+        question = ask_cartographer(seen, distilled, question_of(query.messages), self.rules.count(seen))
+        charted = read_charted(await model.ask(question, options))
+        return Learned(distilled, charted, seen, query.session_id)
+
+    def _fail(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> None:
+        now = self.store.clock()
+        noted = fail(held.context_map, error, self.rules, now, session_id=query.session_id, answered=answered)
+        try:
+            self.store.save(held, noted)
+        except AcmError:
+            logger.exception("acmserve: an error of the map of %r could not be stored: %s", held.key[1], error)

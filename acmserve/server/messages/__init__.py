@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: context management and compaction on vLLM's own route."""

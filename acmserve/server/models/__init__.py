@@ -1,0 +1,1 @@
+"""Models that the server asks: for summaries, embeddings, maps, tokens."""

@@ -1,0 +1,160 @@
+"""Vectors for the search by meaning: from an OpenAI-compatible server, from a local Model2Vec folder, or not at all.
+
+    --embedder http://host:8001#model     POST /v1/embeddings, in batches
+    --embedder model2vec:FOLDER           a static embedding model, in this process (the extra `semantic`)
+
+The passages of a conversation are embedded once: vectors are remembered by the digest of their text, within bounds, so
+a search embeds its query and what is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acmserve.errors import InvalidRequest
+from acmserve.server.models.openai_server import OpenAIServer
+from acmserve.server.sessions.sessions import Embedder
+
+API_KEY_VARIABLE = "ACMSERVE_EMBEDDER_API_KEY"
+BATCH_SIZE = 128
+TIMEOUT_SECONDS = 60.0
+MAX_REMEMBERED_BYTES = 128 * 2**20
+
+Vector = NDArray[np.float32]
+_MODEL2VEC = "model2vec:"
+_BOTH_WAYS = (
+    "Search with mode 'exact', or start the server with --embedder http://HOST:PORT#MODEL (any OpenAI-compatible "
+    "/v1/embeddings) or --embedder model2vec:FOLDER (pip install 'acmserve[semantic]')."
+)
+
+
+def parse_embedder(spec: str) -> Embedder:
+    """The embedder that `--embedder` names. Raises InvalidRequest for one that cannot work."""
+    if not spec:
+        return NoEmbedder()
+    if spec.startswith(_MODEL2VEC):
+        return Model2VecEmbedder(Path(spec.removeprefix(_MODEL2VEC)))
+    if spec.startswith(("http://", "https://")):
+        url, _, model = spec.partition("#")
+        return HttpEmbedder(url, model)
+    raise InvalidRequest("embedder", f"{spec!r} is neither an http(s) URL nor model2vec:FOLDER.")
+
+
+class NoEmbedder:
+    """Stands where the server has no embedder: says how to get one."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """Always raises InvalidRequest."""
+        raise InvalidRequest("mode", "this server has no embedder, so it cannot search by meaning.", _BOTH_WAYS)
+
+
+class RememberingEmbedder(ABC):
+    """Embeds every text once. `_vectors` holds at most `max_bytes`, the least recently used dropped first."""
+
+    def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
+        self._vectors: OrderedDict[bytes, Vector] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """One vector for each text, float32. Raises InvalidRequest or Unavailable."""
+        digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        vectors = {digest: self._vectors[digest] for digest in digests if digest in self._vectors}
+        missing = {d: text for d, text in zip(digests, texts, strict=True) if d not in vectors}
+        if missing:
+            made = await self._embed(list(missing.values()))
+            vectors |= dict(zip(missing, made, strict=True))
+        for digest in dict.fromkeys(digests):
+            self._remember(digest, vectors[digest])
+        return cast("Sequence[Sequence[float]]", [vectors[digest] for digest in digests])
+
+    @abstractmethod
+    async def _embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """One vector for each text, all of one length."""
+
+    def _remember(self, digest: bytes, vector: Vector) -> None:
+        if digest not in self._vectors:
+            self._num_bytes += vector.nbytes
+        self._vectors[digest] = vector
+        self._vectors.move_to_end(digest)
+        while self._num_bytes > self._max_bytes:
+            _, old = self._vectors.popitem(last=False)
+            self._num_bytes -= old.nbytes
+
+
+class HttpEmbedder(RememberingEmbedder):
+    """Asks an OpenAI-compatible server; without a model's name, the first model it lists."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        *,
+        batch_size: int = BATCH_SIZE,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        max_bytes: int = MAX_REMEMBERED_BYTES,
+    ) -> None:
+        super().__init__(max_bytes)
+        self._server = OpenAIServer(
+            url, os.environ.get(API_KEY_VARIABLE), purpose="embeddings", field="mode", timeout_seconds=timeout_seconds
+        )
+        self._model = model
+        self._batch_size = batch_size
+
+    async def _embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+        self._model = self._model or await self._server.first_model()
+        vectors: list[Vector] = []
+        for start in range(0, len(texts), self._batch_size):
+            batch = list(texts[start : start + self._batch_size])
+            payload = {"model": self._model, "input": batch, "encoding_format": "float"}
+            vectors += self._read(await self._server.post("embeddings", payload), len(batch))
+        if len({len(vector) for vector in vectors}) > 1:
+            raise self._server.unusable("vectors of different lengths")
+        return vectors
+
+    def _read(self, answer: Any, num_texts: int) -> list[Vector]:
+        try:
+            found = {item["index"]: np.asarray(item["embedding"], dtype=np.float32) for item in answer["data"]}
+            vectors = [found[index] for index in range(num_texts)]
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._server.unusable(f"something that is not {num_texts} embeddings") from error
+        if any(vector.ndim != 1 or not np.isfinite(vector).all() for vector in vectors):
+            raise self._server.unusable("embeddings that are not vectors of numbers")
+        return vectors
+
+
+class Model2VecEmbedder(RememberingEmbedder):
+    """A Model2Vec model in a local folder: averages of token vectors, fast on any CPU. Read at the first search."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
+        super().__init__(max_bytes)
+        if find_spec("model2vec") is None:
+            raise InvalidRequest(
+                "embedder", "the package model2vec is not installed.", "Run pip install 'acmserve[semantic]'."
+            )
+        if not folder.is_dir():
+            raise InvalidRequest(
+                "embedder", f"there is no folder {str(folder)!r}.", "Name a folder with a Model2Vec model."
+            )
+        self._folder = folder
+        self._model: Any = None
+
+    async def _embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+        return await asyncio.to_thread(self._encode, list(texts))
+
+    def _encode(self, texts: list[str]) -> list[Vector]:
+        if self._model is None:
+            self._model = import_module("model2vec").StaticModel.from_pretrained(str(self._folder))
+        return list(np.asarray(self._model.encode(texts), dtype=np.float32))

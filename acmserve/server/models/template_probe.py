@@ -1,0 +1,131 @@
+"""What the served model's chat template writes around messages, measured at the start by rendering small chats.
+
+    user x                            n1
+    user x, assistant x, user x       n2      a message is (n2 - n1) / 2 without its own text
+    ... assistant x + call, user x    n3      a call is n3 - n2 without name and arguments
+    ... + call, result x, user x      n4      a result is n4 - n3 without its text
+
+So a prompt can be weighed from its parts without rendering it: each text is counted once, however often it is resent.
+What a route puts in front of the messages (its system text, its tools) is the base of a *frame*; vLLM counts a tiny
+prompt of each frame once, since each of its routes has its own way to write tools.
+
+A template that refuses these chats (some know no tools) leaves the defaults, the numbers of ChatML; the account of a
+session calibrates itself with every prompt that is served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import TemplateError
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from vllm.entrypoints.anthropic.api_router import count_tokens
+from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest
+from vllm.logger import init_logger
+from vllm.renderers.chat_utils import load_chat_template
+
+from acmserve.context.eviction.clearing_edits import Weights
+from acmserve.context.eviction.context_meter import Overheads
+from acmserve.context.transcript.token_counts import Count
+
+MAX_BASES = 256
+Render = Callable[[list[dict[str, Any]]], int]
+_TEXT = "Harbour."
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {}}}
+
+logger = init_logger(f"vllm.{__name__}")
+
+
+def probe_template(render: Render, count: Count) -> tuple[Overheads, int]:
+    """The overheads, and the tokens of a prompt besides messages and tools. `render` counts a rendered chat."""
+    user, result = {"role": "user", "content": _TEXT}, {"role": "tool", "content": _TEXT, "tool_call_id": "call00001"}
+    said = {"role": "assistant", "content": _TEXT}
+    called = said | {"tool_calls": [_CALL]}
+    num_text, num_call = count(_TEXT), count("look") + count("{}")
+    n1, n2 = render([user]), render([user, said, user])
+    message = max(0, (n2 - n1) // 2 - num_text)
+    num_base = max(0, n1 - num_text - message)
+    n3 = render([user, called, user])
+    n4 = render([user, called, result, user])
+    return Overheads(message, max(0, n3 - n2 - num_call), max(0, n4 - n3 - num_text)), num_base
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What of a request stands in the prompt besides the messages, in the Anthropic form."""
+
+    model: str
+    system: Any = None
+    tools: Any = None
+    chat_template_kwargs: Any = None
+
+
+class TemplateProbe:
+    """One per API server process. `overheads` hold for all prompts, `num_base` for those without system and tools."""
+
+    def __init__(self, count: Count, render: Render | None = None) -> None:
+        self.count = count
+        self.overheads, self.num_base = Overheads(), 0
+        self._bases: OrderedDict[bytes, int] = OrderedDict()
+        if render is None:
+            return
+        try:
+            self.overheads, self.num_base = probe_template(render, count)
+        except (TemplateError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+            # What templates raise, which are programs.
+            logger.info("acmserve: the chat template was not measured (%s); prompts are weighed by a guess", error)
+
+    async def weigh(self, frame: Frame, raw_request: Request) -> Weights:
+        """How the prompts of this frame are to be counted. Where vLLM cannot count, it is asked again next time."""
+        message, call, result = self.overheads.message, self.overheads.call, self.overheads.result
+        key = hashlib.blake2b(json.dumps([frame.system, frame.tools, frame.chat_template_kwargs]).encode()).digest()
+        if key not in self._bases:
+            num_tokens = await _count_frame(frame, raw_request)
+            if num_tokens is None:
+                return Weights(self.count, message, call, result_overhead=result)
+            self._bases[key] = max(0, num_tokens - self.count(_TEXT) - message)
+        self._bases.move_to_end(key)
+        base = self._bases[key]
+        while len(self._bases) > MAX_BASES:
+            self._bases.popitem(last=False)
+        return Weights(self.count, message, call, base, result)
+
+
+def open_probe(tokenizer: Any, count: Count, chat_template: str | None) -> TemplateProbe:
+    """A probe of the served template. `tokenizer` is vLLM's, `chat_template` what `--chat-template` names."""
+
+    def render(messages: list[dict[str, Any]]) -> int:
+        template = load_chat_template(chat_template)
+        text = tokenizer.apply_chat_template(
+            messages, chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    return TemplateProbe(count, render)
+
+
+async def _count_frame(frame: Frame, raw_request: Request) -> int | None:
+    """Tokens of a frame with one short message, as vLLM renders it; None where it cannot."""
+    asked: Mapping[str, Any] = {
+        "model": frame.model,
+        "messages": [{"role": "user", "content": _TEXT}],
+        "system": frame.system,
+        "tools": frame.tools,
+        "chat_template_kwargs": frame.chat_template_kwargs,
+    }
+    try:
+        request = AnthropicCountTokensRequest.model_validate(asked)
+    except ValidationError:
+        return None
+    response = await count_tokens(request=request, raw_request=raw_request)
+    if not isinstance(response, JSONResponse) or response.status_code != 200:
+        return None
+    num_tokens: int = json.loads(bytes(response.body))["input_tokens"]
+    return num_tokens

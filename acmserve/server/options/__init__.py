@@ -1,0 +1,1 @@
+"""What a request or the server's start may ask for, parsed."""

@@ -1,0 +1,84 @@
+"""Settings of the context layer on a server: the section `context` of `kv_connector_extra_config`, validated at start.
+
+    acmserve serve --data-dir D --session-hours 24 ...      fills that section from flags
+    vllm serve --kv-transfer-config '{... "kv_connector_extra_config": {"context": {"data_dir": "D"}}}'
+
+One door for both, so a plain vLLM server takes the same settings. The engine does not read the section.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from acmserve.context.session.precompute_options import AheadOptions, parse_ahead
+from acmserve.engine.config import SERVER_SECTION
+from acmserve.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ContextConfig:
+    """Settings of sessions, summaries and search.
+
+    `data_dir`: folder for the sessions' SQLite file ("": sessions live as long as the server). `max_session_mib` bounds
+    all transcripts together, `session_hours` is how long an unused session is kept. `summary_model` names the served
+    model (or LoRA adapter) that writes summaries ("": the one of the request); `summary_url` an OpenAI-compatible
+    server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
+    followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps;
+    `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
+    ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `ahead`, a mode or a JSON object like `acm.ahead`, is
+    that of every session without one; "": off.
+    """
+
+    data_dir: str = ""
+    max_sessions: int = 1024
+    max_session_mib: int = 256
+    session_hours: float = 168.0
+    max_tool_calls: int = 20
+    max_summary_tokens: int = 256
+    summary_model: str = ""
+    summary_url: str = ""
+    embedder: str = ""
+    max_map_tokens: int = 1024
+    map_model: str = ""
+    map_url: str = ""
+    budget: str = ""
+    ahead: str = ""
+
+    @classmethod
+    def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
+        """Read the section out of `kv_connector_extra_config`; raises `InvalidRequest` naming the key."""
+        where = f"kv_connector_extra_config.{SERVER_SECTION}"
+        section = extra.get(SERVER_SECTION, {})
+        if not isinstance(section, Mapping):
+            raise InvalidRequest(where, f"must be an object, not {section!r}")
+        known = {field.name: field for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, given in section.items():
+            if key not in known:
+                raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")
+            kind = type(known[key].default)
+            value: Any = float(given) if kind is float and type(given) is int else given
+            if type(value) is not kind:
+                raise InvalidRequest(f"{where}.{key}", f"must be {kind.__name__}, not {value!r}")
+            if isinstance(value, int | float) and value <= 0:
+                raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
+            values[key] = value
+        return cls(**values)
+
+    @property
+    def ahead_options(self) -> AheadOptions | None:
+        """What `ahead` writes, None where it is not given. Raises `InvalidRequest`."""
+        return parse_ahead(flag_value(self.ahead, "--ahead"), "--ahead") if self.ahead else None
+
+
+def flag_value(text: str, flag: str) -> object:
+    """A flag as JSON where it is an object, else its text. Raises `InvalidRequest`."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(flag, f"is no JSON object: {error}.") from None

@@ -1,0 +1,105 @@
+"""What a chat request says about a context map: the object `acm.map`.
+
+    {"external_context_id": "corpus-7", "budget": 1024, "evolve_steps": 4, "placement": "tail",
+     "update": {"model": "big", "max_tokens": 1024, "vllm_xargs": {...}}}
+
+Pure: JSON values in, a frozen object out. JSON null means "not given". It does not know who keeps maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
+from acmserve.context.maps.update import check_range
+from acmserve.errors import InvalidRequest
+from acmserve.plan.request import check_object, check_session_id, echo
+
+PLACEMENTS = ("tail", "head")
+MAX_ANSWER_TOKENS = 16_384
+_KEYS = ("external_context_id", "budget", "evolve_steps", "placement", "update")
+_UPDATE_KEYS = ("model", "max_tokens", "vllm_xargs")
+# They would make the update a request of a session.
+_RESERVED_XARGS = ("session_id", "kv_transfer_params")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOptions:
+    """How the models that keep the map are asked; None: as the server's settings say."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    vllm_xargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT_UPDATE = UpdateOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class MapOptions:
+    """`budget` and `evolve_steps` are those of a map that is made now; None: the defaults, or the map's own.
+
+    `placement` None leaves the choice to `placement_for`.
+    """
+
+    external_context_id: str
+    budget: int | None = None
+    evolve_steps: int | None = None
+    placement: str | None = None
+    update: UpdateOptions = DEFAULT_UPDATE
+
+
+def parse_map_options(value: object) -> MapOptions | None:
+    """Read `acm.map`; None for None. Raises InvalidRequest whose field is a dotted path, `acm.map.budget`."""
+    if value is None:
+        return None
+    given = {key: given for key, given in check_object(value, "acm.map", _KEYS).items() if given is not None}
+    if "external_context_id" not in given:
+        raise InvalidRequest(
+            "acm.map.external_context_id",
+            "is missing.",
+            "Name the external context: requests with one name share a map.",
+        )
+    placement = given.get("placement")
+    if placement is not None and placement not in PLACEMENTS:
+        raise InvalidRequest("acm.map.placement", f"does not know {echo(placement)}.", "Choose 'tail' or 'head'.")
+    return MapOptions(
+        external_context_id=check_session_id(given["external_context_id"], "acm.map.external_context_id"),
+        budget=_integer(given, "budget", 1, MAX_BUDGET),
+        evolve_steps=_integer(given, "evolve_steps", 0, MAX_EVOLVE_STEPS),
+        placement=placement,
+        update=_update(given.get("update")),
+    )
+
+
+def placement_for(options: MapOptions, *, can_move: bool) -> str:
+    """Where the map stands in a request.
+
+    By default where an update computes least (measured in tests/server/maps/test_engine.py): in the system message
+    where the conversation behind the slot can be moved; in front of the question under `exact`, which would
+    compute it again.
+    """
+    return options.placement or ("head" if can_move else "tail")
+
+
+def _update(value: object) -> UpdateOptions:
+    if value is None:
+        return DEFAULT_UPDATE
+    where = "acm.map.update"
+    given = {key: given for key, given in check_object(value, where, _UPDATE_KEYS).items() if given is not None}
+    model = given.get("model")
+    if model is not None and (not isinstance(model, str) or not model):
+        raise InvalidRequest(f"{where}.model", f"must be the name of a served model, not {echo(model)}.")
+    xargs = given.get("vllm_xargs", {})
+    if not isinstance(xargs, Mapping):
+        raise InvalidRequest(f"{where}.vllm_xargs", f"must be an object, not {echo(xargs)}.")
+    for name in _RESERVED_XARGS:
+        if name in xargs:
+            raise InvalidRequest(f"{where}.vllm_xargs.{name}", "is not allowed: an update belongs to no session.")
+    return UpdateOptions(model, _integer(given, "max_tokens", 1, MAX_ANSWER_TOKENS, where), xargs)
+
+
+def _integer(given: Mapping[str, Any], name: str, least: int, most: int, where: str = "acm.map") -> int | None:
+    return check_range(given[name], f"{where}.{name}", least, most) if name in given else None

@@ -1,0 +1,1 @@
+"""Contexts computed between turns, in time that nobody misses."""

@@ -1,0 +1,108 @@
+"""Background requests: a context is sent to the served model to be computed, and its one token is thrown away.
+
+    last request of the session   {"messages", "tools", "chat_template_kwargs", "cache_salt", "temperature", ...}
+    frame                         {            "tools", "chat_template_kwargs", "cache_salt"}      what shapes a prompt
+    background request            frame + {"messages": a context that may come, "max_tokens": 1}
+
+The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes:
+it ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
+do (`SessionParams.ahead`). vLLM counts it among its requests, as it counts summaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from starlette.datastructures import State
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+
+from acmserve.context.transcript.message import Message
+from acmserve.errors import Unavailable
+from acmserve.server.chat.request import with_preset
+
+_SHAPING = (
+    "model",
+    "tools",
+    "tool_choice",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "add_special_tokens",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+    "cache_salt",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What shapes the prompts of a session beside its messages; `preset` names the prompt of a tool loop."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+
+    def body(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """The background request that computes `messages`; it shares nothing with them."""
+        own = {
+            "messages": with_preset(messages, self.preset),
+            "add_generation_prompt": False,
+            "max_tokens": 1,
+            "temperature": 0,
+        }
+        return copy.deepcopy({**self.fields, **own})
+
+
+def frame_of(body: Mapping[str, Any], preset: str | None = None) -> Frame:
+    """The frame of a chat request. A forced tool call shapes the answer alone, and would want a grammar."""
+    fields = {name: body[name] for name in _SHAPING if body.get(name) is not None}
+    if fields.get("tool_choice", "auto") not in ("auto", "none"):
+        fields["tool_choice"] = "none"
+    return Frame(fields, preset)
+
+
+class Background(Protocol):
+    """Has a context computed: the exchange is in the context variable of the task that calls."""
+
+    def is_busy(self) -> bool:
+        """Whether the engine serves anybody else: then nothing would be computed, and asking costs the others time."""
+
+    async def __call__(self, body: Mapping[str, Any]) -> None:
+        """Raises `Unavailable` where the model takes no such request."""
+
+
+class ServedBackground:
+    """Asks the model that is served here. `state` is that of vLLM's app."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._num_running = 0
+
+    def is_busy(self) -> bool:
+        """By vLLM's count of unfinished requests, less our own."""
+        client = getattr(self._state, "engine_client", None)
+        return client is not None and client.get_num_unfinished_requests() > self._num_running
+
+    async def __call__(self, body: Mapping[str, Any]) -> None:
+        """Returns when the engine has ended the request.
+
+        vLLM's handler answers a cancelled request with an error object, which would swallow the cancellation.
+        """
+        serving = getattr(self._state, "openai_serving_chat", None)
+        if serving is None:
+            raise Unavailable("the served model cannot chat, so nothing is computed ahead")
+        self._num_running += 1
+        try:
+            answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
+        finally:
+            self._num_running -= 1
+        caller = asyncio.current_task()
+        if caller is not None and caller.cancelling():
+            raise asyncio.CancelledError
+        if isinstance(answer, ErrorResponse):
+            raise Unavailable(f"the served model computed nothing ahead: {answer.error.message}")

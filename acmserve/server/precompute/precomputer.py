@@ -1,0 +1,299 @@
+"""Computes ahead what sessions may be asked for next: one task per session, between its turns.
+
+    turn n ends --> foresee --> context 1 --> context 2 ...   each a background request, exact, its answer thrown away
+                                    ^
+    turn n + 1 arrives: the task is cancelled; the blocks that are computed stay in the prefix cache, and are found
+
+A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it.
+While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the others.
+Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
+`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times; and while a request is read or planned
+here it is no idle moment, though the engine knows nothing of it yet.
+It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
+alone. The one thing noted is that a context which was moved is exact now.
+
+Whatever fails here is counted, and the first failure logged; no request of a client ever hears of it. Nothing is
+computed between a redaction and the next turn, which is the one that has the engine forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+
+from acmserve.context.eviction.clearing_edits import VendorEdit
+from acmserve.context.precompute.candidate import Foreseen, Reason
+from acmserve.context.precompute.planner import View, heal, look_ahead
+from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.session import Key, Session
+from acmserve.server.exchange.exchange import CURRENT
+from acmserve.server.precompute.background_request import Background, Frame
+from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
+
+if TYPE_CHECKING:
+    from acmserve.server.sessions.sessions import Sessions
+
+MAX_WATCHED = 1024
+# The answer goes out first: planning takes the event loop.
+PAUSE_SECONDS = 0.02
+# How often a busy engine is asked whether it still is.
+BUSY_SECONDS = 0.05
+# A client without a pause asks again in a few hundredths; the shortest tool takes longer than this.
+QUIET_SECONDS = 0.25
+# A loaded machine makes that longer. A client whose last pauses were shorter than this in the median leaves none,
+NO_PAUSE_SECONDS = 0.5
+NUM_PAUSES = 5
+# until it has been silent for this long.
+GONE_SECONDS = 1.0
+
+logger = init_logger(f"vllm.{__name__}")
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known of a session between two turns; `running` is the preparation that is computed now.
+
+    `heard` is when its client was last heard of, in seconds of the monotonic clock; `pauses` are the seconds between
+    its last answers and the requests behind them.
+    """
+
+    frame: Frame = field(default_factory=Frame)
+    edits: Sequence[VendorEdit] = ()
+    fidelity: str | None = None
+    suite: str | None = None
+    heard: float = 0.0
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_PAUSES))
+    was_served: bool = False
+    was_edited: bool = False
+    wants_look: bool = False
+    preparations: Preparations = field(default_factory=Preparations)
+    running: Preparation | None = None
+    task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+
+    def may_be_back(self, now: float) -> bool:
+        """Whether its next request may come so soon that nothing should begin."""
+        leaves_none = len(self.pauses) == NUM_PAUSES and statistics.median(self.pauses) < NO_PAUSE_SECONDS
+        return now - self.heard < (GONE_SECONDS if leaves_none else QUIET_SECONDS)
+
+
+class Ahead:
+    """`default` holds for sessions without options of their own; `pool_tokens` is the size of the KV cache.
+
+    Without `background` (no engine) nothing is computed.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        background: Background | None = None,
+        default: AheadOptions | None = None,
+        pool_tokens: int | None = None,
+    ) -> None:
+        self._sessions = sessions
+        self._background = background
+        self._default = default or AheadOptions()
+        self._pool_tokens = pool_tokens
+        self._watched: OrderedDict[Key, _Watch] = OrderedDict()
+        self._asking = asyncio.Lock()
+        self._num_served = 0
+        self.num_failed = 0
+
+    def options(self, state: SessionState) -> AheadOptions:
+        """What holds for a session."""
+        return self._default if state.ahead is None else state.ahead
+
+    def begin_turn(self, session: Session) -> None:
+        """A request of the session has arrived: stop at once."""
+        known = self._watched.get(session.key)
+        if known is not None and known.was_served:
+            known.pauses.append(time.monotonic() - known.heard)
+        watch = self._watch(session)
+        watch.cancel()
+        watch.wants_look = False
+        watch.preparations.drop(INTERRUPTED)
+
+    @contextmanager
+    def serving(self, session: Session) -> Iterator[None]:
+        """A request of the session is worked on here: it is read, planned, or in a loop between two steps."""
+        self._num_served += 1
+        try:
+            yield
+        finally:
+            self._num_served -= 1
+            if session.key in self._watched:
+                self._watch(session)
+
+    def end_turn(
+        self,
+        session: Session,
+        frame: Frame,
+        fidelity: str | None,
+        edits: Sequence[VendorEdit] | None,
+        suite: str | None = None,
+    ) -> None:
+        """The session was answered, and the answer recorded: look what may come next. `suite` is what it folds with."""
+        watch = self._watch(session)
+        watch.frame, watch.fidelity, watch.edits, watch.suite = frame, fidelity, edits or (), suite
+        watch.was_served, watch.was_edited, watch.wants_look = True, False, True
+        self._go_on(session, watch)
+
+    def note_edit(self, session: Session) -> None:
+        """The session was edited between two turns: what was foreseen is outdated."""
+        watch = self._watched.get(session.key)
+        if watch is None or not watch.was_served:
+            return
+        watch.was_edited = watch.wants_look = True
+        if watch.running is None:
+            watch.cancel()
+        self._go_on(session, watch)
+
+    def forget(self, session: Session) -> None:
+        """The session was deleted, or something in it redacted: nothing of it is kept here."""
+        watch = self._watched.pop(session.key, None)
+        if watch is not None:
+            watch.cancel()
+            watch.preparations.drop(INTERRUPTED)
+
+    def prepare(self, session: Session, state: SessionState, num_new: int, cache_salt: str | None) -> Preparation:
+        """Have a state computed that the caller is about to make of the session's."""
+        watch = self._watch(session)
+        if not watch.was_served and cache_salt:
+            watch.frame = Frame({"cache_salt": cache_salt})
+        made = watch.preparations.add(state, num_new)
+        if self._background is None:
+            made.drop(FAILED)
+        self._go_on(session, watch)
+        return made
+
+    def preparations(self, session: Session) -> Preparations:
+        """Those of a session."""
+        watch = self._watched.get(session.key)
+        return Preparations() if watch is None else watch.preparations
+
+    def _watch(self, session: Session) -> _Watch:
+        """That of a session whose client is heard now; the watches are in that order."""
+        watch = self._watched.setdefault(session.key, _Watch())
+        watch.heard = time.monotonic()
+        self._watched.move_to_end(session.key)
+        while len(self._watched) > MAX_WATCHED:
+            self._watched.popitem(last=False)[1].cancel()
+        return watch
+
+    def _go_on(self, session: Session, watch: _Watch) -> None:
+        if self._background is not None and (watch.task is None or watch.task.done()):
+            watch.task = asyncio.create_task(self._work(self._background, session, watch))
+
+    async def _work(self, background: Background, session: Session, watch: _Watch) -> None:
+        try:
+            await asyncio.sleep(PAUSE_SECONDS)
+            await self._compute_all(background, session, watch)
+        except Exception:
+            name = session.session_id
+            self.num_failed += 1
+            watch.preparations.drop(FAILED)
+            if self.num_failed == 1:
+                logger.exception("acmserve: session %r: computing ahead failed; later failures are only counted", name)
+        finally:
+            if watch.running is not None:
+                watch.running.drop(INTERRUPTED)
+                watch.running = None
+
+    async def _compute_all(self, background: Background, session: Session, watch: _Watch) -> None:
+        """What was asked for, then what is foreseen; edits and preparations that come meanwhile go first."""
+        contexts: list[Foreseen] = []
+        room = 0
+        while self._sessions.store.holds(session):
+            if self._is_busy(background, session):
+                await self._until_idle(background, session)
+                continue
+            if self._sessions.must_forget(session):
+                watch.preparations.drop(FORGETS_FIRST)
+                return
+            made = watch.preparations.next()
+            if made is not None and made.state is not None:
+                watch.running = made
+                num_cut = self._num_cut(made.num_new, self._room(session.state))
+                made.end(await self._compute(background, session, watch, made.state, num_cut), num_cut)
+                watch.running = None
+                continue
+            if watch.wants_look:
+                watch.wants_look = False
+                contexts, room = list(self._look(session, watch)), self._room(session.state)
+            if not contexts or room <= 0:
+                return
+            foreseen = contexts.pop(0)
+            num_cut = max(foreseen.num_open, self._num_cut(foreseen.num_new, room))
+            room -= foreseen.num_new - num_cut
+            receipt = await self._compute(background, session, watch, foreseen.state, num_cut)
+            is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None
+            if foreseen.reason is Reason.AS_IT_IS and is_whole:
+                watch.was_edited = False
+                self._sessions.served.of(*session.key).note_healed()
+            if foreseen.reason is Reason.EVICTION and is_whole:
+                outlook = self._sessions.budgets.account(session).outlook
+                outlook.num_ready = len(foreseen.state.entries)
+
+    def _is_busy(self, background: Background, session: Session) -> bool:
+        """Whether anybody else is served, was a moment ago, or will be in a moment."""
+        return self._num_served > 0 or background.is_busy() or self._others_may_be_back(session)
+
+    def _others_may_be_back(self, session: Session) -> bool:
+        now = time.monotonic()
+        recent = takewhile(lambda item: now - item[1].heard < GONE_SECONDS, reversed(self._watched.items()))
+        return any(watch.may_be_back(now) for key, watch in recent if key != session.key)
+
+    async def _until_idle(self, background: Background, session: Session) -> None:
+        """Of all sessions that wait only one asks: a thousand that did would be what the engine's clients wait for."""
+        async with self._asking:
+            while self._is_busy(background, session):
+                await asyncio.sleep(BUSY_SECONDS)
+
+    def _look(self, session: Session, watch: _Watch) -> Sequence[Foreseen]:
+        """What may come next, as far as the session wants it computed."""
+        sessions, state = self._sessions, session.state
+        options = self.options(state)
+        if options.mode == "off":
+            return ()
+        served = sessions.served.of(*session.key)
+        if not options.predicts:
+            return heal(state, served.num_stale)
+        num_stale = max(1, served.num_served) if watch.was_edited else served.num_stale
+        account, budget = sessions.budgets.account(session), sessions.budgets.of(state)
+        can_move = sessions.can_move(watch.fidelity)
+        measured = None if budget is None else sessions.budgets.measure(account, budget, can_move=can_move)
+        view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
+        return look_ahead(account, state, view, sessions.tokenizer)
+
+    async def _compute(
+        self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
+    ) -> Mapping[str, Any] | None:
+        """The receipt of a context that was computed, without its last `num_cut` tokens; None where there is none."""
+        exchange = self._sessions.background_exchange(session, num_cut)
+        CURRENT.set(exchange)
+        await background(watch.frame.body(render(state)))
+        return None if exchange.acm is None else exchange.acm["receipt"]
+
+    def _room(self, state: SessionState) -> int:
+        """Tokens that the contexts of one look may have computed."""
+        pool_tokens = self._pool_tokens
+        return 2**62 if pool_tokens is None else int(pool_tokens * self.options(state).max_pool_share)
+
+    @staticmethod
+    def _num_cut(num_new: int, room: int) -> int:
+        return max(0, num_new - room)

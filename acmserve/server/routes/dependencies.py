@@ -1,0 +1,66 @@
+"""Who calls a `/v1/acm` route: the sessions of this server, seen by one tenant.
+
+A session of another API key or cache salt does not exist for the caller: the answer is the 404 of a session that was
+never made. It is the only place where routes reach into `app.state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Path
+from starlette.requests import Request
+
+from acmserve.context.storage.session import Session
+from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
+from acmserve.server.messages.context_editor import ContextEditor
+from acmserve.server.sessions.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sessions that one request may see."""
+
+    sessions: Sessions
+    tenant: str
+    editor: ContextEditor | None = None
+
+    def session(self, session_id: str) -> Session:
+        """The caller's session of that id; raises `NotFound`."""
+        return self.sessions.store.get(self.tenant, check_session_id(session_id, "session_id"))
+
+    @asynccontextmanager
+    async def held(self, session_id: str) -> AsyncIterator[Session]:
+        """The session, for the caller alone: waits for a running turn, tool call or edit. Raises `NotFound`."""
+        async with self.sessions.locked(self.session(session_id)):
+            yield self.session(session_id)
+
+    def forget_edits(self, session_id: str) -> bool:
+        """Forget what `context_management` cleared in a session of that id; whether there was anything."""
+        return self.editor is not None and self.editor.forget((self.tenant, session_id))
+
+
+def _caller(
+    request: Request,
+    x_cache_salt: Annotated[
+        str | None,
+        Header(max_length=1024, description="Separates sessions (and cached KV) of clients that share an API key."),
+    ] = None,
+) -> Caller:
+    sessions: Sessions = request.app.state.acm_sessions
+    editor: ContextEditor | None = getattr(request.app.state, "acm_context_editor", None)
+    return Caller(sessions, sessions.tenant_of(request.headers), editor)
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+SessionId = Annotated[
+    str,
+    Path(
+        min_length=1,
+        max_length=MAX_SESSION_ID_CHARS,
+        description="The session's id, percent-encoded: every character is allowed, `a/b` is written `a%2Fb`.",
+    ),
+]

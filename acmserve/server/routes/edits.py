@@ -1,0 +1,83 @@
+"""The route for a person or a policy: several edits of a session as one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+
+from acmserve.context.edits.turn_cost import turn_cost
+from acmserve.context.storage.session import Session
+from acmserve.context.tools.batch import Edit, EditKind
+from acmserve.errors import Conflict
+from acmserve.server.http.errors import problems
+from acmserve.server.http.route_class import AcmRoute
+from acmserve.server.routes.dependencies import CallerDep, SessionId
+from acmserve.server.routes.schemas.sessions import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
+from acmserve.server.routes.views.context import num_context_tokens
+from acmserve.server.sessions.branches import branches_of
+from acmserve.server.sessions.sessions import Sessions
+
+edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
+
+
+@edits_router.post(
+    "/sessions/{session_id}/edits",
+    operation_id="acm_edit_session",
+    summary="Edit a session",
+    responses=problems(400, 404, 409, 413, 415, 503),
+)
+async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: CallerDep) -> EditsAnswer:
+    """Carries out edits in this order, all or none; each sees the result of the one before.
+
+    An edit names a fragment, or a range of messages, which becomes a fragment of its own. All edits of one request are
+    one plan: text behind them moves, or is recomputed, once. `next_turn` estimates what that costs; the receipt of the
+    next chat request says what it did cost. A `redact` erases the text for good; what follows it is computed anew.
+    """
+    sessions = caller.sessions
+    async with caller.held(session_id) as session:
+        before = session.state
+        batch = batch_of(wanted.edits)
+        _check_no_copies(sessions, session, batch)
+        outcome = await sessions.edit(session, batch, wanted.fidelity)
+        sessions.ahead.note_edit(session)
+    cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
+    return EditsAnswer(
+        edits=[
+            EditAnswer(
+                op=done.kind.value,
+                fragment_id=done.fragment.fragment_id,
+                state=done.fragment.visibility.value,
+                tokens_before=done.num_tokens_before,
+                tokens_after=done.num_tokens_after,
+            )
+            for done in outcome.done
+        ],
+        tokens_before=num_context_tokens(before, sessions.tokenizer),
+        tokens_after=num_context_tokens(outcome.state, sessions.tokenizer),
+        next_turn=NextTurn(recomputed_tokens=cost.num_computed, moved_tokens=cost.num_moved),
+    )
+
+
+def _check_no_copies(sessions: Sessions, session: Session, batch: Sequence[Edit]) -> None:
+    """Raise `Conflict` for a redaction of text of which branches hold copies."""
+    branches = branches_of(sessions, session) if any(edit.kind is EditKind.REDACT for edit in batch) else ()
+    if branches:
+        raise Conflict(
+            "edits",
+            f"cannot redact while branches hold copies of the text: {', '.join(b.session_id for b in branches[:5])}.",
+            "Let them return, or delete them first.",
+        )
+
+
+def batch_of(edits: Sequence[EditRequest]) -> list[Edit]:
+    """Edits as the context layer takes them."""
+    return [
+        Edit(
+            EditKind(wanted.op),
+            wanted.fragment_id,
+            None if wanted.messages is None else (wanted.messages.start, wanted.messages.end),
+            wanted.focus,
+        )
+        for wanted in edits
+    ]

@@ -1,0 +1,1 @@
+"""Bodies of the routes, as pydantic models."""

@@ -1,0 +1,311 @@
+"""What the `/v1/acm` routes take and give, as pydantic models; they are the OpenAPI document.
+
+Requests refuse fields that they do not know, so that a misspelt one is not dropped in silence. JSON null means "not
+given", as OpenAI's clients mean it. Messages are the exception: they may carry anything that OpenAI's protocol or a
+chat template knows, and are kept as they were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+
+from acmserve.context.edits.fragments import MAX_FOCUS_CHARS
+from acmserve.plan.request import MAX_SESSION_ID_CHARS
+from acmserve.server.routes.schemas.branches import BranchInfo
+
+MAX_MESSAGES = 65_536
+MAX_EDITS = 1_000
+MAX_PAGE = 1_000
+
+Suite = Literal["sculptor", "sculptor-v1"]
+AnySuite = Literal["sculptor", "sculptor-v1", "cwl", "branch"]
+Fidelity = Literal["exact", "reuse", "repair", "auto"]
+FragmentState = Literal["visible", "folded", "summarized", "redacted"]
+
+_SUITE = "The tool suite: `sculptor` (six tools) or `sculptor-v1` (eight tools, semantic search)."
+_FIDELITY = (
+    "How the next turn will be computed, for the estimate of its cost: `exact`, `reuse`, `repair` (with the default "
+    "repair) or `auto` (the most that it may cost). Default: the server's."
+)
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CalledFunction(BaseModel):
+    """The function of a tool call."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(default="", description="Name of the function.")
+    arguments: str | dict[str, Any] | None = Field(default=None, description="Arguments, as JSON text or an object.")
+
+
+class MessageToolCall(BaseModel):
+    """One call in the `tool_calls` of an assistant's message."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str | None = Field(default=None, description="Id that the tool message repeats as `tool_call_id`.")
+    function: CalledFunction = Field(default_factory=CalledFunction, description="What is called.")
+
+
+class Message(BaseModel):
+    """One chat message, as in `POST /v1/chat/completions`; further fields are kept as they are."""
+
+    model_config = ConfigDict(extra="allow")
+    role: str = Field(min_length=1, max_length=64, description="`system`, `user`, `assistant`, `tool`, ...")
+    content: str | list[str | dict[str, Any]] | None = Field(
+        default=None, description="The text, or a list of parts such as `{'type': 'text', 'text': ...}`."
+    )
+    name: str | None = Field(default=None, description="Name of the author.")
+    tool_calls: list[MessageToolCall] | None = Field(default=None, description="Calls made by the assistant.")
+    tool_call_id: str | None = Field(default=None, description="The call that a tool message answers.")
+    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_given(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        message = validate(given)
+        if isinstance(given, Mapping):
+            message._given = given
+        return message
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The message as the client sent it, the very object."""
+        return self._given
+
+
+class NewSession(_Request):
+    """A session to make; every field may be left out."""
+
+    session_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SESSION_ID_CHARS,
+        description="Any text of 1 to 256 characters. Left out: the server makes an id.",
+        examples=["agent-7"],
+    )
+    messages: list[Message] | None = Field(
+        default=None,
+        max_length=MAX_MESSAGES,
+        description="The history so far. Later chat requests resend it and go on from there.",
+        examples=[[{"role": "user", "content": "Read this: ..."}]],
+    )
+    suite: Suite | None = Field(default=None, description=f"{_SUITE} Default: `sculptor`.")
+
+
+class AheadView(BaseModel):
+    """What is computed before it is asked for."""
+
+    mode: Literal["off", "heal", "predict"] = Field(
+        description="`heal` computes contexts anew that were served with moved KV, `predict` also those of edits that "
+        "can be foreseen."
+    )
+    max_pool_share: float = Field(ge=0, le=1, description="The part of the KV cache that this may take.")
+
+
+class SessionInfo(BaseModel):
+    """A session, without its contents."""
+
+    object: Literal["acm.session"] = "acm.session"
+    session_id: str = Field(description="Percent-encode it in a path: `a/b` is `/v1/acm/sessions/a%2Fb`.")
+    suite: Suite = Field(description=_SUITE)
+    created_at: float = Field(description="Seconds since 1970, UTC.")
+    used_at: float = Field(description="The last use; unused sessions expire.")
+    num_messages: int = Field(ge=0, description="Messages in the transcript, internal ones included.")
+    num_fragments: int = Field(ge=0, description="Fragments cut so far, visible ones included.")
+    num_hidden_fragments: int = Field(ge=0, description="Fragments folded, summarized or redacted now.")
+    branch_of: str | None = Field(default=None, description="The session that this one is a branch of.")
+    ahead: AheadView = Field(description="Set by `acm.ahead` in a chat request, else by the server's `--ahead`.")
+
+
+class SessionList(BaseModel):
+    """One page of sessions, the newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[SessionInfo]
+    first_id: str | None = Field(description="Id of the first session of this page.")
+    last_id: str | None = Field(description="Send it as `after` to get the next page.")
+    has_more: bool = Field(description="Whether there is a next page.")
+
+
+class ContextMessage(BaseModel):
+    """One message as the model sees it now."""
+
+    index: int = Field(ge=0, description="Its number; message ranges of edits count by it.")
+    role: str
+    origin: Literal["client", "answer", "internal"] = Field(
+        description="Who wrote it: `client`, `answer` (the model's reply), `internal` (context tools run on the "
+        "server: the client does not hold it)."
+    )
+    num_tokens: int = Field(ge=0, description="Tokens of its texts as shown, without the chat template's own.")
+    message: dict[str, Any] | None = Field(
+        description="The message, hidden texts replaced by their markers; null where an eviction left nothing of it."
+    )
+    evicted: bool = Field(description="Whether an eviction took out its text, or all of it.")
+    branch: str | None = Field(
+        default=None, description="The branch that it belongs to; the messages of one that has ended are not shown."
+    )
+    kv: str | None = Field(
+        description="What the next turn finds of its KV: `kept` (in place), `moved`, `partly moved`, `gone` (to be "
+        "computed); null when not known."
+    )
+
+
+class FragmentPiece(BaseModel):
+    """Characters `[start, end)` of one text of a message, counted in the original text."""
+
+    index: int = Field(ge=0, description="The message.")
+    part: int | None = Field(description="The part of its content; null where the content is one string.")
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
+
+
+class ContextFragment(BaseModel):
+    """A named span of the conversation."""
+
+    fragment_id: str
+    state: FragmentState
+    role: str = Field(description="The role it was cut from, or `all`.")
+    num_tokens: int = Field(ge=0, description="Tokens of its original text.")
+    num_tokens_shown: int = Field(ge=0, description="Tokens that the model sees of it now.")
+    focus: str | None = Field(description="Focus of the summary that is shown.")
+    messages: list[FragmentPiece] = Field(description="Where it lies.")
+    preview: str | None = Field(description="How its text begins; null when it was redacted.")
+
+
+class ContextView(BaseModel):
+    """What the model sees now."""
+
+    session_id: str
+    messages: list[ContextMessage]
+    fragments: list[ContextFragment] = Field(description="In the order in which they were cut.")
+    branches: list[BranchInfo] = Field(
+        default_factory=list, description="The branches that the model opened, in the order of the conversation."
+    )
+    num_tokens: int = Field(ge=0, description="Tokens of all texts as shown.")
+    num_tokens_original: int = Field(ge=0, description="The same with nothing hidden.")
+
+
+class ToolSuite(BaseModel):
+    """The tools of a suite, and system prompts that teach them."""
+
+    suite: AnySuite
+    tools: list[dict[str, Any]] = Field(description="Ready for the `tools` array of a chat request.")
+    presets: dict[str, str] = Field(
+        description="System prompts by name: `unified`, `pi-llm`, `needlebench`, `cwl`, `branch`."
+    )
+
+
+class ToolRequest(_Request):
+    """One tool call, as the model made it."""
+
+    arguments: dict[str, Any] | str | None = Field(
+        default=None,
+        description="The call's arguments: an object, or the JSON text in `tool_call.function.arguments`.",
+        examples=[{"fragment_id": "f1a2b3"}],
+    )
+    suite: AnySuite | None = Field(
+        default=None,
+        description=f"{_SUITE} `cwl` has `delimiter`, `branch` has `branch` and `return`. Default: the one that has "
+        "the tool.",
+    )
+    fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+
+
+class ToolAnswer(BaseModel):
+    """The result of a tool call."""
+
+    name: str
+    result: str = Field(description="The text for the model: send it as the content of the tool message.")
+    is_error: bool = Field(description="Whether the call was wrong; `result` then tells the model what to do instead.")
+    changed: bool = Field(description="Whether the model sees another conversation now.")
+    fragment_ids: list[str] = Field(description="Fragments that the call made or changed.")
+
+
+class MessageRange(_Request):
+    """Messages `[start, end)`, numbered as in `GET .../context`."""
+
+    start: int = Field(ge=0, le=2**31, description="Index of the first message.")
+    end: int = Field(ge=1, le=2**31, description="Index behind the last message.")
+
+
+class EditRequest(_Request):
+    """One edit: of a fragment, or of a range of messages, which becomes a fragment."""
+
+    op: Literal["fold", "restore", "summarize", "redact"] = Field(
+        description="`fold` hides behind a marker, `summarize` shows a summary instead, `restore` shows the original "
+        "again, `redact` erases for good."
+    )
+    fragment_id: str | None = Field(
+        default=None, max_length=64, description="Id of the fragment; or give `messages`.", examples=["f1a2b3"]
+    )
+    messages: MessageRange | None = Field(
+        default=None, description="A range of messages `{'start': 4, 'end': 9}`, instead of `fragment_id`."
+    )
+    focus: str | None = Field(
+        default=None,
+        max_length=MAX_FOCUS_CHARS,
+        description="What a summary is to keep. Default: `main points`.",
+        examples=["key decisions"],
+    )
+
+
+class EditsRequest(_Request):
+    """Edits to carry out in this order, all or none."""
+
+    edits: list[EditRequest] = Field(min_length=1, max_length=MAX_EDITS, description="At least one edit.")
+    fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+
+
+class PrepareRequest(_Request):
+    """Edits that will be asked for, in this order."""
+
+    edits: list[EditRequest] = Field(
+        min_length=1, max_length=MAX_EDITS, description="At least one edit, as in `POST .../edits`; none may redact."
+    )
+
+
+class PreparationView(BaseModel):
+    """A context that is computed before it is asked for."""
+
+    prepare_id: str
+    status: Literal["pending", "ready", "dropped"] = Field(
+        description="`ready`: the next turn behind these edits finds its prefix. `dropped`: the session's next request "
+        "came first, or there was no room; what was computed until then stays useful."
+    )
+    reason: str | None = Field(
+        description="Why it was dropped: `interrupted`, `failed`, or what the engine says, such as `ahead_pool_share`."
+    )
+    computed_tokens: int | None = Field(description="Tokens computed for it; null until the engine has told.")
+    ready_tokens: int | None = Field(description="Tokens of its prompt that are in the KV cache; null until then.")
+
+
+class EditAnswer(BaseModel):
+    """One edit carried out."""
+
+    op: Literal["fold", "restore", "summarize", "redact"]
+    fragment_id: str
+    state: FragmentState
+    tokens_before: int = Field(ge=0, description="Tokens that the model saw of the fragment before.")
+    tokens_after: int = Field(ge=0, description="Tokens that it sees now.")
+
+
+class NextTurn(BaseModel):
+    """What all edits together cost the next turn, beside its new message; an estimate, the receipt says the truth."""
+
+    recomputed_tokens: int = Field(ge=0)
+    moved_tokens: int = Field(ge=0, description="Tokens whose KV is moved to new positions (`reuse`, `repair`).")
+
+
+class EditsAnswer(BaseModel):
+    """All edits carried out."""
+
+    edits: list[EditAnswer]
+    tokens_before: int = Field(ge=0, description="Tokens of the whole conversation before.")
+    tokens_after: int = Field(ge=0, description="Tokens of the whole conversation now.")
+    next_turn: NextTurn

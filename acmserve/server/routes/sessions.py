@@ -1,0 +1,147 @@
+"""The routes that make, list, show and delete sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.storage.session import Session
+from acmserve.errors import NotFound
+from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
+from acmserve.server.http.errors import problems
+from acmserve.server.http.route_class import AcmRoute
+from acmserve.server.routes.dependencies import CallerDep, SessionId
+from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
+from acmserve.server.routes.views.context import context_view, session_info
+from acmserve.server.sessions.branches import branches_of
+
+sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
+
+
+@sessions_router.post(
+    "/sessions",
+    operation_id="acm_create_session",
+    summary="Make a session",
+    status_code=201,
+    responses=problems(400, 409, 413, 415),
+)
+async def create_session(
+    request: Request, response: Response, caller: CallerDep, given: NewSession | None = None
+) -> SessionInfo:
+    """Makes a session, with the history so far when `messages` are given.
+
+    A chat request with an unknown session id makes its session by itself; this route is for those who want to edit a
+    conversation before its first turn, or an id made by the server. `Location` names the new session. When the id is
+    taken the answer is 409, and the session that has it stays as it is.
+    """
+    new = given or NewSession()
+    wanted = None if new.session_id is None else check_session_id(new.session_id, "session_id")
+    state = adopt(SessionState(), [message.given for message in new.messages or ()]).state
+    store = caller.sessions.store
+    session = store.create(caller.tenant, wanted)
+    try:
+        session.suite = new.suite or session.suite
+        store.save(session, state)
+    except BaseException:
+        store.delete(caller.tenant, session.session_id)
+        raise
+    response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"
+    return session_info(session, caller.sessions.ahead.options(session.state))
+
+
+@sessions_router.get(
+    "/sessions", operation_id="acm_list_sessions", summary="List sessions", responses=problems(400, 404)
+)
+async def list_sessions(
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most sessions of one page.")] = 20,
+    after: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=MAX_SESSION_ID_CHARS,
+            description="`last_id` of the page before. Leave it out for the first page.",
+        ),
+    ] = None,
+) -> SessionList:
+    """Lists the sessions of this API key (and cache salt), the newest first, page by page.
+
+    A page begins behind the session named by `after`; using a session does not change its place in the list.
+    Listing is no use of a session: it does not keep one from expiring.
+    """
+    sessions = sorted(caller.sessions.store.list(caller.tenant), key=lambda session: session.created_at, reverse=True)
+    first = 0 if after is None else _index(sessions, after) + 1
+    page = sessions[first : first + limit]
+    return SessionList(
+        data=[session_info(session, caller.sessions.ahead.options(session.state)) for session in page],
+        first_id=page[0].session_id if page else None,
+        last_id=page[-1].session_id if page else None,
+        has_more=first + limit < len(sessions),
+    )
+
+
+@sessions_router.get(
+    "/sessions/{session_id}", operation_id="acm_get_session", summary="Get a session", responses=problems(400, 404)
+)
+async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
+    """Shows one session without its contents: its suite, its size, and when it was used last."""
+    session = caller.session(session_id)
+    return session_info(session, caller.sessions.ahead.options(session.state))
+
+
+@sessions_router.delete(
+    "/sessions/{session_id}",
+    operation_id="acm_delete_session",
+    summary="Delete a session",
+    status_code=204,
+    responses=problems(400, 404),
+)
+async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
+    """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
+
+    The id is free then: a later chat request with it begins a new session. Its branches are deleted, too. What
+    `context_management` cleared in /v1/messages under this id is forgotten; such a session has no transcript, but it
+    can be deleted.
+    """
+    sessions, had_edits = caller.sessions, caller.forget_edits(session_id)
+    branches: Sequence[Session] = ()
+    try:
+        async with caller.held(session_id) as session:
+            branches = branches_of(sessions, session)
+            sessions.delete(session)
+    except NotFound:
+        if not had_edits:
+            raise
+    for branch in branches:
+        async with sessions.locked(branch):
+            if sessions.store.holds(branch):
+                sessions.delete(branch)
+
+
+@sessions_router.get(
+    "/sessions/{session_id}/context",
+    operation_id="acm_get_context",
+    summary="See what the model sees",
+    responses=problems(400, 404),
+)
+async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
+    """Shows the conversation as the model sees it now, edits applied, and the fragments cut out of it.
+
+    `messages[].index` is what a range in `POST .../edits` counts by; `fragments[].fragment_id` is what edits and tools
+    take. Token counts are those of the texts, without what the chat template adds.
+    """
+    session = caller.session(session_id)
+    return context_view(session, caller.sessions.tokenizer, caller.sessions.describe_kv(session))
+
+
+def _index(sessions: list[Session], session_id: str) -> int:
+    for index, session in enumerate(sessions):
+        if session.session_id == session_id:
+            return index
+    raise NotFound("after", f"there is no session {ascii(session_id)[:60]}.", "List again from the start.")

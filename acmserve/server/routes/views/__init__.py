@@ -1,0 +1,1 @@
+"""What the routes answer, as JSON."""

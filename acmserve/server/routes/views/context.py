@@ -1,0 +1,106 @@
+"""A session as its routes show it: the short description, and what the model sees now. Reads only.
+
+Tokens are those of the texts, without the chat template's own: the receipt of a request counts everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from acmserve.context.edits.turn_cost import num_tokens_shown
+from acmserve.context.session.branch import branch_at
+from acmserve.context.session.fragment import Fragment, Visibility
+from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.render import evicted_entries, render, render_entries, render_whole
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.session import Session
+from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
+from acmserve.server.http.json_value import clean_json
+from acmserve.server.routes.schemas.sessions import (
+    AheadView,
+    ContextFragment,
+    ContextMessage,
+    ContextView,
+    FragmentPiece,
+    SessionInfo,
+    Suite,
+)
+from acmserve.server.routes.views.branches import branch_infos
+
+PREVIEW_CHARS = 80
+
+
+def session_info(session: Session, ahead: AheadOptions) -> SessionInfo:
+    """The session without its contents; `ahead` is what holds for it."""
+    return SessionInfo(
+        session_id=session.session_id,
+        suite=cast(Suite, session.suite),
+        created_at=session.created_at,
+        used_at=session.used_at,
+        num_messages=len(session.state.entries),
+        num_fragments=len(session.state.fragments),
+        num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
+        branch_of=None if session.state.parent is None else session.state.parent.session_id,
+        ahead=AheadView.model_validate(ahead.as_dict()),
+    )
+
+
+def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None]) -> ContextView:
+    """What the model sees of the session. `kv` says for each message where its KV is."""
+    state, left = session.state, iter(kv)
+    evicted = evicted_entries(state)
+    messages = [
+        ContextMessage(
+            index=index,
+            role=str(entry.message.get("role")),
+            origin=entry.origin.value,
+            num_tokens=0 if message is None else num_message_tokens(message, tokenizer),
+            message=None if message is None else clean_json(dict(message)),
+            evicted=(message is None or index in evicted) and (inside is None or inside.is_open),
+            branch=None if inside is None else clean_json(inside.call_id),
+            kv=None if message is None else next(left),
+        )
+        for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True))
+        for inside in (branch_at(state.branches, index),)
+    ]
+    fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
+    num_tokens = sum(message.num_tokens for message in messages)
+    num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(state))
+    return ContextView(
+        session_id=session.session_id,
+        messages=messages,
+        fragments=fragments,
+        branches=branch_infos(session, tokenizer),
+        num_tokens=num_tokens,
+        num_tokens_original=max(num_whole + sum(f.num_tokens - f.num_tokens_shown for f in fragments), 0),
+    )
+
+
+def num_context_tokens(state: SessionState, tokenizer: Tokenizer) -> int:
+    """Tokens of all texts that the model sees."""
+    return sum(num_message_tokens(message, tokenizer) for message in render(state))
+
+
+def num_message_tokens(message: Message, tokenizer: Tokenizer) -> int:
+    """Tokens of the texts of one message."""
+    return sum(count_tokens(tokenizer, text) for _, text in texts(message))
+
+
+def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
+    pieces = [
+        FragmentPiece(index=piece.place.entry, part=piece.place.part, start=piece.start, end=piece.end)
+        for piece in fragment.pieces
+    ]
+    gone = fragment.visibility is Visibility.REDACTED
+    return ContextFragment(
+        fragment_id=fragment.fragment_id,
+        state=fragment.visibility.value,
+        role=fragment.role,
+        num_tokens=fragment.num_tokens,
+        num_tokens_shown=num_tokens_shown(fragment, tokenizer),
+        focus=fragment.focus,
+        messages=pieces,
+        preview=None if gone else state.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],
+    )

@@ -1,0 +1,1 @@
+"""Sessions as the server holds them: store, tenants, locks, branches."""

@@ -1,0 +1,102 @@
+"""Branches that are sessions of their own: made, listed, and given back to their parent.
+
+    POST .../branches             parent's state --fork--> a session with a lock of its own; clients chat with it
+    POST .../branches/{id}/return its message --place_result--> parent's state; the session is deleted
+
+Siblings run at the same time. In the engine a branch goes by the name of its parent (`engine_key`): that is whose moved
+KV it may use, whose partial last block it may copy. Requests of one name may run concurrently there, each with the plan
+that it arrived with; a sibling that replaces a source costs the other at most the tokens of one block.
+
+The caller holds the locks of the sessions that are passed. A parent that is gone is told apart from a later session of
+the same id by its mark (`context.parent`).
+"""
+
+from __future__ import annotations
+
+from acmserve.context.session.branching import Spent, count_spent
+from acmserve.context.session.fork import fork, num_complete, place_result
+from acmserve.context.session.parent import mark_of
+from acmserve.context.storage.session import Session
+from acmserve.context.transcript.tokenizer import count_tokens
+from acmserve.errors import Conflict, NotFound
+from acmserve.server.sessions.sessions import Sessions
+
+
+def make_branch(sessions: Sessions, parent: Session, description: str, prompt: str) -> Session:
+    """A new session that begins as `parent` is. Raises `Conflict` where it cannot branch or both would not fit."""
+    _check_not_inside(parent)
+    limits = sessions.store.limits
+    if limits.max_sessions < 2 or 2 * parent.num_bytes > limits.max_bytes:
+        raise Conflict(
+            "session_id",
+            f"a branch of {parent.session_id!a} and its {parent.num_bytes:,} bytes would push it out.",
+            "Start the server with larger limits (--max-sessions, --max-session-mib).",
+        )
+    branch = sessions.store.create(parent.tenant)
+    try:
+        branch.suite = parent.suite
+        sessions.store.save(branch, fork(parent.state, parent.session_id, description, prompt))
+    except BaseException:
+        sessions.store.delete(*branch.key)
+        raise
+    sessions.served.share(parent.key, branch.key)
+    return branch
+
+
+def branches_of(sessions: Sessions, parent: Session) -> list[Session]:
+    """The sessions that are branches of this one, the oldest first."""
+    mark = mark_of(parent.state.digest_key)
+    found = [
+        session
+        for session in sessions.store.list(parent.tenant)
+        if (own := session.state.parent) is not None and (own.session_id, own.mark) == (parent.session_id, mark)
+    ]
+    return sorted(found, key=lambda session: session.created_at)
+
+
+def check_branch_of(branch: Session, parent: Session) -> None:
+    """Raise `NotFound` where a session is no branch of the other."""
+    own = branch.state.parent
+    if own is None or (own.session_id, own.mark) != (parent.session_id, mark_of(parent.state.digest_key)):
+        raise NotFound(
+            "branch_id",
+            f"{branch.session_id!a} is no branch of {parent.session_id!a}.",
+            "GET .../branches lists those there are.",
+        )
+
+
+def give_back(sessions: Sessions, branch: Session, parent: Session, message: str) -> None:
+    """Put what a branch returns into its parent, and delete it. Raises `Conflict`; nothing was changed then."""
+    own = branch.state.parent
+    assert own is not None
+    _check_not_inside(parent)
+    if num_complete(parent.state) < len(parent.state.entries):
+        raise Conflict(
+            "session_id",
+            f"the model of {parent.session_id!a} waits for results of its tool calls.",
+            "Send the message as the result of such a call with the session's next request, and delete the branch.",
+        )
+    state = place_result(parent.state, branch.session_id, own, message, spent_by(sessions, branch))
+    sessions.store.save(parent, state)
+    sessions.delete(branch)
+
+
+def spent_by(sessions: Sessions, branch: Session) -> Spent:
+    """What a branch took so far, without what it had from its parent."""
+    own = branch.state.parent
+    entries = branch.state.entries[0 if own is None else own.num_entries :]
+    return count_spent(entries, lambda text: count_tokens(sessions.tokenizer, text))
+
+
+def _check_not_inside(session: Session) -> None:
+    """A branch has no branches: neither a session that is one, nor one in which the model has opened one."""
+    if session.state.parent is not None:
+        raise Conflict(
+            "session_id", f"{session.session_id!a} is a branch; it has no branches of its own.", "Branch its parent."
+        )
+    if session.state.branch is not None:
+        raise Conflict(
+            "session_id",
+            f"the model of {session.session_id!a} is in a branch: {session.state.branch.description!a}.",
+            "Let it return first: go on with the session's own requests.",
+        )

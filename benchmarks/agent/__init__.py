@@ -1,0 +1,1 @@
+"""Agent conversations that several benchmarks replay."""

@@ -1,0 +1,120 @@
+"""A conversation of an agent as it was recorded, in the form in which `bench trace` replays it.
+
+    step 0   new: system, user                                prompt 0
+    step 1   new: what the assistant said, results            prompt 1 = prompt 0 + new
+    step 2   new: what the assistant said, results, user      prompt 2 = prompt 1 + new, + fleeting at its end
+
+What a server answers is never appended: the recorded words are, so that every server sees the same prompts. `fleeting`
+messages stand at the end of one prompt only, such as the count of turns that some agents write there.
+
+The bundled conversation (`agent_trace.py`) becomes a recording here; others are read by `agentperf.py`. Its calls of
+`delimiter` are carried out here, where no server does it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from acmserve.bench.agent.pause import draw_pauses
+from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Exchanged, Trace
+from acmserve.context.episodes.delimiter import DELIMITER, DELIMITER_TOOL, Scope, run_delimiter
+from acmserve.context.transcript.message import Message
+
+_CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One prompt: what it has that the one before had not, and the seconds that the agent's tools took before it."""
+
+    new: tuple[Message, ...]
+    fleeting: tuple[Message, ...] = ()
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """`steps[0].new` begins with the system message. Messages are in OpenAI's form, with tool calls and results."""
+
+    name: str
+    tools: tuple[Mapping[str, Any], ...]
+    steps: tuple[Step, ...]
+
+
+def record(trace: Trace, name: str, seed: int) -> Recording:
+    """The bundled conversation; the agent's tools take as long as the seed says."""
+    pauses = draw_pauses(seed)
+    waiting: list[Message] = [{"role": "system", "content": SYSTEM}]
+    steps: list[Step] = []
+    marks = Marks()
+    for request in trace.requests:
+        pause = next(pauses)
+        if request.asked is not None:
+            waiting.append({"role": "user", "content": request.asked})
+        for said in request.said:
+            steps.append(Step(tuple(waiting), pause=pause))
+            pause = 0.0
+            message = read_said(said, len(steps))
+            waiting = [message, *marks.results(message)]
+        if request.result is not None:
+            call = message["tool_calls"][-1]["id"]
+            waiting.append({"role": "tool", "tool_call_id": call, "content": request.result})
+    return Recording(name, (*TOOLS, DELIMITER_TOOL), tuple(steps))
+
+
+def rotated(trace: Trace, num_tasks: int) -> Trace:
+    """The same tasks, another one first: what a second agent does meanwhile."""
+    tasks: list[list[Exchanged]] = []
+    for request in trace.requests:
+        if request.asked is not None:
+            tasks.append([])
+        tasks[-1].append(request)
+    first = num_tasks % len(tasks)
+    return replace(trace, requests=tuple(request for task in tasks[first:] + tasks[:first] for request in task))
+
+
+def read_said(said: str, number: int) -> dict[str, Any]:
+    """What a model said in the words of the parser `hermes`, as a message with tool calls."""
+    bodies = [json.loads(body) for body in _CALL.findall(said)]
+    message: dict[str, Any] = {"role": "assistant", "content": said.partition("<tool_call>")[0].rstrip("\n")}
+    if bodies:
+        message["tool_calls"] = [
+            as_call(f"call-{number}-{index}", body["name"], body["arguments"]) for index, body in enumerate(bodies)
+        ]
+    return message
+
+
+def as_call(name: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """One tool call of a message; `name` is its id."""
+    return {"id": name, "type": "function", "function": {"name": tool, "arguments": json.dumps(arguments)}}
+
+
+class Marks:
+    """Carries out the calls of `delimiter`, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._scope = Scope()
+
+    def results(self, message: Message) -> Iterator[Message]:
+        """The results of the calls of `delimiter` in a message. Raises InvalidRequest for a call that is refused."""
+        for call in message.get("tool_calls") or ():
+            if call["function"]["name"] == DELIMITER:
+                marked = run_delimiter(self._scope, call["function"]["arguments"])
+                if marked.error is not None:
+                    raise marked.error
+                self._scope = marked.scope
+                yield {"role": "tool", "tool_call_id": call["id"], "content": marked.result}
+
+
+def first_steps(recording: Recording, num_steps: int) -> Recording:
+    """The beginning of a recording."""
+    return replace(recording, steps=recording.steps[:num_steps])
+
+
+def messages_of(steps: Sequence[Step]) -> list[Message]:
+    """The conversation behind some first steps, without what was fleeting."""
+    return [message for step in steps for message in step.new]

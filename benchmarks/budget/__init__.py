@@ -1,0 +1,1 @@
+"""`acmserve bench budget`: what a token budget costs, treated in several ways."""

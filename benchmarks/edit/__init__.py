@@ -1,0 +1,1 @@
+"""`acmserve bench edit`: time to first token after a context edit."""

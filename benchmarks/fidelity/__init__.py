@@ -1,0 +1,1 @@
+"""`acmserve bench fidelity`: how far answers after an edit are from exact ones."""

@@ -1,0 +1,1 @@
+"""The move on a GPU."""

@@ -1,0 +1,261 @@
+"""Speed of the move on a GPU: `python -m benchmarks.gpu.main`, in a checkout, with torch and triton alone.
+
+For each model and number of tokens, every layer's KV is moved by one call and compared with the float64 reference; only
+then are timed, in turns and as medians of wall time up to the device's last write:
+
+    move      `StridedMover.move`: tables to the device, the launches
+    copy      one device-to-device copy of as many bytes, the floor (bytes are counted once, not read and written)
+    prefill   the same tokens through the model's layers in plain torch (`gpu_prefill.py`), one layer times their number
+
+A wrong result is reported, not timed, and makes the exit code 1. What does not fit into the device's memory is left out
+and shows as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the program, its times
+mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.gpu.kernels import KVLayer, Segment, Tensor, check_slots, reference, slot_range, torch
+from acmserve.bench.gpu.plot import draw
+from acmserve.bench.gpu.prefill import Layer
+from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
+from acmserve.bench.harness.machine import describe_machine
+
+DELTA = -1980
+TOKENS = tuple(1024 << i for i in range(8))
+CHUNK = 8192  # tokens compared at once
+HALF_ULP = 2.0**-8  # of bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement; times are medians in milliseconds, bandwidths in 10^9 bytes per second."""
+
+    model: str
+    num_tokens: int
+    num_bytes: int
+    num_launches: int
+    move_ms: float
+    copy_ms: float
+    move_gb_s: float
+    copy_gb_s: float
+    ratio: float
+    prefill_ms: float | None
+    prefill_over_move: float | None
+
+
+class Bench:
+    """One model on one device; its KV pool holds the source and the destination of one move."""
+
+    def __init__(self, shape: ModelShape, device: str, repetitions: int, with_prefill: bool) -> None:
+        self._shape, self._device = shape, device
+        self._repetitions, self._with_prefill = repetitions, with_prefill
+
+    def num_bytes_needed(self, num_tokens: int) -> int:
+        """Device memory for the pool and the comparison."""
+        return 2 * self._shape.bytes_per_token * (num_tokens + 64) + (2 << 30 if self._device == "cuda" else 0)
+
+    def run(self, num_tokens: int) -> Row | None:
+        """Check, then measure; None where the result is wrong."""
+        move_s, copy_s, num_launches = self._move(num_tokens)
+        if move_s is None or copy_s is None:
+            return None
+        prefill_s = self._prefill(num_tokens)
+        num_bytes = num_tokens * self._shape.bytes_per_token
+        return Row(
+            model=self._shape.name,
+            num_tokens=num_tokens,
+            num_bytes=num_bytes,
+            num_launches=num_launches,
+            move_ms=round(1e3 * move_s, 4),
+            copy_ms=round(1e3 * copy_s, 4),
+            move_gb_s=round(num_bytes / move_s / 1e9, 1),
+            copy_gb_s=round(num_bytes / copy_s / 1e9, 1),
+            ratio=round(copy_s / move_s, 3),
+            prefill_ms=None if prefill_s is None else round(1e3 * prefill_s, 2),
+            prefill_over_move=None if prefill_s is None else round(prefill_s / move_s, 1),
+        )
+
+    def _move(self, num_tokens: int) -> tuple[float | None, float | None, int]:
+        """Seconds of the move and of the copy, None where the move is wrong, and the number of launches.
+
+        pool   |source blocks ............|destination blocks .......|     the copy moves half of it to the other
+                    [offset 5 ... +num_tokens)  [offset 11 ... +num_tokens)
+        """
+        # Not above: Triton decides while it decorates the kernel whether it is interpreted.
+        from acmserve.kernels.movers.triton import StridedMover
+
+        num_blocks = num_tokens // BLOCK_SIZE + 2
+        pool = make_pool(num_blocks * BLOCK_SIZE * self._shape.bytes_per_token, self._device)
+        layers = self._shape.layers(pool)
+        src = slot_range(range(num_blocks), 5, num_tokens, BLOCK_SIZE)
+        dst = slot_range(range(num_blocks, 2 * num_blocks), 11, num_tokens, BLOCK_SIZE)
+        check_slots(src, dst, 2 * num_blocks, BLOCK_SIZE)
+        segments = [Segment(0, num_tokens // 2, DELTA), Segment(num_tokens // 2, num_tokens, DELTA + 640)]
+        mover = StridedMover(layers)
+        mover.move(src, dst, segments)
+        for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
+            if not is_right(layer, src.to(self._device), dst.to(self._device), segments):
+                return None, None, mover.num_launches
+        num_elements = num_tokens * self._shape.bytes_per_token // 2
+        source, destination = pool[:num_elements], pool[-num_elements:]
+        move_s, copy_s = take_turns(
+            [lambda: mover.move(src, dst, segments), lambda: destination.copy_(source)], self._repetitions, self._wait
+        )
+        return move_s, copy_s, mover.num_launches
+
+    def _prefill(self, num_tokens: int) -> float | None:
+        """Seconds for all layers; None where they are not wanted or one of them does not fit into memory."""
+        if not self._with_prefill:
+            return None
+        try:
+            return self._shape.num_layers * self._one_layer(num_tokens)
+        except torch.OutOfMemoryError:
+            return None
+
+    def _one_layer(self, num_tokens: int) -> float:
+        layer = Layer(self._shape, num_tokens, self._device)
+        hidden = torch.randn(num_tokens, self._shape.hidden_size, dtype=torch.bfloat16, device=self._device)
+        with torch.inference_mode():
+            (seconds,) = take_turns([lambda: layer(hidden)], min(self._repetitions, 3), self._wait)
+        return seconds
+
+    def _wait(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+
+def is_right(layer: KVLayer, src: Tensor, dst: Tensor, segments: Sequence[Segment]) -> bool:
+    """The gate: V bit for bit, K as the reference turns it, to one rounding of bf16 (two where Triton interprets)."""
+    assert layer.rope is not None
+    half_ulp = 2 * HALF_ULP if os.environ.get("TRITON_INTERPRET") == "1" else HALF_ULP
+    for segment in segments:
+        for start in range(segment.start, segment.end, CHUNK):
+            part = slice(start, min(start + CHUNK, segment.end))
+            key, value = reference.gather(layer.kv, layer.layout, src[part])
+            moved_key, moved_value = reference.gather(layer.kv, layer.layout, dst[part])
+            exact = reference.rotate(key, layer.rope, segment.delta)
+            allowed = 2e-6 * key.double().norm(dim=-1, keepdim=True) + half_ulp * exact.abs()
+            if not (moved_value == value).all() or not ((moved_key.double() - exact).abs() <= allowed).all():
+                return False
+    return True
+
+
+def take_turns(
+    functions: Sequence[Callable[[], object]], repetitions: int, wait: Callable[[], None]
+) -> tuple[float, ...]:
+    """Median seconds of each function, run in turns after two rounds of warm-up."""
+    times: list[list[float]] = [[] for _ in functions]
+    for repetition in range(-2, repetitions):
+        for function, taken in zip(functions, times, strict=True):
+            wait()
+            begin = time.perf_counter()
+            function()
+            wait()
+            if repetition >= 0:
+                taken.append(time.perf_counter() - begin)
+    return tuple(statistics.median(taken) for taken in times)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.main",
+        description="Time of moving cached KV on a GPU, beside a device copy and a prefill of the same tokens.",
+    )
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="default: Llama-3-8B Qwen3-8B DeepSeek-V3")
+    parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS), help="default: 1024 2048 ... 131072")
+    parser.add_argument("--repetitions", type=int, default=15, help="timed repetitions per row (default: 15)")
+    parser.add_argument("--no-prefill", action="store_true", help="leave out the comparison with a prefill")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where gpu_move.json and gpu_move.png go (default: benchmarks/results; with --cpu-check nowhere)",
+    )
+    parser.add_argument("--cpu-check", action="store_true", help="tiny sizes on the CPU, Triton interpreted")
+    options = parser.parse_args(argv)
+    if min(options.repetitions, *options.tokens) < 1:
+        parser.error("--tokens and --repetitions must be at least 1")
+    return options
+
+
+def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: str) -> tuple[list[Row], bool]:
+    """All rows, printed as they come, and whether every result was right."""
+    rows, right = [], True
+    print(f"{'model':12}{'tokens':>8}{'launches':>9}{'move':>13}{'copy':>13}{'move':>12}{'ratio':>8}{'prefill':>16}")
+    for shape in shapes:
+        bench = Bench(shape, device, options.repetitions, not options.no_prefill)
+        for num_tokens in options.tokens:
+            if device == "cuda" and torch.cuda.mem_get_info()[0] < bench.num_bytes_needed(num_tokens):
+                print(f"{shape.name:12}{num_tokens:8}  left out: needs {bench.num_bytes_needed(num_tokens) >> 30} GiB")
+                continue
+            row = bench.run(num_tokens)
+            if device == "cuda":
+                torch.cuda.empty_cache()
+            if row is None:
+                right = False
+                print(f"{shape.name:12}{num_tokens:8}  the result differs from the reference; not timed")
+                continue
+            rows.append(row)
+            again = f"{'-':>16}" if row.prefill_over_move is None else f"{row.prefill_over_move:8.0f} x move"
+            print(
+                f"{row.model:12}{row.num_tokens:8}{row.num_launches:9}{row.move_ms:10.3f} ms{row.copy_ms:10.3f} ms"
+                f"{row.move_gb_s:7.0f} GB/s{row.ratio:8.0%}{again}",
+                flush=True,
+            )
+    return rows, right
+
+
+def write(report: dict[str, Any], title: str, folder: Path) -> str:
+    """Write JSON and plot; returns what to tell about them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu_move.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    missing = draw(report["rows"], title, folder / "gpu_move.png")
+    return missing or f"wrote {folder / 'gpu_move.json'} and {folder / 'gpu_move.png'}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table, write JSON and plot; 1 where a result was wrong, 2 where nothing can be measured."""
+    options = parse(argv)
+    if options.cpu_check:
+        os.environ["TRITON_INTERPRET"] = "1"
+    import triton  # type: ignore[import-untyped]
+
+    known = {shape.name: shape for shape in MODELS}
+    unknown = [name for name in options.models or () if name not in known]
+    if unknown:
+        print(f"unknown model {unknown[0]}; known are {', '.join(known)}", file=sys.stderr)
+        return 2
+    if not options.cpu_check and not torch.cuda.is_available():
+        print("no CUDA device: run this on a GPU, or with --cpu-check to try the program itself", file=sys.stderr)
+        return 2
+    shapes = [known[name] for name in options.models or known]
+    if options.cpu_check:
+        shapes, options.tokens, options.repetitions = [shape.tiny() for shape in shapes], [40, 70], 1
+    machine = describe_machine()
+    machine["versions"]["triton"] = triton.__version__
+    machine["gpu"] = "none: Triton's interpreter" if options.cpu_check else torch.cuda.get_device_name()
+    machine["cuda"] = torch.version.cuda
+    title = f"{machine['gpu']}, torch {torch.__version__}, triton {triton.__version__}"
+    print(title)
+    rows, right = measure(shapes, options, "cpu" if options.cpu_check else "cuda")
+    if options.out is not None or not options.cpu_check:
+        kind = {"correct": right, "cpu_check": options.cpu_check}
+        report = {"machine": machine, **kind, "rows": [asdict(row) for row in rows]}
+        print(write(report, title, options.out or Path("benchmarks/results")))
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

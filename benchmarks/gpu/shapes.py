@@ -1,0 +1,97 @@
+"""Shapes of the models that `gpu_move` measures: as much of them as a KV cache and a plain prefill need.
+
+Figures from the models' published configurations (meta-llama/Meta-Llama-3-8B, Qwen/Qwen3-8B, deepseek-ai/DeepSeek-V3).
+Needs torch only. Does not know how anything is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from acmserve.bench.gpu.kernels import Isa, KVLayer, KVLayout, Rope, Tensor, torch
+
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention: a token's cache is `rank + rope_size` numbers for all heads together."""
+
+    rank: int
+    rope_size: int
+    query_rank: int
+    nope_size: int
+    value_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """One model.
+
+    Attributes:
+        mlp_size: intermediate size of the gated MLP. For DeepSeek-V3 that of its dense layers, 18,432, which is also
+            what its expert layers compute for a token (8 routed and 1 shared expert of 2,048).
+        qk_norm: queries and keys are normalised before they turn (Qwen3).
+        latent: set for MLA; `num_kv_heads` and `head_size` then describe nothing that is cached.
+
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    mlp_size: int
+    theta: float
+    qk_norm: bool = False
+    latent: Latent | None = None
+
+    @property
+    def layout(self) -> KVLayout:
+        if self.latent is not None:
+            return KVLayout(Isa.LATENT, 1, BLOCK_SIZE, self.latent.rope_size, latent_size=self.latent.rank)
+        return KVLayout(Isa.STRIDED, self.num_kv_heads, BLOCK_SIZE, self.head_size)
+
+    @property
+    def rope(self) -> Rope:
+        """Unscaled frequencies: a scaling changes numbers, not time."""
+        size = self.layout.head_size
+        inv_freq = (self.theta ** (-(2 * i) / size) for i in range(size // 2))
+        return Rope(tuple(inv_freq), size, is_neox=self.latent is None)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """KV of one token in all layers, bf16."""
+        return 2 * self.num_layers * self.layout.num_kv_heads * self.layout.row_size
+
+    def layers(self, pool: Tensor) -> list[KVLayer]:
+        """Cut `pool`, bf16 of one dimension, into the layers' caches, token-major inside a block (vLLM's `LBNHC`)."""
+        layout = self.layout
+        per_block = layout.block_size * layout.num_kv_heads * layout.row_size
+        num_blocks = pool.numel() // (self.num_layers * per_block)
+        used = pool[: self.num_layers * num_blocks * per_block]
+        caches = used.view(self.num_layers, num_blocks, layout.block_size, layout.num_kv_heads, layout.row_size)
+        return [KVLayer(kv.transpose(1, 2), layout, self.rope) for kv in caches]
+
+    def tiny(self) -> ModelShape:
+        """The same structure, small enough for Triton's interpreter."""
+        latent = self.latent and Latent(rank=32, rope_size=8, query_rank=16, nope_size=8, value_size=8)
+        return replace(
+            self, num_layers=2, hidden_size=32, num_heads=4, num_kv_heads=2, head_size=16, mlp_size=48, latent=latent
+        )
+
+
+MODELS = (
+    ModelShape("Llama-3-8B", 32, 4096, 32, 8, 128, 14_336, 500_000.0),
+    ModelShape("Qwen3-8B", 36, 4096, 32, 8, 128, 12_288, 1_000_000.0, qk_norm=True),
+    ModelShape("DeepSeek-V3", 61, 7168, 128, 128, 128, 18_432, 10_000.0, latent=Latent(512, 64, 1536, 128, 128)),
+)
+
+
+def make_pool(num_elements: int, device: str) -> Tensor:
+    """Random bf16 numbers; drawn in pieces, because a float32 draw of the whole would need twice the memory."""
+    pool = torch.empty(num_elements, dtype=torch.bfloat16, device=device)
+    for piece in pool.split(1 << 26):
+        piece.normal_()
+    return pool

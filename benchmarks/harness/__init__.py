@@ -1,0 +1,1 @@
+"""What benchmarks share: engines and servers in processes, machine, options, figures."""

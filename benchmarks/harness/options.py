@@ -1,0 +1,79 @@
+"""What the benchmarks end in: where a report goes, how quick to be, what is said meanwhile, and what is handed over.
+
+Tables go to stdout, progress to stderr, so that a table can be kept and progress be seen. It knows no benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.harness.machine import one_line
+
+_MOST_FAILURES = 20
+
+
+def add_report_options(parser: argparse.ArgumentParser, *, quick: str | None = None, plot: bool = True) -> None:
+    """Add `--json`; `--plot` where something can be drawn; `--quick`, with `quick` as its help, where there is one."""
+    if quick is not None:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine, versions and commit")
+    if plot:
+        parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw them (needs matplotlib)")
+
+
+def positive(text: str) -> int:
+    """Argument type: a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def progress(line: str) -> None:
+    """One line on stderr, at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """Indented, with each list of numbers on a line of its own."""
+    text = json.dumps(report, indent=2)
+    return re.sub(r"\[[\s\d.,-]+\]", lambda match: re.sub(r"\s+", "", match[0]).replace(",", ", "), text) + "\n"
+
+
+def as_gate(failures: Sequence[str]) -> dict[str, Any]:
+    """The entry `gate` of a report: green when nothing failed."""
+    return {"green": not failures, "failures": list(failures)}
+
+
+def red_gate(report: Mapping[str, Any]) -> list[str]:
+    """What people read instead of a table: why nothing is reported. Empty when the gate is green."""
+    failures = report["gate"]["failures"]
+    if not failures:
+        return []
+    more = [f"  and {len(failures) - _MOST_FAILURES} more"] if len(failures) > _MOST_FAILURES else []
+    return ["GATE RED, so nothing is reported:", *(f"  {failure}" for failure in failures[:_MOST_FAILURES]), *more]
+
+
+def hand_over(
+    report: dict[str, Any],
+    as_table: Callable[[dict[str, Any]], Sequence[str]],
+    draw: Callable[[dict[str, Any], str, Path], str | None] | None,
+    options: argparse.Namespace,
+) -> int:
+    """Print the table, write and draw what `options` ask for; the exit code: 0 when the gate is green, else 1.
+
+    `report` has `machine` and `gate`; behind a red gate nothing is drawn. `draw` returns why there is no plot, or None;
+    without it `options` ask for none.
+    """
+    print("\n".join(as_table(report)))
+    if options.json is not None:
+        options.json.write_text(as_json(report), encoding="utf-8")
+    if draw is not None and options.plot is not None and report["gate"]["green"]:
+        said = draw(report, one_line(report["machine"]), options.plot)
+        print(said or f"plot: {options.plot}")
+    return 0 if report["gate"]["green"] else 1

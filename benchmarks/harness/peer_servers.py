@@ -1,0 +1,167 @@
+"""The servers that `bench trace` sets beside each other: how each is started, asked, and what it tells of its cache.
+
+    exact, reuse, repair, auto   `acmserve serve`, one process for all: the fidelity is told in each request
+    stock                        plain vLLM with prefix caching, without plugins
+    noprefix                     plain vLLM without a cache: every prompt is computed anew
+    llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
+    http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
+
+Decisions: all vLLM servers get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.harness.llama_cpp import CACHE_REUSE, server_command
+from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, StockProcess
+from acmserve.errors import AcmError
+from acmserve.plan.request import FIDELITIES
+
+EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "stock", "noprefix", "llamacpp"
+OURS = FIDELITIES
+NAMES = (*OURS, STOCK, NO_PREFIX, LLAMA_CPP)
+SERVED_NAME = "bench"
+_TITLES = {
+    **{fidelity: f"acmserve, {fidelity}" for fidelity in OURS},
+    STOCK: "vLLM, prefix caching",
+    NO_PREFIX: "vLLM, no cache",
+    LLAMA_CPP: "llama.cpp, cache reuse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One server as it is asked. `name` is one of `NAMES`, or a URL."""
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return _TITLES.get(self.name, self.name)
+
+    @property
+    def process(self) -> str:
+        """Peers of the same process are the same server."""
+        return "acmserve" if self.name in OURS else self.name
+
+    @property
+    def is_url(self) -> bool:
+        """Whether somebody else has started it."""
+        return self.name.startswith(("http://", "https://"))
+
+    @property
+    def is_vllm(self) -> bool:
+        """Whether it counts the tokens that the client counts, and tells those that it sampled."""
+        return self.name in (*OURS, STOCK, NO_PREFIX)
+
+    def fields(self, session_id: str, slot: int) -> dict[str, Any]:
+        """What a request has for this server beside what every OpenAI-compatible one knows."""
+        if self.name == LLAMA_CPP:
+            more = {"cache_prompt": True, "n_cache_reuse": CACHE_REUSE, "id_slot": slot}
+            return {"ignore_eos": True, **more}
+        if not self.is_vllm:
+            return {}
+        # Exact and reuse share a process, and must not share KV.
+        fields: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True, "cache_salt": self.name}
+        if self.name in OURS and session_id:
+            fields |= {"session_id": session_id, "acm": {"fidelity": self.name}}
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the servers are started with. `window` in tokens, for each of `num_slots` sessions at a time."""
+
+    model: Path
+    template: Path | None
+    window: int
+    num_slots: int = 1
+    kv_gib: int = 3
+    llama_server: Path | None = None
+    gguf: Path | None = None
+
+    @property
+    def num_threads(self) -> int:
+        """Cores that every server may use."""
+        return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What a server tells of the prompt of one answer, in tokens; None where it does not."""
+
+    kept: int | None
+    moved: int | None
+    computed: int | None
+
+
+def read_cached(peer: Peer, prompt_tokens: int, chunks: Sequence[Mapping[str, Any]]) -> Cached:
+    """Look for a receipt, then for llama.cpp's timings, then for OpenAI's `cached_tokens`."""
+    receipt = _last("receipt", ((chunk.get("acm") or {}) for chunk in chunks))
+    if receipt is not None:
+        return Cached(receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"])
+    timings = _last("timings", chunks)
+    if timings is not None and "cache_n" in timings and "prompt_n" in timings:
+        return Cached(timings["cache_n"], None, timings["prompt_n"])
+    usage = _last("usage", chunks) or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    if type(cached) is int and peer.name not in OURS:
+        return Cached(cached, 0 if peer.is_vllm else None, prompt_tokens - cached)
+    return Cached(0, 0, prompt_tokens) if peer.name == NO_PREFIX else Cached(None, None, None)
+
+
+def _last(name: str, objects: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The last object of this name in any of the objects."""
+    return next((found[name] for found in reversed(list(objects)) if found.get(name)), None)
+
+
+def start(peer: Peer, setting: Setting) -> HttpProcess:
+    """Start a server of this kind. Raises AcmError where it cannot be."""
+    if peer.name == LLAMA_CPP:
+        return HttpProcess(lambda port: _llama_command(setting, port), {})
+    flags = _vllm_flags(setting)
+    if peer.name in OURS:
+        return ServerProcess(setting.model, flags, setting.kv_gib)
+    if peer.name == NO_PREFIX:
+        flags.append("--no-enable-prefix-caching")
+    return StockProcess(setting.model, flags, setting.kv_gib)
+
+
+def _vllm_flags(setting: Setting) -> list[str]:
+    from vllm.platforms import current_platform
+
+    flags = [
+        "--served-model-name",
+        SERVED_NAME,
+        "--max-model-len",
+        str(setting.window),
+        "--enable-prompt-tokens-details",
+    ]
+    flags += ["--hf-overrides", f'{{"max_position_embeddings": {setting.window}}}']
+    if setting.template is not None:
+        flags += ["--chat-template", str(setting.template)]
+    return [*flags, "--dtype", "float32", "--enforce-eager"] if current_platform.is_cpu() else flags
+
+
+def _llama_command(setting: Setting, port: int) -> list[str]:
+    if setting.llama_server is None or setting.gguf is None:
+        raise AcmError("llama.cpp needs a server and a GGUF file")
+    command = server_command(
+        setting.llama_server,
+        setting.gguf,
+        port,
+        window=setting.window,
+        num_slots=setting.num_slots,
+        num_threads=setting.num_threads,
+    )
+    return (
+        [*command, "--jinja"]
+        if setting.template is None
+        else [*command, "--jinja", "--chat-template-file", str(setting.template)]
+    )

@@ -1,0 +1,1 @@
+"""`acmserve bench map`: what a context map saves an agent."""

@@ -1,0 +1,1 @@
+"""Benchmarks of single pieces: kernel, step, search, matcher."""

@@ -1,0 +1,1 @@
+"""Models that benchmarks use: tiny, scripted, forced."""

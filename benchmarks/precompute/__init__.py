@@ -1,0 +1,1 @@
+"""`acmserve bench precompute`: what the turn after an eviction waits for."""

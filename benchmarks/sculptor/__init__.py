@@ -1,0 +1,1 @@
+"""`acmserve bench sculptor`: what context tools save and cost."""

@@ -1,0 +1,1 @@
+"""`acmserve bench tasks`: right answers after a fold."""

@@ -1,0 +1,1 @@
+"""Generated tasks whose answers are known."""

@@ -1,0 +1,127 @@
+"""`acmserve bench tasks`: does the model still answer right after a fold, in every way to serve it?
+
+Five generators with fixed seeds: updates of keys (PI-LLM), chains of needles (NeedleBench), the n-th request of a kind
+(MRCR), counts over a log (OOLONG), and facts beside folds that have nothing to do with them. Each case is served with
+its full context, folded and computed exactly, folded on moved KV, repaired in several ways, and under `auto`.
+
+A small model answers badly in words, so two things are told: whether it finds the right candidate the most likely one
+(the first tokens of candidates differ), and the score of what it generates, by the rule of the task's paper. How far
+thresholds of `auto` carry is judged on seeds that they were not chosen on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.harness.engine import LocalEngine
+from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.options import add_report_options, as_gate, as_json, hand_over, positive, progress
+from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.tasks.auto import judge
+from acmserve.bench.tasks.cases import make_cases
+from acmserve.bench.tasks.generators import pi_llm as task_pi_llm
+from acmserve.bench.tasks.generators.case import digest
+from acmserve.bench.tasks.plot import draw
+from acmserve.bench.tasks.run import VARIANTS, Outcome, run_cases
+from acmserve.bench.tasks.summary import summarise
+from acmserve.bench.tasks.table import as_table
+
+NUM_CASES, NUM_QUICK = 60, 6
+KV_GIB = 3
+PAPER_UPDATES = tuple(sizes for sizes in task_pi_llm.PAPER if sizes.num_updates <= 32)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of `acmserve bench tasks`; 0 when the gate is green, 1 when it is red."""
+    options = _parser().parse_args(argv)
+    folder = prepare_model(options.model)
+    machine = describe_machine()
+    print(one_line(machine), flush=True)
+    if options.attention is not None:
+        return _attention(folder, options, machine)
+    num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
+    updates = PAPER_UPDATES if options.paper else task_pi_llm.SMALL
+    report = measure(folder, num_each, options.seed, updates) | {"machine": machine}
+    return hand_over(report, as_table, draw, options)
+
+
+def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_llm.Sizes]) -> dict[str, Any]:
+    """Serve `num_each` cases of every task; no numbers when the gate is red."""
+    cases = make_cases(num_each, seed, read_library().topics, updates)
+    progress(f"{folder.name}: starting the engine (about half a minute)")
+    engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB)
+    outcome = Outcome()
+    try:
+        run_cases(engine, cases, outcome, say=progress)
+    finally:
+        engine.close()
+    is_green = not outcome.failures
+    names = [variant.name for variant in VARIANTS]
+    return {
+        "model": folder.name,
+        "seed": seed,
+        "num_cases": len(cases),
+        "digest": digest(cases),
+        "gate": as_gate(outcome.failures),
+        "refusal": outcome.refusal,
+        "num_dropped_choices": outcome.num_dropped_choices,
+        "variants": [{"name": v.name, "title": v.title, "fidelity": v.fidelity, "acm": v.acm} for v in VARIANTS],
+        "summary": summarise(outcome.records, names, seed) if is_green else [],
+        "auto": judge(outcome.records) if is_green and not outcome.refusal else None,
+        "records": outcome.records if is_green else [],
+    }
+
+
+def _attention(folder: Path, options: argparse.Namespace, machine: dict[str, Any]) -> int:
+    # Imported late: it brings torch, which `--help` can do without.
+    from acmserve.bench.tasks import value_attention, value_attention_plot
+
+    report = value_attention.measure(folder, options.seed, progress) | {"machine": machine, "model": folder.name}
+    print("\n".join(value_attention.as_table(report)))
+    if options.json is not None:
+        options.json.write_text(as_json(report), encoding="utf-8")
+    said = value_attention_plot.draw(report, one_line(machine), options.attention)
+    print(said or f"plot: {options.attention}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="acmserve bench tasks",
+        description="Accuracy on five generated tasks after a fold: with the full context, exact, on moved KV, "
+        "repaired, and under auto, with 95 % intervals; and how much auto may move before answers suffer. "
+        "Forty minutes on two cores; --quick takes three minutes.",
+    )
+    parser.add_argument(
+        "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
+    )
+    parser.add_argument(
+        "--cases",
+        type=positive,
+        metavar="N",
+        help=f"cases of each task (default {NUM_CASES}; {NUM_QUICK} when --quick)",
+    )
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="PI-LLM with the 46 keys of its paper and 2 to 32 updates of each, which is what 8,192 tokens hold",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws the cases (default 0)")
+    parser.add_argument(
+        "--attention",
+        type=Path,
+        metavar="PNG",
+        help="instead: draw how much attention an answer pays to the latest value and to stale ones, before and "
+        "after the fold (one context of 46 keys; a minute)",
+    )
+    add_report_options(parser, quick="few cases: a look, not a result to quote")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""`acmserve bench trace`: whole conversations under a budget, beside peers."""

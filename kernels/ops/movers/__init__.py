@@ -1,0 +1,1 @@
+"""Implementations of a move: C++, Triton, and the readable reference."""

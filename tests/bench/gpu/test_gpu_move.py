@@ -1,0 +1,78 @@
+"""The GPU benchmark on a machine without GPU: the whole of it, tiny and interpreted, with torch and triton alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[3]
+# No site initialisation, so no installed acmserve either; the packages it must not need are made unimportable.
+BARE = """
+import runpy, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"vllm", "transformers", "matplotlib"} or name == "acmserve._native":
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+sys.meta_path.insert(0, Refuse())
+root, packages, *sys.argv[1:] = sys.argv[1:]
+sys.path[:0] = [root]
+sys.path.append(packages)
+runpy.run_module("benchmarks.gpu.main", run_name="__main__")
+"""
+
+
+def run_bare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    packages = str(Path(torch.__file__).parent.parent)
+    command = [sys.executable, "-S", "-c", BARE, str(ROOT), packages, *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def test_the_whole_path_runs_with_torch_and_triton_alone(tmp_path: Path) -> None:
+    done = run_bare("--cpu-check", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "no plot: matplotlib is not installed" in done.stdout
+    report = json.loads((tmp_path / "gpu_move.json").read_text())
+    assert report["correct"] is True
+    assert report["cpu_check"] is True
+    assert {row["model"] for row in report["rows"]} == {"Llama-3-8B", "Qwen3-8B", "DeepSeek-V3"}
+    for row in report["rows"]:
+        assert row["num_launches"] == 1
+        assert min(row["move_ms"], row["copy_ms"], row["prefill_ms"]) > 0
+    assert report["machine"]["versions"]["triton"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where a GPU is missing")
+def test_without_a_gpu_it_says_what_to_do() -> None:
+    done = run_bare()
+    assert done.returncode == 2
+    assert "no CUDA device" in done.stderr
+    assert "--cpu-check" in done.stderr
+
+
+def test_an_unknown_model_is_named() -> None:
+    done = run_bare("--cpu-check", "--models", "GPT-9")
+    assert done.returncode == 2
+    assert "unknown model GPT-9; known are Llama-3-8B" in done.stderr
+
+
+def test_a_wrong_move_is_not_timed() -> None:
+    """The gate itself: one value off by more than a rounding, one bit of V changed."""
+    from acmserve.bench.gpu.main import is_right
+    from acmserve.bench.gpu.shapes import MODELS, make_pool
+    from acmserve.kernels.movers import reference
+    from acmserve.kernels.slots import Segment
+
+    for shape in (model.tiny() for model in MODELS):
+        layer = shape.layers(make_pool(4 * 16 * shape.bytes_per_token, "cpu"))[0]
+        src, dst, segments = torch.arange(20), torch.arange(64, 84), [Segment(0, 20, 7)]
+        reference.move([layer], src, dst, segments)
+        assert is_right(layer, src, dst, segments)
+        for index in (0, -1):
+            layer.kv[4, 0, 3, index] *= 1.02
+            assert not is_right(layer, src, dst, segments)
+            reference.move([layer], src, dst, segments)

@@ -1,0 +1,276 @@
+"""`bench trace` without a server: its command line, its plans, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, joined, tagged, tools_text
+from acmserve.bench.agent.recording import Recording, messages_of, record, rotated
+from acmserve.bench.agent.scripted_agent import make_trace
+from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.harness.llama_cpp import find_llama_server
+from acmserve.bench.harness.peer_servers import NAMES, Cached, Peer, read_cached
+from acmserve.bench.trace.load import Load, Replay, Session, Turn
+from acmserve.bench.trace.main import choose_peers, read_options
+from acmserve.bench.trace.plan import read_policy
+from acmserve.bench.trace.policy import Limits, Prompt
+from acmserve.bench.trace.run import fit_together
+from acmserve.bench.trace.score import Cell, as_row, check_cell, check_exact, notes, percentiles
+from acmserve.bench.trace.table import as_report, as_table
+from acmserve.context.transcript.outline import Outline
+from acmserve.errors import AcmError
+
+BUDGET = 100
+
+
+class Words:
+    """A token is a word."""
+
+    def starts(self, text: str) -> list[int]:
+        return [match.start() for match in re.finditer(r"\S+", text)]
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return record(make_trace(read_library(), Words(), 3), "three tasks", seed=5)
+
+
+def test_a_recording_has_a_prompt_for_each_turn_and_whole_pairs_of_calls_and_results(recording: Recording) -> None:
+    trace = make_trace(read_library(), Words(), 3)
+    assert len(recording.steps) == trace.num_turns
+    messages = messages_of(recording.steps)
+    outline = Outline(messages)
+    assert all(outline.result(use) is not None for use in outline.uses())
+    assert [message["role"] for message in recording.steps[0].new] == ["system", "user"]
+    assert all(step.new[0]["role"] == "assistant" for step in recording.steps[1:])
+
+
+def test_pauses_come_from_the_seed_and_stand_in_front_of_requests_only(recording: Recording) -> None:
+    trace = make_trace(read_library(), Words(), 3)
+    pauses = [step.pause for step in recording.steps]
+    assert sum(pause > 0 for pause in pauses) == len(trace.requests)
+    assert all(pause == 0 or 0.5 <= pause <= 5 for pause in pauses)
+    assert [step.pause for step in record(trace, "again", seed=5).steps] == pauses
+    assert [step.pause for step in record(trace, "other", seed=6).steps] != pauses
+
+
+def test_another_session_has_the_same_tasks_in_another_order() -> None:
+    trace = make_trace(read_library(), Words(), 3)
+    other = rotated(trace, 1)
+    assert sorted(map(str, other.requests)) == sorted(map(str, trace.requests))
+    assert other.requests[0].asked is not None
+    assert other.requests[0].asked.startswith("Task 2:")
+    assert rotated(trace, 3) == trace
+
+
+def test_messages_become_plain_text() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path": "x.py"}'}}
+    said = as_plain({"role": "assistant", "content": "I look.", "tool_calls": [call]})
+    assert said["content"] == 'I look.\n<tool_call>\n{"name": "read", "arguments": {"path": "x.py"}}\n</tool_call>'
+    result = as_plain({"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "a = 1"}]})
+    assert result == {"role": "user", "content": "<tool_response>\na = 1\n</tool_response>"}
+    assert joined([result, {"role": "user", "content": "Go on."}, said]) == [
+        {"role": "user", "content": f"{result['content']}\nGo on."},
+        said,
+    ]
+    assert tools_text([]) == ""
+
+
+class Template:
+    """The tokenizer of transformers as far as prompts need it: a token is a word."""
+
+    def apply_chat_template(self, messages: list[Plain], **options: Any) -> str:
+        assert options["add_generation_prompt"]
+        return " ".join(f"{message['role']}: {message['content']}" for message in messages)
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        tokens = [hash(word) % 1000 for word in text.split()]
+        return type("Encoded", (), {"input_ids": tokens})
+
+
+def test_a_tag_stands_at_the_very_beginning_and_changes_no_count() -> None:
+    writer = PromptWriter(Template())
+    written = writer.write([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "00000000"}], [])
+    other = tagged(written, "00100203")
+    assert other[0]["content"] == "Session 00100203. Be brief."
+    assert other[1] == written[1]
+    assert len(writer.tokens(other)) == len(writer.tokens(written))
+    assert writer.write([{"role": "user", "content": "Hi"}], [])[0] == {
+        "role": "system",
+        "content": "Session 00000000. ",
+    }
+
+
+def prompt(num_tokens: int, *, is_edited: bool = False, first: int = 0) -> Prompt:
+    tokens = tuple(range(first, first + num_tokens))
+    return Prompt(({"role": "system", "content": "Session 00000000."},), tokens, is_edited, False, 0.0)
+
+
+SESSION = Session("one", "00000000", (prompt(50), prompt(60), prompt(70, is_edited=True, first=1000)))
+
+
+def turn(number: int, seconds: float, kept: int, moved: int, computed: int, **changed: Any) -> Turn:
+    made = Turn(number, seconds, 2 * seconds, kept + moved + computed, (1, 2), Cached(kept, moved, computed))
+    return replace(made, **changed)
+
+
+def cell(name: str = "reuse", policy: str = "cwl", **changed: Any) -> Cell:
+    """Two turns, the second one behind an edit; twice."""
+    moved = 20 if name == "reuse" else 0
+    turns = [turn(1, 0.1, 50, 0, 10), turn(2, 0.4, 30, moved, 40 - moved, **changed)]
+    load = Load((Replay(SESSION, turn(0, 9.0, 0, 0, 50), turns),), seconds=4.0)
+    return Cell(Peer(name), policy, 1, (load, replace(load, seconds=2.0)))
+
+
+def test_a_row_tells_turns_behind_an_edit_apart() -> None:
+    row = as_row(cell())
+    assert row["turns_per_second"] == {"median": 0.75, "min": 0.5, "max": 1.0}
+    assert row["first_token_seconds"] == {"p50": 0.1, "p90": 0.4, "p99": 0.4, "num": 4}
+    assert row["first_token_seconds_after_edit"] == {"p50": 0.4, "p90": 0.4, "p99": 0.4, "num": 2}
+    assert (row["kept_tokens"], row["moved_tokens"], row["computed_tokens"]) == (80, 20, 30)
+    assert row["hit_rate"] == pytest.approx(1 - 30 / 130, abs=1e-4)
+    assert row["best_computed_tokens"] == 10 + 70
+
+
+def test_what_a_server_does_not_tell_stays_unknown() -> None:
+    row = as_row(cell("http://other", cached=Cached(None, None, None)))
+    assert (row["kept_tokens"], row["computed_tokens"], row["hit_rate"]) == (None, None, None)
+    assert " - " in as_table(as_report([cell("http://other", cached=Cached(None, None, None))], BUDGET))[4]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "reason"),
+    [
+        ("reuse", {"prompt_tokens": 71}, "the server read 71 tokens, the client made 70"),
+        ("reuse", {"cached": Cached(30, 20, 10)}, "does not add up to 70"),
+        ("exact", {"cached": Cached(30, 20, 20)}, "20 tokens were moved under exact"),
+        ("llamacpp", {"prompt_tokens": 101}, "101 tokens, the budget is 100"),
+    ],
+)
+def test_gates_trip_on_bad_numbers(name: str, changed: dict[str, Any], reason: str) -> None:
+    failures = check_cell(cell(name, **changed), BUDGET)
+    assert any(reason in failure for failure in failures), failures
+    report = as_report([cell(name, **changed)], BUDGET)
+    assert (report["rows"], report["ratios"]) == ([], [])
+    assert as_table(report)[0].startswith("GATE RED")
+
+
+def test_a_session_that_ended_early_is_red() -> None:
+    early = cell()
+    early.loads[0].replays[0].failure = "HTTP 500"
+    del early.loads[0].replays[0].turns[1:]
+    assert any("1 of 2 turns were answered. HTTP 500" in failure for failure in check_cell(early, BUDGET))
+
+
+def test_exact_has_to_sample_what_stock_samples() -> None:
+    assert check_exact([cell("exact"), cell("stock")]) == []
+    wrong = check_exact([cell("exact", answer=(1, 3)), cell("stock"), cell("reuse", answer=(7,))])
+    assert len(wrong) == 2
+    assert "turn 2: exact sampled (1, 3), stock (1, 2)" in wrong[0]
+
+
+def test_other_servers_may_write_a_prompt_otherwise_and_it_is_told() -> None:
+    other = cell("llamacpp", prompt_tokens=71)
+    assert check_cell(other, BUDGET) == []
+    assert "+0 to +1 tokens" in notes([other])[0]
+    assert notes([cell("stock")]) == []
+
+
+def test_a_green_report_compares_ours_with_the_baselines() -> None:
+    slow = replace(cell("noprefix"), loads=tuple(replace(load, seconds=load.seconds * 3) for load in cell().loads))
+    report = as_report([cell("reuse"), cell("exact"), cell("stock"), slow], BUDGET)
+    ratios = {(row["server"], row["beside"]): row["throughput_ratio"] for row in report["ratios"]}
+    assert ratios["reuse", "noprefix"] == pytest.approx(3.0)
+    assert ratios["exact", "stock"] == pytest.approx(1.0)
+    table = "\n".join(as_table(report))
+    assert "cwl, one session: 2 turns, 1 edits" in table
+    assert "infinite cache" in table
+    assert "gate green" in table
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    assert percentiles([]) is None
+    assert percentiles([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "num": 100}
+    assert percentiles([3.0]) == {"p50": 3.0, "p90": 3.0, "p99": 3.0, "num": 1}
+
+
+def test_caches_are_read_from_what_each_server_tells() -> None:
+    receipt = {"kept_tokens": 5, "moved_tokens": 2, "computed_tokens": 3}
+    usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}
+    assert read_cached(Peer("reuse"), 10, [{"acm": {"receipt": receipt}}, {"usage": usage}]) == Cached(5, 2, 3)
+    assert read_cached(Peer("stock"), 10, [{"usage": usage}]) == Cached(4, 0, 6)
+    assert read_cached(Peer("llamacpp"), 10, [{"timings": {"cache_n": 7, "prompt_n": 3}}]) == Cached(7, None, 3)
+    assert read_cached(Peer("noprefix"), 10, [{"usage": {"prompt_tokens": 10}}]) == Cached(0, 0, 10)
+    assert read_cached(Peer("http://x"), 10, [{"usage": {"prompt_tokens": 10}}]) == Cached(None, None, None)
+
+
+def test_only_servers_that_know_more_are_asked_for_more() -> None:
+    assert Peer("http://localhost:1").fields("s", 0) == {}
+    assert Peer("reuse").fields("s", 0)["acm"] == {"fidelity": "reuse"}
+    assert Peer("reuse").fields("s", 0)["cache_salt"] != Peer("exact").fields("s", 0)["cache_salt"]
+    assert "session_id" not in Peer("stock").fields("s", 0)
+    assert Peer("llamacpp").fields("s", 3)["id_slot"] == 3
+
+
+def test_servers_run_together_where_memory_allows() -> None:
+    peers = [Peer(name) for name in ("exact", "reuse", "stock", "noprefix")]
+    assert fit_together(peers, 3, 18.0)
+    assert not fit_together(peers, 3, 17.9)
+    assert fit_together(peers[:2], 3, 1.0)
+    assert fit_together([Peer("http://x"), Peer("http://y")], 3, 0.0)
+
+
+def test_the_command_line_has_quick_and_full_defaults() -> None:
+    full, quick = read_options([]), read_options(["--quick", "--policies", "recency"])
+    assert set(full.against) <= set(NAMES)
+    assert full.policies == ("none", "clear_tool_uses", "cwl", "recency", "compaction")
+    assert quick.against == ("reuse", "stock", "noprefix")
+    assert quick.policies == ("recency",)
+    assert read_options(["--against", "stock,http://localhost:8000/v1"]).against[1] == "http://localhost:8000/v1"
+    assert read_options(["--turns", "0"]).turns == 0
+    assert read_options(["--policies", "cwl,cwl@0.9"]).policies == ("cwl", "cwl@0.9")
+
+
+def test_a_policy_may_have_a_watermark_of_its_own() -> None:
+    assert read_policy("cwl", Limits(1_000, 600)) == ("cwl", Limits(1_000, 600))
+    assert read_policy("cwl@0.9", Limits(1_000, 600)) == ("cwl", Limits(1_000, 900))
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--against", "vllm"], "vllm is not one of exact"),
+        (["--policies", "lru"], "lru is not one of none"),
+        (["--policies", "cwl@2"], "cwl@2 is not one of none"),
+        (["--policies", ","], "nothing is named"),
+        (["--concurrency", "1,17"], "at most 16"),
+        (["--low-watermark", "60"], "is not a share"),
+        (["--scale", "-1"], "at least 0"),
+        (["--budget", "0"], "not a positive number"),
+    ],
+)
+def test_wrong_options_are_named(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_options(argv)
+    assert says in capsys.readouterr().err
+
+
+def test_without_llama_cpp_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    options = read_options(["--against", "stock,llamacpp", "--model", "tiny"])
+    assert [peer.name for peer in choose_peers(options)[0]] == ["stock"]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("llamacpp is left out: no llama-server was found")
+    with pytest.raises(AcmError, match="no llama-server was found"):
+        choose_peers(read_options(["--against", "llamacpp"]))
+    with pytest.raises(AcmError, match="there is no such file"):
+        find_llama_server(tmp_path / "llama-server")

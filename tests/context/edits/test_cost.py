@@ -1,0 +1,87 @@
+"""The sentences that tell a model what an edit costs, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from acmserve.context.edits import cost
+from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cost import EditCost
+from acmserve.context.session.state import SessionState
+from acmserve.plan import repair
+from acmserve.plan.repair import Repair
+from tests.support.context.conversation import WORDS, assistant, call, lines, state_of, user
+
+# Tokens: 3 before, 101 in the log (10 lines of 10, and the last line break), 4 behind it, 4 in the answer.
+FIRST = "f9e375"
+
+
+def state() -> SessionState:
+    made = state_of(user("Read this:"), user(lines(10)), user("What is it ?"), assistant("It is nothing ."))
+    return edits.cut_messages(made, 1, 2, WORDS).state
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "cost"),
+    [
+        ("exact", "recomputes about 26 tokens"),
+        ("auto", "recomputes about 26 tokens"),
+        ("repair", "recomputes about 26 tokens"),
+        ("reuse", "recomputes about 18 tokens and moves about 8"),
+    ],
+)
+def test_a_fold_says_what_the_next_step_pays(fidelity: str, cost: str) -> None:
+    """The marker has 17 tokens and a line break; 8 stand behind it."""
+    outcome = call(state(), "fold_fragment", fidelity=fidelity, fragment_id=FIRST)
+    assert outcome.result == (
+        f"f9e375 is folded, 83 tokens fewer. The next step {cost}; "
+        "folds of text behind it, asked for now, add nothing to that."
+    )
+
+
+def test_repair_is_priced_by_the_heads_of_what_moves() -> None:
+    assert EditCost(5).with_text(1000, "repair", 2) == EditCost(5 + 2 * 128, 1000 - 2 * 128)
+    assert Repair().head_tokens == 128
+
+
+def test_a_summary_and_a_restore_say_it_too() -> None:
+    made = call(state(), "summarize_fragment", fragment_id=FIRST, focus="x", supplied="Ten lines .")
+    assert made.result.startswith("f9e375 is summarized, 74 tokens fewer. The next step recomputes about 35 tokens;")
+    back = call(made.state, "restore_fragment", fragment_id=FIRST)
+    assert back.result == "f9e375 is visible again: 101 tokens. The next step recomputes about 109 tokens at most."
+
+
+def test_new_fragments_are_listed_with_size_ends_and_price() -> None:
+    text = state_of(user(lines(10)), user("What is it ?"))
+    outcome = call(text, "fragment_context", start_marker="line 0", end_marker="line 9", num_fragments=2)
+    words = 6 * " word"
+    first = f'f9e375: 41 tokens, from "line 0{words} wor" to "3 word{words} end"'
+    second = f'f3c6ea: 51 tokens, from "line 4{words} wor" to "{words[1:]} end line 9"'
+    assert outcome.result.splitlines() == [
+        "Made 2 fragments, nothing is hidden yet.",
+        f"{first}; folding it now recomputes about 81 tokens.",
+        f"{second}; folding it now recomputes about 30 tokens.",
+        "Text that follows it makes a fold dearer: fold early, and several at once.",
+    ]
+
+
+def test_fewer_fragments_than_asked_for_are_explained() -> None:
+    outcome = call(state_of(user("one two")), "fragment_context", start_marker="one", end_marker="two", num_fragments=5)
+    assert outcome.result.startswith(
+        "Made 2 fragments (5 were asked for, the text has no more to cut), nothing is hidden yet."
+    )
+
+
+def test_hidden_text_behind_a_fold_counts_as_its_marker() -> None:
+    made = state_of(user(lines(10)), user(lines(10)))
+    for message in (0, 1):
+        made = edits.cut_messages(made, message, message + 1, WORDS).state
+    second = call(made, "fold_fragment", fragment_id=made.fragments[1].fragment_id)
+    first = call(second.state, "fold_fragment", fragment_id=made.fragments[0].fragment_id)
+    assert "recomputes about 18 tokens;" in second.result
+    assert "recomputes about 36 tokens;" in first.result
+
+
+def test_the_head_that_repair_computes_is_the_one_that_is_priced() -> None:
+    """The context layer may not import the plans, so it has the number again."""
+    assert cost.REPAIRED_HEAD_TOKENS == repair.DEFAULT_HEAD_TOKENS

@@ -1,0 +1,379 @@
+"""Random edit scripts hold the principles of 000 section 2.1, whatever the client, the model and a person do.
+
+rules       the client writes on, resends, rewinds, diverges; the server answers with calls of its own in between;
+            every tool of both suites with right and wrong arguments; cuts of whole messages; redactions
+after each  messages keep count, order and identity; hidden text comes back byte for byte, in any order;
+            a call that fails changes nothing; what an edit is said to cost is what stands behind it
+at the end  the whole script once more, from nothing: the same bytes, ids and results at every step
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cost import edit_cost
+from acmserve.context.edits.find import pieces_by_place, texts_of
+from acmserve.context.session.fragment import Fragment, Visibility
+from acmserve.context.session.render import hidden_pieces, render, splice
+from acmserve.context.session.state import SessionState, adopt, append_answer, append_internal, end_turn
+from acmserve.context.tools.batch import Edit, EditKind, run_batch
+from acmserve.context.tools.run import ToolCall, run_tool
+from acmserve.context.tools.suites import EDITING_SUITES, tool_names
+from acmserve.context.transcript.message import Message, text_at, texts, with_texts
+from acmserve.errors import InvalidRequest
+from tests.support.context.conversation import KEY, Characters, as_bytes, bench
+
+CHANGING = {
+    "fold_fragment",
+    "restore_fragment",
+    "expand_fragment",
+    "summarize_fragment",
+    "summary_fragment",
+    "revert_summary",
+}
+HIDING = (Visibility.FOLDED, Visibility.SUMMARIZED)
+SPICE = ["\n", "\n\n", ". ", "\x00", "word ", "Word ", "\U0001f600", "[folded", " "]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a script, as data: `kind` names a branch of `carry_out`."""
+
+    kind: str
+    arguments: Any
+
+
+@dataclass(frozen=True)
+class Held:
+    """The machine's own picture of one message: who holds it and since which turn, without digests."""
+
+    message: Message
+    turn: int = -1
+    internal: bool = False
+
+
+def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
+    """One step on a state; the text is what whoever asked for it gets to read."""
+    if step.kind == "adopt":
+        adoption = adopt(state, step.arguments)
+        return adoption.state, f"{adoption.num_known} {adoption.dropped_fragment_ids}"
+    if step.kind == "turn":
+        internal, answer = step.arguments
+        return end_turn(append_answer(append_internal(state, internal), answer)), ""
+    if step.kind == "batch":
+        try:
+            done = run_batch(state, step.arguments, bench(), {})
+        except InvalidRequest as error:
+            return state, f"Error: {error}"
+        return done.state, str([(edit.fragment.fragment_id, str(edit.cost)) for edit in done.done])
+    suite, name, arguments, supplied = step.arguments
+    outcome = run_tool(state, ToolCall(name, arguments), bench(suite, supplied=supplied))
+    assert (outcome.error is None) == (not outcome.result.startswith("Error: "))
+    if outcome.error is not None or outcome.wants is not None:
+        assert outcome.state is state
+    if not outcome.changed:
+        assert as_bytes(render(outcome.state)) == as_bytes(render(state))
+    return outcome.state, outcome.result
+
+
+class EditScript(RuleBasedStateMachine):
+    """Everything but redaction: it alone cannot be undone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = SessionState(digest_key=KEY)
+        self.held: list[Held] = []
+        self.script: list[Step] = []
+        self.seen: list[tuple[bytes, str]] = []
+        self.num_words = 0
+        self.redacted: set[str] = set()
+
+    def do(self, step: Step) -> str:
+        self.state, result = carry_out(self.state, step)
+        self.script.append(step)
+        self.seen.append((as_bytes(render(self.state)), result))
+        return result
+
+    def client(self) -> list[Message]:
+        return [held.message for held in self.held if not held.internal]
+
+    def text(self, data: st.DataObject, max_words: int = 80) -> str:
+        """Words that occur nowhere else, with white space, signs and a few repetitions between them."""
+        parts = []
+        for _ in range(max_words - data.draw(st.integers(0, max_words - 1), "words fewer")):
+            self.num_words += 1
+            parts.append(f"w{self.num_words}x ")
+            if self.num_words % 4 == 0:
+                parts.append(SPICE[self.num_words // 4 % len(SPICE)])
+        return "".join(parts)
+
+    def message(self, data: st.DataObject) -> Message:
+        role = data.draw(st.sampled_from(["user", "user", "user", "assistant", "tool", "system"]), "role")
+        shape = data.draw(st.sampled_from(["string", "string", "string", "parts", "call"]), "shape")
+        if shape == "string":
+            return {"role": role, "content": self.text(data)}
+        if shape == "parts":
+            image = {"type": "image_url", "image_url": {"url": self.text(data, 1)}}
+            return {
+                "role": role,
+                "content": [{"type": "text", "text": self.text(data)}, image, self.text(data, 5), {"type": "text"}],
+            }
+        function = {"name": "run", "arguments": json.dumps({"command": self.text(data, 1)})}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]}
+
+    def rewind(self, num_messages: int) -> None:
+        """The picture after the client cut its history: internal messages stay exactly as long as their answer."""
+        kept, known = [], 0
+        for held in self.held:
+            if not held.internal and known == num_messages:
+                break
+            known += not held.internal
+            kept.append(held)
+        answered = {held.turn for held in kept if not held.internal}
+        self.held = [held for held in kept if not held.internal or held.turn in answered]
+
+    def send(self, new: list[Message]) -> None:
+        limit = len(self.held)
+        stays = [f for f in self.state.fragments if all(piece.place.entry < limit for piece in f.pieces)]
+        self.held += [Held(message) for message in new]
+        self.do(Step("adopt", self.client()))
+        assert [f for f in self.state.fragments if f.visibility is not Visibility.REDACTED] == [
+            f for f in stays if f.visibility is not Visibility.REDACTED
+        ]
+
+    @initialize(data=st.data())
+    def first_message(self, data: st.DataObject) -> None:
+        self.send([{"role": "user", "content": self.text(data, 200)}])
+
+    @rule(data=st.data())
+    def client_writes_on(self, data: st.DataObject) -> None:
+        self.send([self.message(data) for _ in range(data.draw(st.integers(1, 3), "messages"))])
+
+    @rule()
+    def client_resends_in_other_words(self) -> None:
+        before = self.state
+        self.held = [h if h.internal else replace(h, message=respelled(h.message)) for h in self.held]
+        self.do(Step("adopt", self.client()))
+        assert (self.state.fragments, self.state.hits) == (before.fragments, before.hits)
+
+    @rule(data=st.data())
+    def client_rewinds_or_diverges(self, data: st.DataObject) -> None:
+        num_dropped = data.draw(st.integers(0, len(self.client()) - 1), "dropped messages")
+        self.rewind(len(self.client()) - (num_dropped if data.draw(st.booleans(), "many") else min(num_dropped, 2)))
+        self.send([self.message(data) for _ in range(data.draw(st.integers(0, 2), "new messages"))])
+
+    @rule(data=st.data())
+    def server_answers(self, data: st.DataObject) -> None:
+        turn = self.state.num_turns
+        internal = [self.message(data) for _ in range(data.draw(st.integers(0, 2), "internal"))]
+        answer = {"role": "assistant", "content": self.text(data)}
+        self.held += [*(Held(message, turn, internal=True) for message in internal), Held(answer, turn)]
+        self.do(Step("turn", (internal, answer)))
+
+    @rule(data=st.data(), suite=st.sampled_from(EDITING_SUITES), role=st.sampled_from(["user", "assistant", "all"]))
+    def fragment(self, data: st.DataObject, suite: str, role: str) -> None:
+        start = end = self.words_of(data)
+        here = [text for _, _, text in texts_of(self.state, role)]
+        if here and data.draw(st.integers(0, 4), "wrong markers") < 4:
+            first = data.draw(st.integers(0, len(here) - 1), "first")
+            last = data.draw(st.integers(first, min(first + 2, len(here) - 1)), "last")
+            offset = data.draw(st.integers(0, max(0, len(here[first]) - 9)), "offset")
+            start, end = here[first][offset : offset + 9], here[last][-data.draw(st.integers(3, 30), "end") :]
+        arguments: dict[str, Any] = {"start_marker": start, "end_marker": end, "role": role}
+        arguments["num_fragments"] = data.draw(st.sampled_from([1, 1, "2", 3, 20, 21]), "num_fragments")
+        self.do(Step("tool", (suite, "fragment_context", arguments, None)))
+
+    @precondition(lambda self: self.state.fragments)
+    @rule(data=st.data())
+    def fold(self, data: st.DataObject) -> None:
+        self.do(Step("tool", ("sculptor", "fold_fragment", {"fragment_id": self.fragment_id(data)}, None)))
+
+    @precondition(lambda self: self.state.fragments)
+    @rule(data=st.data(), suite=st.sampled_from(EDITING_SUITES))
+    def change_a_fragment(self, data: st.DataObject, suite: str) -> None:
+        names = [name for name in tool_names(suite) if name in CHANGING]
+        arguments = {"fragment_id": self.fragment_id(data)}
+        name = data.draw(st.sampled_from(names), "tool")
+        if "summar" in name and name != "revert_summary":
+            arguments["focus"] = data.draw(st.sampled_from(["keys", "keys", "values", "values", ""]), "focus")
+        supplied = data.draw(st.sampled_from(["short", "short", "a summary\nof two lines", " ", None]), "summary")
+        self.do(Step("tool", (suite, name, arguments, supplied)))
+
+    @rule(data=st.data(), kind=st.sampled_from([EditKind.FOLD, EditKind.FOLD, EditKind.RESTORE]))
+    def edit_in_a_batch(self, data: st.DataObject, kind: EditKind) -> None:
+        start = data.draw(st.integers(-1, len(self.held)), "start")
+        messages = Edit(kind, messages=(start, start + data.draw(st.integers(0, 2), "length")))
+        self.do(Step("batch", [messages, *([Edit(kind, self.fragment_id(data))] * data.draw(st.booleans(), "two"))]))
+
+    @precondition(lambda self: len(self.state.fragments) > 3)
+    @rule()
+    def restore_context(self) -> None:
+        self.do(Step("tool", ("sculptor-v1", "restore_context", {}, None)))
+        assert all(fragment.visibility is Visibility.REDACTED for fragment in self.state.fragments)
+
+    @rule(data=st.data(), role=st.sampled_from(["user", "assistant", "all"]), upper=st.booleans())
+    def search(self, data: st.DataObject, role: str, upper: bool) -> None:
+        query = self.words_of(data)
+        query = query.upper() if upper else query
+        self.do(Step("tool", ("sculptor", "search_context", {"query": query, "role": role}, None)))
+
+    @precondition(lambda self: self.state.hits)
+    @rule(data=st.data())
+    def look_closer(self, data: st.DataObject) -> None:
+        hits = [hit.search_id for hit in self.state.hits[-3:]]
+        search_id = data.draw(st.sampled_from([*hits, "s00000"]), "hit")
+        self.do(Step("tool", ("sculptor", "get_search_detail", {"search_id": search_id}, None)))
+
+    def fragment_id(self, data: st.DataObject) -> str:
+        """One that exists where there is one, the later ones first; now and then another."""
+        known = [f.fragment_id for f in reversed(self.state.fragments)]
+        if not known or data.draw(st.integers(0, 9), "unknown") == 9:
+            return "f00000"
+        return data.draw(st.sampled_from(known), "fragment")
+
+    def words_of(self, data: st.DataObject) -> str:
+        """A stretch of some text of the conversation, now and then one that is nowhere."""
+        everything = [text for entry in self.state.entries for _, text in texts(entry.message)]
+        text = data.draw(st.sampled_from([*everything, "nowhere"]), "text")
+        start = data.draw(st.integers(0, len(text) - 1), "start")
+        return text[start : start + data.draw(st.integers(1, 12), "length")]
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        self.state.check_integrity()
+        rendered = render(self.state)
+        assert len(self.state.entries) == len(rendered) == len(self.held)
+        for shown, held in zip(rendered, self.held, strict=True):
+            assert without_texts(shown) == without_texts(held.message)
+        num_characters = {place: len(self.state.text_at(place)) for place in hidden_pieces(self.state)}
+        for fragment in self.state.fragments:
+            for piece, text in zip(fragment.pieces, fragment.shown or (), strict=fragment.hidden):
+                num_characters[piece.place] += len(text) - (piece.end - piece.start)
+                assert text in text_at(rendered[piece.place.entry], piece.place.part)
+        for place, num in num_characters.items():
+            assert len(text_at(rendered[place.entry], place.part)) == num
+
+    @invariant()
+    def hidden_text_comes_back_in_any_order(self) -> None:
+        hidden = [f.fragment_id for f in self.state.fragments if f.visibility in HIDING]
+        random.Random(len(self.script)).shuffle(hidden)
+        state = self.state
+        for fragment_id in hidden:
+            state = edits.restore(state, fragment_id)
+        self.check_shows_everything(render(state))
+        self.check_shows_everything(render(edits.restore_all(self.state)))
+
+    def check_shows_everything(self, rendered: list[Message]) -> None:
+        """The very objects of the client: what was never edited, or was edited and restored, is not even copied."""
+        assert all(shown is held.message for shown, held in zip(rendered, self.held, strict=True))
+
+    @invariant()
+    def an_edit_costs_what_stands_behind_it(self) -> None:
+        rendered = render(self.state)
+        for fragment in self.state.fragments:
+            shown = fragment.shown if fragment.shown is not None else (self.state.fragment_text(fragment),)
+            num_shown = sum(map(len, shown)) - (len(fragment.pieces) - 1) * (fragment.shown is None)
+            cost = edit_cost(self.state, fragment, num_shown, "exact", Characters())
+            assert cost.num_computed == num_characters_from(self.state, fragment, rendered)
+            assert edit_cost(self.state, fragment, num_shown, "reuse", Characters()).num_computed == num_shown
+
+    def teardown(self) -> None:
+        state = SessionState(digest_key=KEY)
+        for step, seen in zip(self.script, self.seen, strict=True):
+            state, result = carry_out(state, step)
+            assert (as_bytes(render(state)), result) == seen
+        assert state == self.state
+
+
+class RedactionScript(EditScript):
+    """The same with redactions: what is redacted is gone from everything that the session keeps, and stays gone.
+
+    The client keeps its own copy and resends it at every turn; the session recognises it and keeps the redacted one.
+    """
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(f.visibility is not Visibility.REDACTED for f in self.state.fragments))
+    def redact(self, data: st.DataObject) -> None:
+        alive = [f for f in self.state.fragments if f.visibility is not Visibility.REDACTED]
+        fragment = data.draw(st.sampled_from(alive), "fragment")
+        gone = self.state.fragment_text(fragment)
+        self.redacted |= {word for word in gone.split() if word[0] == "w" and word[-1] == "x" and len(word) > 2}
+        before = len(self.state.entries)
+        self.do(Step("batch", [Edit(EditKind.REDACT, fragment.fragment_id)]))
+        assert len(self.state.entries) == before
+        assert self.state.fragment(fragment.fragment_id).visibility is Visibility.REDACTED
+
+    def check_shows_everything(self, rendered: list[Message]) -> None:
+        redacted = pieces_by_place(self.state, Visibility.REDACTED)
+        shown_there = hidden_pieces(edits.restore_all(self.state))
+        for index, (shown, held) in enumerate(zip(rendered, self.held, strict=True)):
+            here = [place for place in redacted if place.entry == index]
+            if not here:
+                assert shown is held.message or self.state.entries[index].sealed
+                continue
+            expected = dict(texts(held.message))
+            expected |= {place.part: splice(expected[place.part], shown_there[place]) for place in here}
+            assert dict(texts(shown)) == expected
+
+    @invariant()
+    def the_redacted_is_gone(self) -> None:
+        kept = set(repr((self.state.entries, self.state.fragments)).replace("\\", " ").split())
+        kept |= {word for message in render(self.state) for _, text in texts(message) for word in text.split()}
+        assert not kept & self.redacted
+        for word in sorted(self.redacted)[:3]:
+            found = run_tool(self.state, ToolCall("search_context", {"query": word, "role": "all"}), bench())
+            assert found.result.startswith("No match")
+
+
+def respelled(message: Message) -> Message:
+    """The same message as another client library would send it."""
+    copy: dict[str, Any] = {**message, "tool_calls": message.get("tool_calls"), "refusal": None, "name": ""}
+    if copy["tool_calls"]:
+        calls: list[Mapping[str, Any]] = copy["tool_calls"]
+        copy["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": call["function"]["arguments"].replace(": ", ":  ")}}
+            for call in calls
+        ]
+    return copy
+
+
+def without_texts(message: Message) -> Message:
+    """What an edit never touches; fields that are empty do not count, a redacted entry keeps its first spelling."""
+    bare = with_texts(message, {part: "" for part, _ in texts(message)}) if texts(message) else message
+    return {name: value for name, value in bare.items() if value}
+
+
+def num_characters_from(state: SessionState, fragment: Fragment, rendered: list[Message]) -> int:
+    """Characters of the rendered conversation from where the fragment begins."""
+    first = fragment.pieces[0]
+    before = [(piece, shown) for piece, shown in hidden_pieces(state).get(first.place, []) if piece < first]
+    total = -len(splice(state.text_at(first.place)[: first.start], before))
+    for index in range(first.place.entry, len(rendered)):
+        total += sum(
+            len(text)
+            for part, text in texts(rendered[index])
+            if index > first.place.entry or part == first.place.part or (part or 0) > (first.place.part or 0)
+        )
+    return total
+
+
+@pytest.mark.parametrize("machine", [EditScript, RedactionScript])
+def test_random_edit_scripts(machine: type[EditScript]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))

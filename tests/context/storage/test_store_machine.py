@@ -1,0 +1,184 @@
+"""The store against a plain model, over any order of operations, with a clock of its own, restarts and kills."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from acmserve.context.edits.fragments import cut_messages, redact
+from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.storage.session import Key, SessionLimits
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.sqlite import Archive
+from acmserve.errors import Conflict, NotFound
+from tests.support.context.conversation import Characters
+from tests.support.context.states import Clock, chat, size
+
+
+@dataclass
+class Held:
+    """A session in the model. `written_at`: when the file says that it was used last."""
+
+    state: SessionState
+    used_at: float
+    written_at: float
+    created_at: float
+
+
+LIMITS = SessionLimits(max_sessions=4, max_bytes=2500, ttl_seconds=100)
+KEYS = st.tuples(st.sampled_from(["", "t"]), st.sampled_from("abc"))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Every operation, against a dictionary that is searched from end to end each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.folder = tempfile.TemporaryDirectory()
+        self.model: dict[Key, Held] = {}
+        self.dropped: list[Key] = []
+        self.expected: set[Key] = set()
+        self.start()
+
+    def start(self) -> None:
+        self.archive = Archive(Path(self.folder.name))
+        self.store = SessionStore(LIMITS, self.archive, lambda gone: self.dropped.append(gone.key), self.clock)
+
+    def tick(self) -> float:
+        self.clock.now += 1
+        return self.clock.now
+
+    def expired(self, key: Key) -> bool:
+        return self.clock.now - self.model[key].used_at >= LIMITS.ttl_seconds
+
+    def drop(self, *keys: Key) -> None:
+        for key in keys:
+            del self.model[key]
+            self.expected.add(key)
+
+    def alive(self, key: Key) -> bool:
+        if key in self.model and self.expired(key):
+            self.drop(key)
+        return key in self.model
+
+    def shrink(self, keep: Key) -> None:
+        self.drop(*(key for key in self.model if key != keep and self.expired(key)))
+        while (
+            len(self.model) > LIMITS.max_sessions
+            or sum(size(held.state) for held in self.model.values()) > LIMITS.max_bytes
+        ):
+            self.drop(min((key for key in self.model if key != keep), key=lambda key: self.model[key].used_at))
+
+    @rule(key=KEYS)
+    def create(self, key: Key) -> None:
+        now = self.tick()
+        if self.alive(key):
+            with pytest.raises(Conflict):
+                self.store.create(*key)
+            return
+        session = self.store.create(*key)
+        self.model[key] = Held(session.state, now, now, now)
+        self.shrink(key)
+
+    @rule(key=KEYS)
+    def open(self, key: Key) -> None:
+        now = self.tick()
+        known = self.alive(key)
+        session = self.store.open(*key)
+        if known:
+            self.model[key].used_at = now
+        else:
+            self.model[key] = Held(session.state, now, now, now)
+            self.shrink(key)
+
+    @rule(key=KEYS)
+    def get(self, key: Key) -> None:
+        now = self.tick()
+        if not self.alive(key):
+            with pytest.raises(NotFound):
+                self.store.get(*key)
+            return
+        session = self.store.get(*key)
+        self.model[key].used_at = now
+        assert (session.created_at, session.used_at) == (self.model[key].created_at, now)
+
+    @rule(key=KEYS, contents=st.lists(st.sampled_from(["a", "b" * 300, "c" * 900]), max_size=4), erase=st.booleans())
+    def save(self, key: Key, contents: list[str], erase: bool) -> None:
+        self.get(key)
+        if key not in self.model:
+            return
+        session = self.store.get(*key)
+        new = adopt(session.state, chat(*contents)).state
+        if contents:
+            new = cut_messages(replace(new, fragments=()), 0, 1, Characters()).state
+            new = redact(new, new.fragments[0].fragment_id) if erase else new
+        now = self.clock.now
+        if size(new) > LIMITS.max_bytes:
+            with pytest.raises(Conflict):
+                self.store.save(session, new)
+            return
+        self.store.save(session, new)
+        self.model[key] = Held(new, now, now, self.model[key].created_at)
+        self.shrink(key)
+
+    @rule(key=KEYS)
+    def delete(self, key: Key) -> None:
+        self.tick()
+        if not self.alive(key):
+            with pytest.raises(NotFound):
+                self.store.delete(*key)
+            return
+        self.store.delete(*key)
+        self.drop(key)
+
+    @rule(tenant=st.sampled_from(["", "t"]))
+    def list(self, tenant: str) -> None:
+        self.tick()
+        self.drop(*(key for key in self.model if self.expired(key)))
+        found = [session.key for session in self.store.list(tenant)]
+        assert found == sorted(
+            (key for key in self.model if key[0] == tenant), key=lambda key: self.model[key].used_at, reverse=True
+        )
+
+    @rule(seconds=st.sampled_from([10, 60, 99, 100]))
+    def wait(self, seconds: int) -> None:
+        self.clock.now += seconds
+
+    @rule(killed=st.booleans())
+    def restart(self, killed: bool) -> None:
+        """A killed server forgets the reads since the last save; a closed one forgets nothing."""
+        self.tick()
+        if killed:
+            self.archive.close()
+        else:
+            self.store.close()
+        for held in self.model.values():
+            held.used_at = held.written_at = held.written_at if killed else held.used_at
+        for key in [key for key in self.model if self.expired(key)]:
+            del self.model[key]
+        self.start()
+
+    @invariant()
+    def agrees(self) -> None:
+        self.store.check_integrity()
+        assert {key: session.state for key, session in self.store._sessions.items()} == {
+            key: held.state for key, held in self.model.items()
+        }
+        assert sorted(self.dropped) == sorted(self.expected)
+        self.dropped.clear()
+        self.expected.clear()
+
+    def teardown(self) -> None:
+        self.archive.close()
+        self.folder.cleanup()
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

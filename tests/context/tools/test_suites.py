@@ -1,0 +1,120 @@
+"""The tool suites against the papers: 000 Figures 10 to 15, and the tools of 001 section 3.2."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from acmserve.context.session.marker import RESTORE_TOOLS
+from acmserve.context.tools.run import _HANDLERS
+from acmserve.context.tools.suites import (
+    BRANCHES,
+    CWL,
+    EDITING_SUITES,
+    PRESETS,
+    SCULPTOR,
+    SCULPTOR_V1,
+    SUITES,
+    suite_tools,
+    tool_names,
+)
+from acmserve.errors import NotFound
+
+TEXT = {"type": "string"}
+ROLE = {"type": "string", "enum": ["user", "assistant", "all"], "default": "user"}
+
+
+def integer(default: int, minimum: int, maximum: int) -> dict[str, Any]:
+    return {"type": "integer", "default": default, "minimum": minimum, "maximum": maximum}
+
+
+FRAGMENT = {"start_marker": TEXT, "end_marker": TEXT, "num_fragments": integer(5, 1, 20), "role": ROLE}
+SEARCH = {"query": TEXT, "role": ROLE, "max_results": integer(10, 1, 50), "context_size": integer(200, 50, 1000)}
+DETAIL = {"search_id": TEXT, "extended_context": integer(500, 100, 2000)}
+MEANING = {
+    "mode": {"type": "string", "enum": ["exact", "semantic"], "default": "exact"},
+    "similarity_threshold": {"type": "number", "default": 0.3, "minimum": 0, "maximum": 1},
+}
+BY_ID = ({"fragment_id": TEXT}, ["fragment_id"])
+BY_FOCUS = ({"fragment_id": TEXT, "focus": TEXT}, ["fragment_id", "focus"])
+TABLE: dict[str, dict[str, tuple[dict[str, Any], list[str]]]] = {
+    SCULPTOR: {
+        "fragment_context": (FRAGMENT, ["start_marker", "end_marker"]),  # Figure 10
+        "fold_fragment": BY_ID,  # Figure 11
+        "restore_fragment": BY_ID,  # Figure 12
+        "summarize_fragment": BY_FOCUS,  # Figure 13
+        "search_context": (SEARCH, ["query"]),  # Figure 14
+        "get_search_detail": (DETAIL, ["search_id"]),  # Figure 15
+    },
+    SCULPTOR_V1: {
+        "fragment_context": (FRAGMENT, ["start_marker", "end_marker"]),
+        "summary_fragment": BY_FOCUS,
+        "revert_summary": BY_ID,
+        "fold_fragment": BY_ID,
+        "expand_fragment": BY_ID,
+        "restore_context": ({}, []),
+        "search_context": ({**SEARCH, **MEANING}, ["query"]),
+        "get_search_detail": (DETAIL, ["search_id"]),
+    },
+}
+
+
+def test_the_suites_and_their_tools_in_order() -> None:
+    assert {suite: list(tool_names(suite)) for suite in EDITING_SUITES} == {
+        suite: list(tools) for suite, tools in TABLE.items()
+    }
+
+
+@pytest.mark.parametrize(("suite", "name"), [(suite, name) for suite, tools in TABLE.items() for name in tools])
+def test_a_tool_has_the_papers_schema(suite: str, name: str) -> None:
+    [tool] = [tool for tool in SUITES[suite] if tool["function"]["name"] == name]
+    properties, required = TABLE[suite][name]
+    assert tool.keys() == {"type", "function"}
+    assert tool["type"] == "function"
+    assert tool["function"].keys() == {"name", "description", "parameters"}
+    parameters = tool["function"]["parameters"]
+    assert parameters.keys() == {"type", "properties", "required", "additionalProperties"}
+    assert (parameters["type"], parameters["required"], parameters["additionalProperties"]) == (
+        "object",
+        required,
+        False,
+    )
+    assert list(parameters["properties"]) == list(properties)
+    for argument, schema in parameters["properties"].items():
+        assert schema["description"]
+        assert {key: value for key, value in schema.items() if key != "description"} == properties[argument]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_schemas_are_valid_and_ready_for_a_request(suite: str) -> None:
+    tools = suite_tools(suite)
+    assert json.loads(json.dumps(tools)) == list(tools)
+    for tool in tools:
+        Draft202012Validator.check_schema(tool["function"]["parameters"])
+
+
+def test_every_tool_has_a_handler_and_every_marker_names_a_tool() -> None:
+    assert _HANDLERS.keys() == {name for suite in EDITING_SUITES for name in tool_names(suite)}
+    assert set(RESTORE_TOOLS) == set(EDITING_SUITES) == SUITES.keys() - {CWL, BRANCHES}
+    for suite, tools in RESTORE_TOOLS.items():
+        assert set(tools) <= set(tool_names(suite))
+
+
+def test_an_unknown_suite_names_those_there_are() -> None:
+    with pytest.raises(
+        NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-v1 or cwl or branch\."
+    ):
+        suite_tools("v3")
+
+
+def test_presets_teach_what_an_edit_costs() -> None:
+    assert set(PRESETS) == {"unified", "pi-llm", "needlebench", "cwl", "branch"}
+    assert all("fold early" in prompt for name, prompt in PRESETS.items() if name not in ("cwl", "branch"))
+    assert PRESETS["unified"].startswith(
+        "You are a helpful assistant. You can autonomously manage your own context: fold"
+    )
+    assert "`fragment_context` tool to split the long text" in PRESETS["pi-llm"]
+    assert "`search_context` and `get_search_detail` tools" in PRESETS["needlebench"]

@@ -1,0 +1,96 @@
+"""The gate: a vLLM whose hooks do not fit turns the plugin off, by name; one that fits keeps its own scheduler."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+
+import pytest
+from vllm.config.scheduler import SchedulerConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from acmserve.engine.config import EngineConfig, engine_config
+from acmserve.engine.plugin import entry_point as plugin
+from acmserve.engine.vllm import compat
+from acmserve.errors import EngineMismatch, InvalidRequest
+
+
+def test_the_installed_engine_fits() -> None:
+    compat.check_engine()
+
+
+def test_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99.0")
+    with pytest.raises(EngineMismatch, match=r"0\.99\.0"):
+        compat.check_engine()
+
+
+def test_a_changed_hook_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "_reserve_prefill_lookahead", lambda self, request, tokens: 0)
+    with pytest.raises(EngineMismatch, match="_reserve_prefill_lookahead"):
+        compat.check_engine()
+
+
+def test_a_missing_hook_turns_the_plugin_off_loudly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(Scheduler, "_free_cow_retained_blocks")
+    monkeypatch.setattr(KVConnectorFactory, "_registry", {})
+    with caplog.at_level(logging.ERROR, logger="acmserve"):
+        plugin.register()
+    assert "_free_cow_retained_blocks is gone" in caplog.text
+    assert KVConnectorFactory._registry == {}
+
+
+@pytest.mark.parametrize("base", [Scheduler, AsyncScheduler])
+def test_the_mixin_keeps_the_scheduler_that_vllm_chose(base: type) -> None:
+    composed = compat.compose_scheduler(base)
+    assert issubclass(composed, base)
+    assert compat.compose_scheduler(composed) is composed
+    assert compat.compose_scheduler(base) is composed
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_seam_serves_both_schedulers(is_async: bool) -> None:
+    plugin.register()
+    config = SchedulerConfig(max_model_len=64, is_encoder_decoder=False, async_scheduling=is_async)
+    chosen = config.get_scheduler_cls()
+    assert issubclass(chosen, compat.JumpSchedulerMixin)
+    assert issubclass(chosen, AsyncScheduler) is is_async
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"fidelity": "reuse"}, "fidelity"),
+        ({"default_fidelity": "perfect"}, "default_fidelity"),
+        ({"max_sessions": 0}, "max_sessions"),
+        ({"max_sessions": "many"}, "max_sessions"),
+        ({"min_move_tokens": True}, "min_move_tokens"),
+        ({"ahead_chunk_tokens": 0}, "ahead_chunk_tokens"),
+        ({"ahead_max_pool_share": 1.5}, "ahead_max_pool_share"),
+        ({"ahead_max_pool_share": float("nan")}, "ahead_max_pool_share"),
+        ({"ahead_min_age_s": -1}, "ahead_min_age_s"),
+        ({"ahead_chunk_s": "short"}, "ahead_chunk_s"),
+        ({"ahead_quiet_s": "soon"}, "ahead_quiet_s"),
+    ],
+)
+def test_a_bad_setting_is_named(settings: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        engine_config(**settings)
+
+
+def test_settings_are_read_back() -> None:
+    settings = {"default_fidelity": "reuse", "keep_tail": False, "ahead_max_pool_share": 1, "ahead_min_age_s": 2.5}
+    extra = engine_config(**settings)["kv_transfer_config"]["kv_connector_extra_config"]
+    assert EngineConfig.parse(extra) == EngineConfig(**settings)
+
+
+def test_engine_config_names_the_connector() -> None:
+    assert engine_config(default_fidelity="reuse")["kv_transfer_config"] == {
+        "kv_connector": "AcmConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"default_fidelity": "reuse"},
+    }

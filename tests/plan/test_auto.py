@@ -1,0 +1,233 @@
+"""What `auto` sees of an edit, and what it makes of it; token ids stand for words."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, WINDOW, Choice, Features, choose_fidelity, measure
+from acmserve.plan.fidelity import Wish, plan_wish
+from acmserve.plan.lineage import Mark
+from acmserve.plan.ngrams import GramIndex, cover
+from acmserve.plan.planner import plan_edit
+from acmserve.plan.repair import EVERYTHING, Repair
+from acmserve.plan.source import Source, Tokens
+from tests.plan.test_planner import edited, source, tokens
+
+MARKER = tokens(1, 2, 3)
+AUTO = Wish("auto")
+
+
+def prose(num_tokens: int, seed: str) -> Tokens:
+    rng = random.Random(seed)
+    return np.array([rng.randrange(10, 20_000) for _ in range(num_tokens)], dtype=np.int32)
+
+
+def updates(num_rounds: int, seed: str) -> Tokens:
+    """`key key : value newline`, 40 keys in a round."""
+    rng = random.Random(seed)
+    lines = [(30_000 + key, 30_500 + key, 7, rng.randrange(31_000, 31_400), 8) for key in range(40)]
+    rows = [(*line[:3], rng.randrange(31_000, 31_400), 8) for _ in range(num_rounds) for line in lines]
+    return np.array(rows, dtype=np.int32).reshape(-1)
+
+
+def edit(removed: Tokens, kept: Tokens) -> tuple[Tokens, list[Source]]:
+    """A prompt in which a marker stands for `removed`, and its source."""
+    opening = prose(64, "opening")
+    return np.concatenate([opening, MARKER, kept, tokens(4)]), [source(np.concatenate([opening, removed, kept]))]
+
+
+def features(removed: Tokens, kept: Tokens) -> Features:
+    prompt, sources = edit(removed, kept)
+    return measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
+
+
+def choice(removed: Tokens, kept: Tokens) -> Choice:
+    prompt, sources = edit(removed, kept)
+    planned = plan_wish(prompt, sources, AUTO)
+    assert planned.choice is not None
+    num_anew = sum(end - start for start, end in planned.anew)
+    assert num_anew + sum(move.num_tokens for move in planned.plan.moves) == len(kept)
+    assert bool(planned.plan.moves) == (planned.choice.fidelity != "exact")
+    return planned.choice
+
+
+def test_features_of_unrelated_text() -> None:
+    assert features(prose(400, "F"), prose(900, "S")) == Features(num_moved=900, num_removed=400, num_inserted=3)
+
+
+def test_features_of_superseded_state() -> None:
+    """Every line of S begins as a line of F did; nearly all go on otherwise. No phrase of prose does."""
+    found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
+    assert found.num_removed == 800
+    assert 70 <= found.num_superseded <= 80 + 80, "one for the value of each line, and a few values met again"
+    assert 45 <= found.peak_superseded <= WINDOW // 2
+    assert found.num_echoed >= 240
+    assert found.peak_echoed >= WINDOW // 2
+
+
+@pytest.mark.parametrize(
+    ("removed", "kept", "fidelity", "word"),
+    [
+        (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens move, 400 were removed"),
+        (prose(600, "F"), prose(900, "S"), "repair", "64 of a head and 0 echoes are computed anew"),
+        (prose(2701, "F"), prose(900, "S"), "exact", "2701 tokens were removed"),
+        (prose(50, "F"), prose(127, "S"), "exact", "only 127 tokens could move, 0 behind repaired heads"),
+        (prose(50, "F"), prose(128, "S"), "repair", "128 tokens move"),
+        (updates(8, "F"), updates(8, "S"), "exact", "updates removed text"),
+        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(8, "S")]), "exact", "updates removed text"),
+        (updates(8, "F"), np.concatenate([prose(1500, "S"), updates(8, "S")]), "repair", "echoes are computed anew"),
+        (prose(600, "F"), np.concatenate([prose(100, "S"), prose(200, "F"), prose(9, "S")]), "exact", "only 309"),
+        (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "so 256 of a head"),
+    ],
+    ids=[
+        "unrelated",
+        "much-removed",
+        "three-times-as-much-removed-as-kept",
+        "short",
+        "long-enough-to-be-repaired",
+        "updates",
+        "updates-and-little-else",
+        "updates-behind-other-text",
+        "short-and-full-of-echoes",
+        "full-of-echoes",
+    ],
+)
+def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> None:
+    chosen = choice(removed, kept)
+    assert chosen.fidelity == fidelity
+    assert word in chosen.reason
+
+
+def test_an_insertion_much_larger_than_what_is_moved_is_exact() -> None:
+    inserted = Features(num_moved=600, num_inserted=1801)
+    assert choose_fidelity(inserted).fidelity == "exact"
+    assert "1801 tokens were inserted" in choose_fidelity(inserted).reason
+    assert choose_fidelity(replace(inserted, num_moved=900)).repair == Repair(head_tokens=64, echoes=True)
+    assert choose_fidelity(replace(inserted, num_moved=40_000)).fidelity == "reuse"
+
+
+def test_heads_of_many_segments_leave_little_to_move() -> None:
+    many = Features(num_moved=1000, num_removed=900, num_segments=12)
+    assert "only 1000 tokens could move, 0 behind repaired heads" in choose_fidelity(many).reason
+    assert choose_fidelity(replace(many, num_segments=11)).fidelity == "repair"
+
+
+def test_the_head_of_a_callers_own_repair_is_at_least_what_it_says() -> None:
+    mine = Repair(head_tokens=300)
+    assert choose_fidelity(Features(num_moved=1000, num_removed=900), mine).repair == replace(mine, echoes=True)
+    echoes = Features(num_moved=1000, num_removed=900, num_echoed=900)
+    assert choose_fidelity(echoes, mine).repair == mine
+    assert choose_fidelity(echoes, Repair(head_tokens=7)).repair == Repair(head_tokens=256)
+
+
+def test_few_echoes_are_computed_even_where_little_was_changed() -> None:
+    """One updated line is enough to be misled."""
+    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_superseded=12, peak_superseded=12)
+    assert choose_fidelity(found).repair == Repair(head_tokens=0, echoes=True)
+    assert choose_fidelity(replace(found, num_echoed=0, num_superseded=0)).fidelity == "reuse"
+
+
+def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> None:
+    """Each value stands behind a phrase that the removed text had, too."""
+    rest = prose(3000, "S")
+    prompt, sources = edit(updates(8, "F"), np.concatenate([rest, updates(8, "S")]))
+    planned = plan_wish(prompt, sources, AUTO)
+    assert planned.choice is not None
+    assert planned.choice.repair == Repair(head_tokens=0, echoes=True)
+    (move,) = planned.plan.moves
+    assert np.array_equal(prompt[move.dst_start : move.dst_end], rest)
+
+
+def test_nothing_to_move_is_exact() -> None:
+    old = prose(500, "old")
+    planned = plan_wish(np.append(old, tokens(1, 2)), [source(old)], AUTO)
+    assert planned.choice == Choice("exact", "nothing would be moved")
+    assert (planned.plan.num_kept, planned.anew) == (500, ())
+
+
+def test_a_model_that_cannot_move_says_so() -> None:
+    prompt, sources = edit(prose(400, "F"), prose(900, "S"))
+    planned = plan_wish(prompt, sources, AUTO, refusal="rope: mrope")
+    assert planned.choice == Choice("exact", "rope: mrope")
+    assert planned.plan.moves == ()
+    assert plan_wish(prompt, sources, Wish("repair"), refusal="rope: mrope").choice is None
+
+
+def served(num_removed: int) -> Source:
+    """1,000 tokens, of which 800 were moved."""
+    return source(prose(1000, "served"), (Mark(200, b"key", 800, 1, num_removed),))
+
+
+def test_a_moved_prefix_stays_as_it_was_chosen() -> None:
+    planned = plan_wish(np.append(served(300).tokens, MARKER), [served(300)], AUTO)
+    assert planned.choice is not None
+    assert planned.choice.fidelity == "reuse"
+    assert planned.plan.num_kept == 1000
+
+
+def test_too_much_removed_over_time_is_computed_anew() -> None:
+    """Also where this turn edits nothing: an earlier one asked for `reuse`."""
+    planned = plan_wish(np.append(served(801).tokens, MARKER), [served(801)], AUTO)
+    assert planned.choice is not None
+    assert planned.choice.fidelity == "exact"
+    assert "801 tokens were removed" in planned.choice.reason
+    assert (planned.plan.num_kept, planned.anew) == (200, ((200, 1000),))
+
+
+def test_what_may_not_be_moved_is_computed_on_top_of_a_moved_prefix() -> None:
+    """Forty tokens are folded near the end: the hundred behind them are not worth 800 in front."""
+    old = served(300)
+    prompt = np.concatenate([old.tokens[:860], MARKER, old.tokens[900:], MARKER + 10])
+    planned = plan_wish(prompt, [old], AUTO)
+    assert planned.choice is not None
+    assert (planned.choice.fidelity, planned.choice.repair) == ("repair", EVERYTHING)
+    assert (planned.plan.num_kept, planned.plan.moves, planned.anew) == (860, (), ((863, 963),))
+
+
+def test_removed_text_adds_up_over_edits() -> None:
+    """Each edit removes a hundred of 1,000; the lineage remembers the last, until as much is gone as is left."""
+    context, removed = prose(1000, "chain"), []
+    last = source(context)
+    for turn in range(8):
+        prompt = np.concatenate([last.tokens[:50], last.tokens[150:], prose(20, f"turn {turn}")])
+        planned = plan_wish(prompt, [last], AUTO)
+        assert planned.choice is not None
+        removed.append((planned.choice.fidelity, sum(r.num_tokens for r in planned.plan.removed)))
+        marks = tuple(
+            Mark(m.dst_start, b"", m.num_tokens, 1, planned.plan.num_removed_before(m, [last]))
+            for m in planned.plan.moves
+        )
+        last = source(prompt, marks)
+    assert [fidelity for fidelity, _ in removed[:4]] == ["reuse"] * 4
+    assert "exact" in [fidelity for fidelity, _ in removed[4:]]
+
+
+@given(edited(), st.integers(1, 10))
+@settings(max_examples=200, deadline=None)
+def test_features_of_any_edit(case: tuple[Tokens, list[Source]], min_move_tokens: int) -> None:
+    prompt, sources = case
+    plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
+    found = measure(plan, prompt, sources)
+    assert 0 <= found.peak_superseded <= found.num_superseded <= found.num_moved
+    assert 0 <= found.peak_echoed <= found.num_echoed <= found.num_moved
+    assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
+    assert choose_fidelity(found, thresholds=DEFAULT_THRESHOLDS).reason
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(0, 3), max_size=30), st.integers(0, 60))
+def test_phrases_against_a_search_by_hand(old: list[int], text: list[int], limit: int) -> None:
+    cut = len(old) // 2
+    spans = [(0, cut), (min(cut + 2, len(old)), len(old))]
+    index = GramIndex(tokens(*old), spans, 3)
+    seen = [tuple(old[i : i + 3]) for a, b in spans for i in range(a, b - 2) if i + 3 <= limit]
+    expected = [tuple(text[i : i + 3]) in seen for i in range(len(text) - 2)]
+    assert index.find(tokens(*text), limit).tolist() == expected
+    if len(text) >= 3:
+        inside = [any(expected[max(0, i - 2) : i + 1]) for i in range(len(text))]
+        assert cover(index.find(tokens(*text), limit), 3).tolist() == inside

@@ -1,0 +1,60 @@
+"""Lineage keys: equal only for the same move of the same KV by the same owner."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acmserve.plan.lineage import Mark, digest, marks_in, move_key
+from acmserve.plan.source import Source, tail_digest
+
+TOKENS = np.arange(40, dtype=np.int32)
+HASHES = (b"h0", b"h1")
+
+
+def test_every_part_of_a_move_changes_its_key() -> None:
+    keys = {
+        move_key(("s", None), b"source", 10, 20, 30),
+        move_key(("t", None), b"source", 10, 20, 30),
+        move_key(("s", "salt"), b"source", 10, 20, 30),
+        move_key(("s", None), b"other", 10, 20, 30),
+        move_key(("s", None), b"source", 11, 20, 30),
+        move_key(("s", None), b"source", 10, 21, 30),
+        move_key(("s", None), b"source", 10, 20, 31),
+    }
+    assert len(keys) == 7
+    assert move_key(("s", None), b"source", 10, 20, 30) in keys
+
+
+def test_digest_keeps_its_parts_apart() -> None:
+    assert digest(b"ab", b"c") != digest(b"a", b"bc")
+
+
+def test_marks_in_a_range_come_in_order() -> None:
+    marks = [Mark(30, b"c"), Mark(10, b"a"), Mark(20, b"b")]
+    assert marks_in(marks, 10, 30) == (b"a", b"b")
+
+
+def test_a_source_with_another_lineage_has_another_digest() -> None:
+    plain = Source(TOKENS, 16, HASHES)
+    moved = Source(TOKENS, 16, HASHES, marks=(Mark(33, b"key"),))
+    assert plain.digest_at(40) != moved.digest_at(40)
+    assert plain.digest_at(33) == moved.digest_at(33)
+    assert plain.digest_at(32) != plain.digest_at(33)
+
+
+def test_block_keys_end_with_the_tail() -> None:
+    source = Source(TOKENS, 16, HASHES, tail_key=b"tail")
+    assert [source.block_key(i) for i in range(4)] == [b"h0", b"h1", b"tail", None]
+
+
+def test_a_longer_sequence_of_the_same_lineage_extends_a_source() -> None:
+    short = Source(TOKENS[:32], 16, HASHES)
+    assert Source(TOKENS, 16, HASHES).extends(short)
+    assert not short.extends(Source(TOKENS, 16, HASHES))
+    assert not Source(TOKENS, 16, HASHES, marks=(Mark(20, b"key"),)).extends(short)
+    assert not Source(TOKENS[::-1].copy(), 16, HASHES).extends(short)
+
+
+def test_tail_keys_are_never_block_hashes() -> None:
+    assert tail_digest(b"h1", TOKENS[32:], ()) != tail_digest(b"h1", TOKENS[32:], (b"key",))
+    assert len(tail_digest(b"h1", TOKENS[32:], ())) == 32

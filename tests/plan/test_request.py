@@ -1,0 +1,68 @@
+"""What an engine-level `acm` object may say about forgetting and work ahead.
+
+The rest: tests/server/options/test_session_params.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.errors import InvalidRequest
+from acmserve.plan.request import SessionParams, parse_acm_params
+
+
+@pytest.mark.parametrize(
+    ("acm", "expected"),
+    [
+        ({}, False),
+        ({"forget": None}, False),
+        ({"forget": False}, False),
+        ({"forget": True}, True),
+        ({"forget": True, "fidelity": "reuse"}, True),
+    ],
+)
+def test_forget_is_read(acm: dict[str, Any], expected: bool) -> None:
+    assert parse_acm_params({"session_id": "s", **acm}) == SessionParams("s", acm.get("fidelity"), expected)
+
+
+@pytest.mark.parametrize("key", ["forget", "ahead"])
+@pytest.mark.parametrize("value", [1, 0, "true", "", [], {}, 1.0])
+def test_what_is_no_boolean_is_refused_by_name(value: object, key: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_acm_params({"session_id": "s", key: value})
+    assert refused.value.field == f"kv_transfer_params.acm.{key}"
+    assert ascii(value) in refused.value.message
+    assert "true or false" in refused.value.message
+
+
+def test_a_misspelt_forget_is_refused() -> None:
+    """A redaction that is dropped in silence would be worse than an error."""
+    with pytest.raises(InvalidRequest, match="'forget'") as refused:
+        parse_acm_params({"session_id": "s", "forgot": True})
+    assert refused.value.field == "kv_transfer_params.acm.forgot"
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("fidelity", [None, "exact", "reuse"])
+def test_params_travel_unchanged(fidelity: str | None, forget: bool) -> None:
+    params = SessionParams("s", fidelity, forget)
+    assert parse_acm_params(params.as_acm()) == params
+    assert ("forget" in params.as_acm()) is forget
+
+
+@pytest.mark.parametrize("fidelity", [None, "exact"])
+def test_a_background_request_travels_unchanged(fidelity: str | None) -> None:
+    params = SessionParams("s", fidelity, ahead=True)
+    assert parse_acm_params(params.as_acm()) == params
+    assert "ahead" not in SessionParams("s", fidelity).as_acm()
+
+
+@pytest.mark.parametrize(
+    ("other", "field"), [({"fidelity": "reuse"}, "fidelity"), ({"forget": True}, "ahead")], ids=["moves", "forgets"]
+)
+def test_what_a_background_request_cannot_be(other: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_acm_params({"session_id": "s", "ahead": True, **other})
+    assert refused.value.field == f"kv_transfer_params.acm.{field}"

@@ -1,0 +1,168 @@
+"""The command line of `acmserve serve`, up to the point where vLLM takes over."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from vllm.config import KVTransferConfig
+
+from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
+from acmserve.errors import AcmError
+from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+from acmserve.server.app.serve import (
+    build_parser,
+    fill_cpu_defaults,
+    main,
+    merge_kv_transfer_config,
+    name_plugin,
+    parse_vllm_flags,
+    resolve_model,
+)
+
+
+def test_help_teaches_our_flags_and_points_to_those_of_vllm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["smollm2", "--help"]) == 0
+    text = capsys.readouterr().out
+    for word in (
+        "--fidelity",
+        "--max-sessions",
+        "--min-move-tokens",
+        "--help=all",
+        "session_id",
+        "X-Session-ID",
+        "curl",
+    ):
+        assert word in text
+
+
+def test_our_flags_are_taken_out_and_the_rest_keeps_its_order() -> None:
+    argv = ["--port", "81", "smollm2", "--fidelity=reuse", "-tp", "2", "--max_sessions", "9", "--max-model-len", "4k"]
+    ours, rest = build_parser().parse_known_args(argv)
+    assert (ours.fidelity, ours.max_sessions, ours.min_move_tokens) == ("reuse", 9, None)
+    assert rest == ["--port", "81", "smollm2", "-tp", "2", "--max-model-len", "4k"]
+
+
+@pytest.mark.parametrize("flags", [["--fidelity", "best"], ["--max-sessions", "0"], ["--min-move-tokens", "-3"]])
+def test_bad_value_of_our_flags_is_named(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build_parser().parse_known_args(["smollm2", *flags])
+    assert ended.value.code == 2
+    assert flags[0] in capsys.readouterr().err
+
+
+def test_flags_become_the_connector_configuration() -> None:
+    ours = Namespace(fidelity="reuse", max_sessions=9, min_move_tokens=64)
+    config = merge_kv_transfer_config(None, ours)
+    assert (config.kv_connector, config.kv_role) == (CONNECTOR_NAME, "kv_both")
+    assert config.kv_connector_extra_config == {
+        "default_fidelity": "reuse",
+        "max_sessions": 9,
+        "min_move_tokens": 64,
+    } | {"context": {"max_sessions": 9}}
+
+
+def test_flags_win_over_the_users_configuration_of_our_connector() -> None:
+    given = KVTransferConfig(
+        kv_connector=CONNECTOR_NAME,
+        kv_role="kv_both",
+        kv_connector_extra_config={"max_sessions": 3, "max_source_mib": 5},
+    )
+    config = merge_kv_transfer_config(given, Namespace(fidelity=None, max_sessions=9, min_move_tokens=None))
+    assert config.kv_connector_extra_config == {"max_sessions": 9, "max_source_mib": 5, "context": {"max_sessions": 9}}
+
+
+def test_users_settings_without_a_connector_are_for_ours() -> None:
+    given = KVTransferConfig(kv_connector_extra_config={"max_source_mib": 5})
+    config = merge_kv_transfer_config(given, Namespace(fidelity="reuse", max_sessions=None, min_move_tokens=None))
+    assert (config.kv_connector, config.kv_role) == (CONNECTOR_NAME, "kv_both")
+    assert config.kv_connector_extra_config == {"max_source_mib": 5, "default_fidelity": "reuse"}
+
+
+def test_another_connector_is_refused_by_name() -> None:
+    given = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both")
+    with pytest.raises(AcmError, match="'OffloadingConnector'"):
+        merge_kv_transfer_config(given, Namespace(fidelity=None, max_sessions=None, min_move_tokens=None))
+
+
+def test_plugin_is_named_and_no_general_plugin_is_lost() -> None:
+    environ: dict[str, str] = {}
+    name_plugin(environ)
+    names = environ["VLLM_PLUGINS"].split(",")
+    assert "acmserve" in names
+    assert {ep.name for ep in entry_points(group="vllm.general_plugins")} <= set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"), [("mine", "mine,acmserve"), ("acmserve,mine", "acmserve,mine"), ("", "acmserve")]
+)
+def test_users_list_of_plugins_is_kept(named: str, expected: str) -> None:
+    environ = {"VLLM_PLUGINS": named}
+    name_plugin(environ)
+    assert environ["VLLM_PLUGINS"] == expected
+
+
+def test_cpu_defaults_are_filled_in_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    environ: dict[str, str] = {}
+    args = Namespace(dtype=None, enforce_eager=None, kv_cache_memory_bytes=None)
+    fill_cpu_defaults(args, environ)
+    assert (args.dtype, args.enforce_eager) == ("float32", True)
+    assert 1 <= int(environ["VLLM_CPU_KVCACHE_SPACE"]) <= 4
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("float32", "--enforce-eager", "VLLM_CPU_KVCACHE_SPACE"))
+
+
+def test_cpu_defaults_leave_what_the_user_chose(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+    args = Namespace(dtype="auto", enforce_eager=False, kv_cache_memory_bytes=None)
+    fill_cpu_defaults(args, environ)
+    assert (args.dtype, args.enforce_eager, environ) == ("auto", False, {"VLLM_CPU_KVCACHE_SPACE": "2"})
+    assert capsys.readouterr().err == ""
+
+
+def test_vllm_reads_its_own_flags_and_configuration_files(tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text("port: 8123\n")
+    args = parse_vllm_flags(
+        [
+            "/models/m",
+            *("--config", str(config)),
+            *("--max_num_seqs", "3"),
+            *("--kv-transfer-config.kv_connector", "Other"),
+            *("--kv-transfer-config.kv_role", "kv_both"),
+        ]
+    )
+    assert (args.model, args.port, args.max_num_seqs) == ("/models/m", 8123, 3)
+    assert args.kv_transfer_config.kv_connector == "Other"
+
+
+def test_context_flags_become_the_section_of_the_server() -> None:
+    ours, rest = build_parser().parse_known_args(
+        ["smollm2", "--data-dir", "d", "--session-hours=1.5", "--embedder", "u"]
+    )
+    assert rest == ["smollm2"]
+    config = merge_kv_transfer_config(None, ours)
+    assert config.kv_connector_extra_config == {"context": {"data_dir": "d", "session_hours": 1.5, "embedder": "u"}}
+    assert EngineConfig.parse(config.kv_connector_extra_config) == EngineConfig()
+
+
+def test_bad_context_setting_is_named() -> None:
+    ours, _ = build_parser().parse_known_args(["smollm2", "--session-hours", "-1"])
+    with pytest.raises(AcmError, match=r"context\.session_hours: must be positive"):
+        merge_kv_transfer_config(None, ours)
+
+
+def test_bundled_model_is_served_under_its_word_and_with_tools() -> None:
+    args = Namespace(model_tag="smollm2", model=None, served_model_name=None, chat_template=None, tool_call_parser=None)
+    resolve_model(args)
+    assert args.model == str(prepare())
+    assert args.served_model_name == ["smollm2"]
+    assert (args.chat_template, args.enable_auto_tool_choice) == (str(TOOLS_TEMPLATE), True)
+
+
+def test_missing_model_is_said() -> None:
+    with pytest.raises(AcmError, match="acmserve serve smollm2"):
+        resolve_model(Namespace(model_tag=None, model=None, served_model_name=None))

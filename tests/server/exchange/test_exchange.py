@@ -1,0 +1,149 @@
+"""The tap on the engine client: what goes in, what comes out, who sees whose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+
+from acmserve.errors import InvalidRequest
+from acmserve.plan.request import SessionParams
+from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
+from acmserve.server.exchange.map_slot import MapSlots, Slot
+from acmserve.server.exchange.served_prompts import ServedContext
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2_folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(smollm2_folder)
+
+
+@dataclass
+class Output:
+    text: str
+    finished: bool
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class Engine:
+    """Echoes the arguments it got as the receipt of the second, last output."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[SamplingParams, dict[str, Any]]] = []
+
+    async def generate(
+        self, prompt: str, sampling_params: SamplingParams, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[Output, None]:
+        self.calls.append((sampling_params, kwargs))
+        yield Output(prompt, finished=False)
+        await asyncio.sleep(0)
+        transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
+        yield Output(prompt, finished=True, kv_transfer_params=transfer)
+
+
+async def read(outputs: AsyncGenerator[Output, None]) -> list[Output]:
+    return [output async for output in outputs]
+
+
+def test_session_goes_in_beside_other_arguments_and_the_receipt_comes_out_once() -> None:
+    engine = Engine()
+    params = SamplingParams(extra_args={"kv_transfer_params": {"do_remote_decode": False}, "other": 1})
+
+    async def request() -> tuple[Exchange, list[Output]]:
+        exchange = Exchange(SessionParams("s", "reuse"))
+        CURRENT.set(exchange)
+        return exchange, await read(tap_generate(engine.generate)("p", params, "r", session_id="s"))
+
+    exchange, outputs = asyncio.run(request())
+    acm = {"session_id": "s", "fidelity": "reuse"}
+    assert engine.calls[0][0].extra_args == {
+        "kv_transfer_params": {"do_remote_decode": False, "acm": acm},
+        "other": 1,
+    }
+    assert engine.calls[0][1] == {"session_id": "s"}
+    assert exchange.finished
+    assert exchange.acm == acm
+    assert [o.kv_transfer_params for o in outputs] == [None, {"do_remote_decode": False}]
+
+
+def test_requests_at_the_same_time_keep_their_own_receipts() -> None:
+    engine = Engine()
+
+    async def request(session_id: str) -> Exchange:
+        exchange = Exchange(SessionParams(session_id))
+        CURRENT.set(exchange)
+        await asyncio.create_task(read(tap_generate(engine.generate)("p", SamplingParams(), session_id)))
+        return exchange
+
+    async def both() -> list[Exchange]:
+        return await asyncio.gather(*(request(name) for name in ("a", "b", "c")))
+
+    assert [e.acm for e in asyncio.run(both())] == [{"session_id": name} for name in ("a", "b", "c")]
+
+
+def test_request_without_session_gets_the_very_generator_of_the_engine() -> None:
+    engine = Engine()
+    params = SamplingParams()
+
+    async def request() -> list[Output]:
+        outputs = tap_generate(engine.generate)("p", params, "r")
+        assert getattr(outputs, "__name__", "") == "generate"
+        return await read(outputs)
+
+    assert [o.kv_transfer_params for o in asyncio.run(request())] == [None, None]
+    assert params.extra_args is None
+
+
+@pytest.mark.parametrize(
+    ("transfer", "session_id", "field"),
+    [
+        ({"acm": {"session_id": 5}}, None, "kv_transfer_params.acm.session_id"),
+        ({"acm": {"session_id": "s", "fidelity": "best"}}, None, "kv_transfer_params.acm.fidelity"),
+        ({"acm": None}, None, "kv_transfer_params.acm"),
+        ("acm", None, "kv_transfer_params"),
+        (None, "x" * 257, "session_id"),
+    ],
+)
+def test_invalid_session_of_any_other_route_never_reaches_the_engine(
+    transfer: object, session_id: str | None, field: str
+) -> None:
+    engine = Engine()
+    params = SamplingParams(extra_args={"kv_transfer_params": transfer} if transfer else None)
+    with pytest.raises(VLLMValidationError) as refused:
+        tap_generate(engine.generate)("p", params, "r", session_id=session_id)
+    assert refused.value.parameter == field
+    assert engine.calls == []
+
+
+def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
+    slots = MapSlots(tokenizer)
+    exchange = Exchange(SessionParams("s"), served=ServedContext(tokenizer), slot=Slot(slots, "388 records", 64))
+    prompt = tokenizer.encode(f"Map:\n{slots.placeholder(64)}\nGo on.")
+    sent = exchange.prepare({"type": "token", "prompt_token_ids": prompt}, 10_000)
+    assert "Map:\n" in tokenizer.decode(sent["prompt_token_ids"])
+    assert "388 records\n" in tokenizer.decode(sent["prompt_token_ids"])
+    assert len(sent["prompt_token_ids"]) < len(prompt)
+    with pytest.raises(InvalidRequest, match="'head' needs a prompt of text alone"):
+        exchange.prepare({"type": "multimodal", "prompt_token_ids": prompt}, 10_000)
+
+
+def test_whoever_waits_for_the_receipt_is_told_once_a_request() -> None:
+    """The engine says it with every output of a stream; a tool loop of /v1/responses passes the engine again."""
+    told: list[tuple[int, float]] = []
+    exchange = Exchange(
+        SessionParams("s"), on_receipt=lambda receipt, seconds: told.append((receipt["prompt_tokens"], seconds))
+    )
+    for num_tokens in (7, 9):
+        exchange.send(SamplingParams())
+        for number in range(3):
+            acm = {"session_id": "s", "receipt": {"prompt_tokens": num_tokens}}
+            exchange.receive(Output("", number == 2, {"acm": acm}))
+    assert [num_tokens for num_tokens, _ in told] == [7, 9]
+    assert all(seconds >= 0 for _, seconds in told)

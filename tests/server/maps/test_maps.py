@@ -1,0 +1,363 @@
+"""Context maps between requests and models: who reads which map where, and the updates in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acmserve.context.maps.prompts import MapQuestion
+from acmserve.context.maps.rules import MapRules
+from acmserve.context.maps.text import render_map
+from acmserve.context.maps.update import MapSettings
+from acmserve.context.session.parent import Parent
+from acmserve.context.session.state import SessionState, adopt, append_answer
+from acmserve.context.storage.map_store import MapStore
+from acmserve.context.storage.session import Session
+from acmserve.context.transcript.message import Message
+from acmserve.errors import AcmError, Conflict, InvalidRequest, Unavailable
+from acmserve.server.exchange.map_slot import MapSlots
+from acmserve.server.maps.maps import Maps
+from acmserve.server.maps.turn import MAX_COPIES, Copy, follow
+from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.options.map_options import MapOptions, UpdateOptions
+from tests.support.server.acm_app import Words
+
+OPTIONS = MapOptions("corpus")
+ROADMAP = "## CONTEXT ROADMAP\n"
+
+
+def add(content: str) -> dict[str, str]:
+    return {"type": "ADD", "section": "context_roadmap", "content": content}
+
+
+@dataclass
+class Scripted:
+    """Answers as the model that keeps maps: an update adds the question of its query. Counts what it is asked."""
+
+    asked: list[MapQuestion] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+    cartographer: Callable[[int], str] | None = None
+    error: AcmError | Exception | None = None
+
+    def num_answer_tokens(self, options: UpdateOptions) -> int:
+        return options.max_tokens or 100
+
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+        self.asked.append(question)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if self.error is not None:
+            raise self.error
+        number = len(self.asked) // 2
+        if question.name == "distiller":
+            return json.dumps({"diagnosis": f"query {number}", "item_tags": {}, "cache_candidates": []})
+        if self.cartographer is not None:
+            return self.cartographer(number)
+        return json.dumps({"reasoning": "", "operations": [add(f"learned {number}")]})
+
+
+def make_maps(model: Any = None, **settings: Any) -> Maps:
+    words = Words()
+    return Maps(MapUpdates(MapStore(clock=lambda: 7.0), MapRules(words), model, **settings), MapSlots(words))
+
+
+def session_of(*messages: Message, session_id: str = "s", answer: Message | None = None) -> Session:
+    state = adopt(SessionState(), messages).state
+    if answer is not None:
+        state = append_answer(state, answer)
+    return Session("", session_id, state)
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+CALL: Message = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "grep", "arguments": "{}"}}]}
+RESULT: Message = {"role": "tool", "tool_call_id": "c", "content": "388 lines"}
+
+
+def prompt(maps: Maps, session: Session, options: MapOptions = OPTIONS) -> list[str]:
+    """The texts that the model reads."""
+    turn = maps.begin(session, options, session.state)
+    assert turn is not None
+    return [str(m.get("content")) for m in turn.place([entry.message for entry in session.state.entries])]
+
+
+async def finish(maps: Maps, session: Session, options: MapOptions = OPTIONS, answer: Message | None = None) -> None:
+    """A request of the session is answered; every update that it causes is done."""
+    turn = maps.begin(session, options, session.state)
+    session.state = append_answer(session.state, answer or says("It is 388."))
+    maps.finished(turn, session)
+    while maps.updates.num_pending(("", "corpus")):
+        await asyncio.sleep(0)
+
+
+def test_the_map_learns_from_a_query_and_the_next_one_of_any_session_reads_it() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    asyncio.run(finish(maps, session_of(user("How many?"))))
+    held = maps.store.get(("", "corpus"))
+    assert [item.line for item in held.context_map.items] == ["[cr-00001] learned 1"]
+    assert [question.name for question in model.asked] == ["distiller", "cartographer"]
+    assert "[user]\nHow many?\n\n[assistant]\nIt is 388." in model.asked[0].prompt
+    assert "How many?" in model.asked[1].prompt
+    [change] = held.context_map.history
+    assert (change.kind, change.at, change.session_id, change.diagnosis) == ("model", 7.0, "s", "query 0")
+    [text] = prompt(maps, session_of(user("And now?"), session_id="other"))
+    assert text.endswith(render_map(held.context_map) + "\n\nAnd now?")
+
+
+def test_after_its_steps_a_map_asks_no_model_any_more() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+
+    async def queries() -> None:
+        for number in range(7):
+            await finish(maps, session_of(user(f"Question {number}?")), MapOptions("corpus", evolve_steps=4))
+
+    asyncio.run(queries())
+    assert len(model.asked) == 8
+    assert maps.store.get(("", "corpus")).context_map.num_steps == 4
+
+
+def test_updates_of_one_map_run_one_at_a_time_and_no_more_than_its_steps_are_taken_on() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+
+    async def queries() -> None:
+        await asyncio.gather(*(finish(maps, session_of(user("Q?"), session_id=f"s{n}")) for n in range(9)))
+
+    asyncio.run(queries())
+    assert model.most_running == 1
+    context_map = maps.store.get(("", "corpus")).context_map
+    assert [item.text for item in context_map.items] == ["learned 1", "learned 2", "learned 3", "learned 4"]
+
+
+@pytest.mark.parametrize(
+    ("error", "num_steps", "said"),
+    [
+        (Unavailable("the model is away"), 0, "the model is away"),
+        (InvalidRequest("trajectory", "is too long."), 1, "trajectory: is too long."),
+        (RuntimeError("surprise"), 1, "RuntimeError: surprise"),
+    ],
+)
+def test_an_error_is_noted_and_hurts_nobody(error: Exception, num_steps: int, said: str) -> None:
+    maps = make_maps(Scripted(error=error))
+    asyncio.run(finish(maps, session_of(user("How many?"))))
+    context_map = maps.store.get(("", "corpus")).context_map
+    assert (context_map.items, context_map.num_steps) == ((), num_steps)
+    assert context_map.history[-1].error == said
+
+
+@pytest.mark.parametrize("answer", ["no", "```json\n" + "x" * 100_000, '{"reasoning": 1, "operations": []}'])
+def test_an_answer_that_is_not_what_was_asked_changes_nothing_and_is_noted(answer: str) -> None:
+    maps = make_maps(Scripted(cartographer=lambda _: answer))
+    asyncio.run(finish(maps, session_of(user("How many?"))))
+    context_map = maps.store.get(("", "corpus")).context_map
+    assert context_map.items == ()
+    assert context_map.num_steps == 1
+    assert context_map.history[-1].error.startswith("cartographer: answered")
+
+
+def test_a_pinned_map_asks_no_model() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    maps.settle("", "corpus", MapSettings(pinned=True))
+    asyncio.run(finish(maps, session_of(user("How many?"))))
+    assert model.asked == []
+
+
+def test_an_answer_that_calls_tools_ends_no_query() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    asyncio.run(finish(maps, session_of(user("How many?")), answer=CALL))
+    assert model.asked == []
+
+
+def test_the_trajectory_is_the_last_query_with_its_calls() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    asyncio.run(finish(maps, session_of(user("Old?"), says("Yes."), user("How many?"), CALL, RESULT)))
+    asked = model.asked[0].prompt
+    assert "calls grep({})\n\n[tool]\n388 lines\n\n[assistant]\nIt is 388." in asked
+    assert "Old?" not in asked
+
+
+def test_a_long_trajectory_is_cut_to_the_window() -> None:
+    model = Scripted()
+    maps = make_maps(model, window=1_500)
+    long = user("first " + "word " * 3_000 + "last")
+    asyncio.run(finish(maps, session_of(long)))
+    asked = model.asked[0].prompt
+    assert len(Words().starts(asked)) <= 1_400
+    assert "first" in asked
+    assert "last" in asked
+    assert "characters left out" in asked
+
+
+def test_shutdown_ends_updates_and_notes_those_cut_off() -> None:
+    class Hanging(Scripted):
+        async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    maps = make_maps(Hanging())
+
+    async def run() -> None:
+        for number in range(2):
+            session = session_of(user("How many?"), session_id=f"s{number}")
+            turn = maps.begin(session, OPTIONS, session.state)
+            session.state = append_answer(session.state, says("388"))
+            maps.finished(turn, session)
+        await asyncio.sleep(0)
+        assert maps.updates.num_pending(("", "corpus")) == 2
+        await maps.close()
+
+    asyncio.run(run())
+    context_map = maps.store.get(("", "corpus")).context_map
+    assert [(change.session_id, change.error) for change in context_map.history] == [
+        ("s0", "The server stopped before the update was done."),
+        ("s1", "The server stopped before the update was done."),
+    ]
+    assert context_map.num_steps == 0
+    assert maps.updates.num_pending(("", "corpus")) == 0
+
+
+def test_a_map_deleted_meanwhile_stays_deleted() -> None:
+    maps = make_maps(Scripted())
+
+    async def run() -> None:
+        session = session_of(user("How many?"), answer=says("388"))
+        maps.finished(maps.begin(session, OPTIONS, session.state), session)
+        maps.store.delete(("", "corpus"))
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert maps.store.find(("", "corpus")) is None
+
+
+def test_settings_that_contradict_the_maps_are_refused() -> None:
+    maps = make_maps()
+    session = session_of(user("How many?"))
+    maps.begin(session, MapOptions("corpus", 512, 2), session.state)
+    maps.begin(session, MapOptions("corpus"), session.state)
+    with pytest.raises(Conflict, match=r"acm\.map\.budget: is 1,024, but the map of 'corpus' has 512"):
+        maps.begin(session, MapOptions("corpus", 1024), session.state)
+    with pytest.raises(InvalidRequest, match=r"acm\.map\.budget: 9 tokens are less than the map's headers"):
+        maps.begin(session, MapOptions("other", 9), session.state)
+
+
+def test_tail_a_copy_stays_and_an_update_is_appended() -> None:
+    maps = make_maps()
+    maps.settle("", "corpus", MapSettings(ROADMAP + "one"))
+    turns: list[Message] = [user("Q1")]
+    first = prompt(maps, session_of(*turns))
+    turns += [says("A1"), user("Q2")]
+    second = prompt(maps, session_of(*turns))
+    assert second == [*first, "A1", "Q2"], "the map has not changed"
+    maps.settle("", "corpus", MapSettings(ROADMAP + "[cr-00001] two"))
+    turns += [says("A2"), user("Q3")]
+    third = prompt(maps, session_of(*turns))
+    assert third[:4] == [*second, "A2"][:4]
+    assert "[cr-00001] two" in third[4]
+    assert third[4].endswith("\n\nQ3")
+
+
+def test_a_query_keeps_the_map_that_it_began_with() -> None:
+    for placement in ("tail", "head"):
+        maps, options = make_maps(), MapOptions("corpus", placement=placement)
+        maps.settle("", "corpus", MapSettings(ROADMAP + "one"))
+        begun = session_of(user("Q1"))
+        before = maps.begin(begun, options, begun.state)
+        maps.settle("", "corpus", MapSettings(ROADMAP + "[cr-00001] two"))
+        goes_on = session_of(user("Q1"), CALL, RESULT)
+        after = maps.begin(goes_on, options, goes_on.state)
+        assert before is not None
+        assert after is not None
+        assert (after.text, after.copies) == (before.text, before.copies)
+        assert "[cr-00001] one" in after.text
+        next_one = session_of(user("Q1"), CALL, RESULT, says("A1"), user("Q2"))
+        newest = maps.begin(next_one, options, next_one.state)
+        assert newest is not None
+        assert "[cr-00001] two" in newest.text
+
+
+@pytest.mark.parametrize(("can_move", "placement"), [(True, "head"), (False, "tail")])
+def test_the_placement_follows_the_fidelity_where_none_is_asked_for(can_move: bool, placement: str) -> None:
+    session = session_of(user("Q1"))
+    turn = make_maps().begin(session, OPTIONS, session.state, can_move=can_move)
+    assert turn is not None
+    assert turn.told["map"]["placement"] == placement
+
+
+@pytest.mark.parametrize("placement", ["head", "tail"])
+def test_a_branch_begins_with_the_map_that_its_parent_reads(placement: str) -> None:
+    maps, options = make_maps(), MapOptions("corpus", placement=placement)
+    maps.settle("", "corpus", MapSettings(ROADMAP + "one"))
+    parent = session_of(user("Q1"))
+    before = maps.begin(parent, options, parent.state)
+    maps.settle("", "corpus", MapSettings(ROADMAP + "[cr-00001] two"))
+    branch = session_of(user("Q1"), says("A1"), user("Look there."), session_id="branch")
+    branch.state = replace(branch.state, parent=Parent("s", "", "", "Look there.", 2, 2))
+    begun = maps.begin(branch, options, branch.state)
+    assert before is not None
+    assert begun is not None
+    assert (begun.text, begun.copies) == (before.text, before.copies)
+
+
+def test_tail_a_map_that_says_nothing_yet_is_not_shown() -> None:
+    assert prompt(make_maps(), session_of(user("Q1"))) == ["Q1"]
+
+
+def test_head_stands_behind_the_clients_instructions_or_in_a_system_message() -> None:
+    maps, options = make_maps(), MapOptions("corpus", placement="head")
+    system, question = prompt(maps, session_of({"role": "system", "content": "You help."}, user("Q1")), options)
+    assert system.startswith("You help.\n\nContext map")
+    assert question == "Q1"
+    assert prompt(maps, session_of(user("Q1")), options)[0].startswith("Context map")
+
+
+def test_parts_of_content_stay_parts() -> None:
+    maps = make_maps()
+    maps.settle("", "corpus", MapSettings(ROADMAP + "one"))
+    parts = [{"type": "text", "text": "Q1"}]
+    session = session_of({"role": "system", "content": parts}, {"role": "user", "content": parts})
+    messages = [entry.message for entry in session.state.entries]
+    for placement, changed in (("head", 0), ("tail", 1)):
+        turn = maps.begin(session, MapOptions("corpus", placement=placement), session.state)
+        assert turn is not None
+        placed = turn.place(messages)
+        assert [len(message["content"]) for message in placed] == [2 - changed, 1 + changed]
+        assert placed[1 - changed] is messages[1 - changed]
+        assert messages[changed]["content"] == parts
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from(["", "a", "b", "c"]), st.booleans()), max_size=40))
+def test_copies_are_bounded_ascend_and_end_with_the_newest(steps: list[tuple[int, str, bool]]) -> None:
+    copies: tuple[Copy, ...] = ()
+    for num_users, text, new_query in steps:
+        before = copies
+        copies = follow(copies, num_users, text, new_query=new_query)
+        ordinals = [copy.ordinal for copy in copies]
+        assert ordinals == sorted(set(ordinals))
+        assert all(ordinal < num_users for ordinal in ordinals)
+        assert len(copies) <= MAX_COPIES
+        if text and new_query:
+            assert copies[-1].text == text
+        if len(copies) > 1:
+            assert copies[:-1] == before[: len(copies) - 1], "old copies stay where they are"

@@ -1,0 +1,54 @@
+"""`acm.map` of a chat request: read, or refused by the name of the bad value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.errors import InvalidRequest
+from acmserve.server.options.map_options import MapOptions, UpdateOptions, parse_map_options
+
+
+def test_what_is_left_out_or_null_takes_its_default() -> None:
+    assert parse_map_options(None) is None
+    assert parse_map_options({"external_context_id": "corpus"}) == MapOptions("corpus")
+    nothing = dict.fromkeys(("budget", "evolve_steps", "placement", "update"))
+    assert parse_map_options({"external_context_id": "corpus", **nothing}) == MapOptions("corpus")
+
+
+def test_everything_is_read() -> None:
+    update = {"model": "big", "max_tokens": 300, "vllm_xargs": {"a": 1}}
+    given = {"external_context_id": "c", "budget": 512, "evolve_steps": 0, "placement": "head", "update": update}
+    assert parse_map_options(given) == MapOptions("c", 512, 0, "head", UpdateOptions("big", 300, {"a": 1}))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"external_context_id": None}, "acm.map.external_context_id"),
+        ({"external_context_id": ""}, "acm.map.external_context_id"),
+        ({"external_context_id": "x" * 257}, "acm.map.external_context_id"),
+        ({"budget": 0}, "acm.map.budget"),
+        ({"budget": "1k"}, "acm.map.budget"),
+        ({"budget": True}, "acm.map.budget"),
+        ({"evolve_steps": 65}, "acm.map.evolve_steps"),
+        ({"placement": "middle"}, "acm.map.placement"),
+        ({"size": 3}, "acm.map.size"),
+        ({"update": []}, "acm.map.update"),
+        ({"update": {"url": "x"}}, "acm.map.update.url"),
+        ({"update": {"model": ""}}, "acm.map.update.model"),
+        ({"update": {"max_tokens": 0}}, "acm.map.update.max_tokens"),
+        ({"update": {"vllm_xargs": 3}}, "acm.map.update.vllm_xargs"),
+        ({"update": {"vllm_xargs": {"session_id": "s"}}}, "acm.map.update.vllm_xargs.session_id"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_map_options({"external_context_id": "corpus"} | change)
+    assert refused.value.field == field
+
+
+def test_what_is_no_object_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"acm\.map: must be an object"):
+        parse_map_options("corpus")

@@ -1,0 +1,132 @@
+"""Session states for the tests of store and archive: random ones for hypothesis, and plain ones; and a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from acmserve.context.session.budget import Budget
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.state import (
+    Entry,
+    SearchHit,
+    SessionState,
+    adopt,
+    append_answer,
+    append_internal,
+    end_turn,
+)
+from acmserve.context.storage.state_codec import entry_value, fragment_value, pack
+from acmserve.context.transcript.message import Message, Place, texts
+from acmserve.context.transcript.omissions import EMPTY, EntryShed, Shed
+
+# NUL and text that looks like an escape: what a file format gets wrong first.
+TEXTS = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=12),
+    st.sampled_from(["", "\x00\x00", "\\u0000", "\\\x00", "\\\\u0000\x00", "a\nb", "é中😀"]),
+)
+# Halves of surrogate pairs stand only where nobody reads: `adopt` refuses them in contents.
+ANY_TEXTS = TEXTS | st.text(st.characters(min_codepoint=0xD800, max_codepoint=0xDFFF), max_size=3)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | ANY_TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+PARTS = st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}) | st.just(
+    {"type": "image_url", "image_url": {}}
+)
+MESSAGES = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["system", "user", "assistant", "tool"]),
+        "content": TEXTS | st.lists(PARTS, max_size=3) | st.none(),
+    },
+    optional={"x": JSON, "tool_call_id": TEXTS},
+)
+
+
+@st.composite
+def session_states(draw: st.DrawFn) -> SessionState:
+    """A state as the operations of `state.py` make them, with fragments of every visibility."""
+    state = SessionState(digest_key=draw(st.binary(min_size=1, max_size=64)))
+    state = adopt(state, draw(st.lists(MESSAGES, max_size=4))).state
+    for messages in draw(st.lists(st.lists(MESSAGES, max_size=2), max_size=2)):
+        state = end_turn(append_answer(append_internal(state, messages), draw(MESSAGES), draw(st.none() | MESSAGES)))
+    pieces = [piece for index, entry in enumerate(state.entries) for piece in _pieces(draw, index, entry)]
+    fragments = [_fragment(draw, f"f{index:05x}", piece) for index, piece in enumerate(pieces)]
+    hits = [SearchHit(f"s{index:05x}", piece.place, piece.start, piece.end) for index, piece in enumerate(pieces)]
+    return SessionState(
+        state.entries,
+        tuple(fragments),
+        tuple(hits),
+        draw(st.integers(0, 9)),
+        state.num_turns,
+        state.digest_key,
+        draw(_sheds(len(state.entries))),
+        draw(st.none() | BUDGETS),
+    )
+
+
+BUDGETS = st.sampled_from(
+    [
+        Budget(100),
+        Budget(7, 3, "pi-cwl", bulk_tools=frozenset({"ls", "é"})),
+        Budget(2**40, 1, "clear_tool_uses", keep=0, exclude_tools=frozenset({"a"}), clear_tool_inputs=True),
+    ]
+)
+
+
+@st.composite
+def _sheds(draw: st.DrawFn, num_entries: int) -> Shed:
+    if not num_entries or not draw(st.booleans()):
+        return EMPTY
+    entry, start = draw(st.integers(0, num_entries - 1)), draw(st.integers(0, num_entries - 1))
+    notes = tuple(draw(st.lists(TEXTS, min_size=1, max_size=2)))
+    kept = EntryShed(draw(st.booleans()), draw(st.booleans()), frozenset({draw(st.integers(0, 3))}), notes=notes)
+    return Shed(((start, draw(st.integers(start + 1, num_entries))),), {entry: kept})
+
+
+def _pieces(draw: st.DrawFn, index: int, entry: Entry) -> list[Piece]:
+    found = []
+    for part, text in texts(entry.message):
+        middle = draw(st.integers(0, len(text)))
+        halves = [(0, middle), (middle, len(text))]
+        found += [Piece(Place(index, part), a, b) for a, b in halves if a < b and draw(st.booleans())]
+    return found
+
+
+def _fragment(draw: st.DrawFn, fragment_id: str, piece: Piece) -> Fragment:
+    visibility = draw(st.sampled_from(Visibility))
+    shown = None if visibility is Visibility.VISIBLE else (draw(TEXTS),)
+    summaries = draw(st.dictionaries(TEXTS, TEXTS, max_size=2))
+    focus = draw(TEXTS) if visibility is Visibility.SUMMARIZED else None
+    return Fragment(
+        fragment_id, "user", (piece,), draw(st.integers(0, 99)), visibility, shown, focus, tuple(summaries.items())
+    )
+
+
+def chat(*contents: str) -> list[Message]:
+    """Messages of a user with these contents."""
+    return [{"role": "user", "content": content} for content in contents]
+
+
+def conversation(contents: Sequence[str]) -> SessionState:
+    """The state of a session into which these messages were taken."""
+    return adopt(SessionState(digest_key=b"key"), chat(*contents)).state
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def size(state: SessionState) -> int:
+    """Bytes of a state as the store counts them, all counted anew."""
+    entries = [pack(entry_value(entry)) for entry in state.entries]
+    return sum(map(len, [*entries, *(pack(fragment_value(fragment)) for fragment in state.fragments)]))

@@ -1,0 +1,173 @@
+"""Random KV caches and moves for the kernel tests: every layout, poisoned blocks, slots that start anywhere.
+
+The poison is a value that no kernel may produce or touch: elements outside the written slots must keep it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.movers import reference
+from acmserve.kernels.rope import Rope
+from acmserve.kernels.slots import Segment, slot_range
+
+POISON = 12345.0
+MAX_DELTA = 131_072
+DTYPES = {Isa.VEC: (torch.float32, torch.bfloat16, torch.float16), Isa.AMX: (torch.bfloat16,)}
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+# Relative to the key's norm for float32; one rounding of the storage type (half an ulp) for the others.
+HALF_ULP = {
+    torch.float32: 0.0,
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+# Half of the smallest number: what rounding costs below the normal numbers. bf16's and float32's are out of reach.
+HALF_STEP = {torch.float16: 2.0**-25, torch.float8_e4m3fn: 2.0**-10, torch.float8_e5m2: 2.0**-17}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One move over some layers that share slots."""
+
+    layers: tuple[KVLayer, ...]
+    src_slots: Tensor
+    dst_slots: Tensor
+    segments: tuple[Segment, ...]
+
+    def clone(self) -> Case:
+        """The same move on copies of the caches, strides kept."""
+        layers = tuple(KVLayer(_like(layer.kv, layer.kv), layer.layout, layer.rope) for layer in self.layers)
+        return Case(layers, self.src_slots, self.dst_slots, self.segments)
+
+
+def make_rope(rot_dim: int, is_neox: bool, base: float = 10_000.0) -> Rope:
+    inv_freq = base ** (-np.arange(0, rot_dim, 2) / rot_dim)
+    return Rope(tuple(inv_freq.tolist()), rot_dim, is_neox)
+
+
+def make_layer(
+    layout: KVLayout, dtype: torch.dtype, num_blocks: int, rope: Rope | None, order: tuple[int, ...] = (0, 1, 2, 3)
+) -> KVLayer:
+    """A poisoned cache whose axes lie in memory in this order (outermost first)."""
+    shape = (num_blocks, layout.num_kv_heads, layout.block_size, layout.row_size)
+    memory = torch.full([shape[axis] for axis in order], POISON).to(dtype)
+    return KVLayer(memory.permute([order.index(axis) for axis in range(4)]), layout, rope)
+
+
+def fill_sources(case: Case, seed: int) -> None:
+    """Random keys and values in the source slots, written by the reference's index functions."""
+    generator = torch.Generator().manual_seed(seed)
+    for layer in case.layers:
+        tokens = (case.src_slots.numel(), layer.layout.num_kv_heads)
+        key, value = (
+            torch.randn(*tokens, size, generator=generator).to(layer.kv.dtype)
+            for size in (layer.layout.head_size, layer.layout.value_size)
+        )
+        reference.scatter(layer.kv, layer.layout, case.src_slots, key, value)
+
+
+def check_result(before: Case, after: Case, half_ulp: dict[torch.dtype, float] = HALF_ULP) -> None:
+    """The whole cache is what the definition of `move` says, element by element."""
+    src, dst = before.src_slots, before.dst_slots
+    for old, new in zip(before.layers, after.layers, strict=True):
+        key, value = reference.gather(old.kv, old.layout, src)
+        moved_key, moved_value = reference.gather(new.kv, new.layout, dst)
+        assert torch.equal(bits(moved_value), bits(value))
+        for segment in before.segments:
+            part = slice(segment.start, segment.end)
+            if old.rope is None or segment.delta == 0:
+                assert torch.equal(bits(moved_key[part]), bits(key[part]))
+                continue
+            exact = reference.rotate(key[part], old.rope, segment.delta)
+            norm = key[part].double().norm(dim=-1, keepdim=True)
+            allowed = 2e-6 * norm + half_ulp[key.dtype] * exact.abs() + HALF_STEP.get(key.dtype, 0.0)
+            assert ((moved_key[part].double() - exact).abs() <= allowed).all()
+            assert torch.equal(bits(moved_key[part][..., old.rope.rot_dim :]), bits(key[part][..., old.rope.rot_dim :]))
+        restored = _like(new.kv, new.kv)
+        reference.scatter(restored, new.layout, dst, *reference.gather(old.kv, old.layout, dst))
+        assert torch.equal(bits(restored), bits(old.kv)), "an element outside the destination slots changed"
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Integers, so that NaN equals itself and 0.0 differs from -0.0."""
+    return tensor.contiguous().view(BITS[tensor.element_size()])
+
+
+@st.composite
+def cpu_cases(draw: st.DrawFn) -> Case:
+    """Up to three layers with their own ropes, up to four segments, in one CPU layout."""
+    isa = draw(st.sampled_from([Isa.VEC, Isa.VEC16, Isa.AMX]))
+    amx = isa is Isa.AMX
+    block_size = draw(st.sampled_from([16, 32, 48])) if amx else draw(st.sampled_from([1, 5, 16, 32, 80]))
+    head_size = (
+        draw(st.sampled_from([16, 32, 80, 96, 256])) if amx else draw(st.sampled_from([2, 8, 24, 64, 80, 96, 256]))
+    )
+    layout = KVLayout(isa, draw(st.integers(1, 3)), block_size, head_size)
+    dtype = draw(st.sampled_from(DTYPES.get(isa, DTYPES[Isa.VEC])))
+    return draw(_cases(layout, dtype, rot_step=4 if amx else 2, orders=[(0, 1, 2, 3), (1, 0, 2, 3)]))
+
+
+@st.composite
+def strided_cases(draw: st.DrawFn) -> Case:
+    """The same for strided and latent caches, 8-bit types too, with the axes in memory in any order."""
+    block_size, head_size = draw(st.sampled_from([3, 16])), draw(st.sampled_from([4, 10, 32, 80, 96]))
+    if draw(st.booleans()):
+        layout = KVLayout(Isa.STRIDED, draw(st.integers(1, 2)), block_size, head_size)
+    else:
+        layout = KVLayout(Isa.LATENT, 1, block_size, head_size, latent_size=draw(st.sampled_from([7, 64])))
+    dtype = draw(st.sampled_from([*DTYPES[Isa.VEC], *FP8_DTYPES]))
+    orders = [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (2, 0, 1, 3), (0, 1, 3, 2)]
+    return draw(_cases(layout, dtype, rot_step=head_size if layout.latent_size else 2, orders=orders))
+
+
+@st.composite
+def _cases(draw: st.DrawFn, layout: KVLayout, dtype: torch.dtype, rot_step: int, orders: list[tuple[int, ...]]) -> Case:
+    lengths = draw(st.lists(st.integers(1, 2 * layout.block_size + 3), min_size=1, max_size=4))
+    deltas = [draw(st.integers(-MAX_DELTA, MAX_DELTA) | st.just(0)) for _ in lengths]
+    ends = np.cumsum(lengths).tolist()
+    segments = tuple(
+        Segment(end - length, end, delta) for end, length, delta in zip(ends, lengths, deltas, strict=True)
+    )
+    src = [draw(st.integers(0, layout.block_size - 1)) for _ in lengths]
+    dst = [draw(st.integers(0, layout.block_size - 1)) for _ in lengths]
+    tokens = [offset + length for offset, length in zip(src + dst, lengths * 2, strict=True)]
+    num_blocks = [-(-count // layout.block_size) for count in tokens]
+    order = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).permutation(sum(num_blocks) + 2)
+    tables = np.split(order, np.cumsum(num_blocks))[: len(num_blocks)]
+    slots = [
+        slot_range(block_ids.tolist(), offset, count - offset, layout.block_size)
+        for block_ids, offset, count in zip(tables, src + dst, tokens, strict=True)
+    ]
+    half = len(lengths)
+    ropes = [None] + [
+        make_rope(rot_dim, is_neox, base)
+        for rot_dim in range(rot_step, layout.head_size + 1, rot_step)
+        for is_neox in (True, False)
+        for base in (10_000.0, 500_000.0)
+    ]
+    # Scaled families have frequencies of their own; Gemma 4's include zeros.
+    rot_dim = layout.head_size // rot_step * rot_step
+    scaled = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).random(rot_dim // 2).round(1)
+    ropes.append(Rope(tuple(scaled.tolist()), rot_dim, draw(st.booleans())))
+    layers = tuple(
+        make_layer(layout, dtype, len(order), draw(st.sampled_from(ropes)), draw(st.sampled_from(orders)))
+        for _ in range(draw(st.integers(1, 3)))
+    )
+    case = Case(layers, torch.cat(slots[:half]), torch.cat(slots[half:]), segments)
+    fill_sources(case, draw(st.integers(0, 2**32 - 1)))
+    return case
+
+
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    """A copy of `values` with exactly the strides of `tensor`."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return copy.copy_(values)

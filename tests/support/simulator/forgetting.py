@@ -1,0 +1,53 @@
+"""What a forgetting request must leave behind, told without the engine's own reckoning.
+
+Before it is sent: the cache keys of its session's sources and of the session's live requests, each with the tokens it
+stands for. After: no block may be found under a key that belongs to text which the new prompt does not repeat, or to
+moved KV. A key names a block's whole prefix and may name several blocks; all of them must be gone.
+
+KV that a source store with narrow limits dropped earlier is not looked for: acmserve says that it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from acmserve.plan.lineage import Mark
+from tests.support.simulator.failure import ensure
+from tests.support.simulator.scripts import Turn
+
+
+class Forgetting:
+    """A snapshot of what the session of `turn` left in the engine; make it before the turn is sent."""
+
+    def __init__(self, scheduler: Scheduler, turn: Turn) -> None:
+        connector: Any = scheduler.connector
+        self._turn = turn
+        self._jumps = connector.jumps
+        self._doomed: list[bytes] = []
+        owner = (turn.session, turn.salt)
+        for source in connector.store.get(owner):
+            self._doom(source.tokens.tolist(), source.marks, source.block_hashes)
+            self._doomed += [source.tail_key] if source.tail_key else []
+        live = [session for session, _ in self._jumps.of_owner(owner)]
+        self.num_live = len(live)
+        for session in live:
+            request = scheduler.requests[session.request_id]
+            self._doom(list(request.all_token_ids), session.marks, request.block_hashes)
+
+    def check(self) -> int:
+        """Raise unless all of it is gone; returns the number of keys that had to go."""
+        left = [key for key in self._doomed if self._jumps.lookup(key) is not None]
+        message = f"{self._turn.request_id}: {len(left)} of {len(self._doomed)} keys still name a block"
+        ensure(not left, "forgotten", message)
+        return len(self._doomed)
+
+    def _doom(self, tokens: list[int], marks: Iterable[Mark], keys: Sequence[bytes]) -> None:
+        size = self._jumps.block_size
+        first_mark = min((mark.position for mark in marks), default=len(tokens))
+        for index, key in enumerate(keys):
+            end = (index + 1) * size
+            if tuple(tokens[:end]) != self._turn.prompt[:end] or first_mark < end:
+                self._doomed.append(key)

@@ -1,0 +1,136 @@
+"""The KV cache as a list of records, one per slot, and the rules for reading, copying and writing them.
+
+    slot = block_id * block_size + offset          None = poison: nobody wrote it since its block was handed out
+
+A slot is *exact* for a reader at position p iff its record's origin is the reader's own trie node at p (see truth.py).
+Anything else may be read only by the session that moved it, and only while that session asks for `reuse`:
+
+    read      same token, same position; and exact, or tainted by nobody but the reader's own (session, salt)
+    copy      source: exact KV that this session has seen before, or KV tainted by this session alone
+              result: exact KV stays exact where the prefix is the same; else it is tainted, and turned KV is MIXED
+    compute   exact iff every slot read was exact; else MIXED, with the union of the taints read
+
+No rule asks the scheduler or a block hash what is exact. This module knows slots and records, no requests' states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from acmserve.engine.worker.copies import Copy
+from tests.support.simulator.failure import SimulationFailure, ensure
+from tests.support.simulator.truth import MIXED, Owner, Record, Sequence
+
+
+@dataclass
+class Reader:
+    """Who a request is, and what it ought to see. `owner` is None for a request without session."""
+
+    request_id: str
+    sequence: Sequence
+    owner: Owner | None
+    reuse: bool
+    num_seen: int = 0
+
+    def is_exact(self, record: Record, position: int) -> bool:
+        return record.origin == self.sequence.exact(position).origin
+
+    def check(self, record: Record | None, position: int, what: str) -> Record:
+        """`record` at `position`, after checking that this request may use it there."""
+        where = f"{self.request_id} {what} position {position}"
+        if record is None:
+            raise SimulationFailure("poison", f"{where}: nobody wrote this slot")
+        if self.is_exact(record, position):
+            return record
+        wanted = self.sequence.token(position)
+        ensure(record.token == wanted, "token", f"{where}: finds token {record.token}, wants {wanted}")
+        ensure(record.position == position, "position", f"{where}: finds KV of position {record.position}")
+        ensure(bool(record.taint), "leak", f"{where}: not exact, and nobody moved it: {record}")
+        ensure(record.taint == {self.owner}, "leak", f"{where}: {self.owner} reads KV moved by {set(record.taint)}")
+        ensure(self.reuse, "leak", f"{where}: moved KV answers a request that asked for exact")
+        return record
+
+
+@dataclass
+class SlotMemory:
+    """All slots of one worker; `seen` holds, per session and salt, the origins of everything it has served."""
+
+    num_blocks: int
+    block_size: int
+    seen: dict[Owner, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.slots: list[Record | None] = [None] * (self.num_blocks * self.block_size)
+
+    def poison(self, block_ids: Iterable[int]) -> None:
+        """Forget what the blocks hold: they were handed out again."""
+        for block_id in block_ids:
+            start = block_id * self.block_size
+            self.slots[start : start + self.block_size] = [None] * self.block_size
+
+    def copy_block(self, src: int, dst: int) -> None:
+        """vLLM's own copy-on-write of one whole block."""
+        size = self.block_size
+        self.slots[dst * size : (dst + 1) * size] = self.slots[src * size : (src + 1) * size]
+
+    def read(self, reader: Reader, table: list[int], end: int) -> list[Record]:
+        """Records of positions `[0, end)` through the block table, each checked."""
+        size = self.block_size
+        ensure(len(table) * size >= end, "table", f"{reader.request_id}: {len(table)} blocks for {end} tokens")
+        found: list[Record | None] = []
+        for block_id in table[: -(-end // size)]:
+            found += self.slots[block_id * size : (block_id + 1) * size]
+        exact = reader.sequence.prefix(end)
+        if found[:end] == exact:
+            return exact
+        return [reader.check(record, position, "reads") for position, record in enumerate(found[:end])]
+
+    def remember(self, reader: Reader, end: int) -> None:
+        """Note that `reader`'s session has served its tokens `[0, end)`."""
+        if reader.owner is not None:
+            seen = self.seen.setdefault(reader.owner, set())
+            seen.update(reader.sequence.exact(p).origin for p in range(reader.num_seen, end))
+            reader.num_seen = max(reader.num_seen, end)
+
+    def moved(self, reader: Reader, copy: Copy) -> list[tuple[int, int, Record]]:
+        """What `copy` does for `reader`: (source slot, destination slot, record), checked, nothing written."""
+        sources = self.range_slots(copy.src_block_ids, copy.src_start, copy.num_tokens)
+        targets = self.range_slots(copy.dst_block_ids, copy.dst_start, copy.num_tokens)
+        return [
+            (src, dst, self._moved_record(reader, copy, index, self.slots[src]))
+            for index, (src, dst) in enumerate(zip(sources, targets, strict=True))
+        ]
+
+    def _moved_record(self, reader: Reader, copy: Copy, index: int, record: Record | None) -> Record:
+        position = copy.dst_start + index
+        where = f"{reader.request_id} copies position {copy.src_start + index} to {position}"
+        if record is None:
+            raise SimulationFailure("poison", f"{where}: nobody wrote the source")
+        found = f"source holds position {record.position}"
+        ensure(record.position == copy.src_start + index, "position", f"{where}: {found}")
+        if copy.delta == 0 and reader.is_exact(record, position):
+            return reader.sequence.exact(position)
+        self._check_source(reader, record, where)
+        origin = record.origin if copy.delta == 0 else MIXED
+        assert reader.owner is not None
+        moved = Record(record.token, position, origin, record.taint | {reader.owner})
+        return reader.check(moved, position, "copies to")
+
+    def _check_source(self, reader: Reader, record: Record, where: str) -> None:
+        """Raise unless the session itself served this KV, or moved it."""
+        ensure(reader.owner is not None, "leak", f"{where}: a request without session moves KV")
+        assert reader.owner is not None
+        if record.taint:
+            ensure(record.taint == {reader.owner}, "leak", f"{where}: source was moved by {set(record.taint)}")
+        else:
+            served = record.origin in self.seen.get(reader.owner, ())
+            ensure(served, "leak", f"{where}: {reader.owner} never served the source {record}")
+
+    def range_slots(self, block_ids: tuple[int, ...], start: int, num_tokens: int) -> list[int]:
+        """Slots of positions `[start, start + num_tokens)`; `block_ids[0]` holds `start`, and no block is spare."""
+        size = self.block_size
+        offset = start % size
+        covers = (len(block_ids) - 1) * size < offset + num_tokens <= len(block_ids) * size
+        ensure(covers, "table", f"{len(block_ids)} blocks for {num_tokens} tokens from offset {offset}")
+        return [block_ids[p // size] * size + p % size for p in range(offset, offset + num_tokens)]

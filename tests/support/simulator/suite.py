@@ -1,0 +1,47 @@
+"""Runs many scripts in one mode and sums up what happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.support.simulator.machine import Factory
+from tests.support.simulator.report import Report
+from tests.support.simulator.scripts import random_script
+from tests.support.simulator.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One kind of engine: which scheduler and which model runner."""
+
+    async_scheduling: bool
+    runner_v2: bool
+
+    def __str__(self) -> str:
+        return f"{'async' if self.async_scheduling else 'sync'}-V{1 + self.runner_v2}"
+
+
+MODES = tuple(Mode(is_async, is_v2) for is_async in (False, True) for is_v2 in (False, True))
+
+
+def seeds(num_scripts: int) -> range:
+    """The first `num_scripts` seeds, times the factor in `ACMSERVE_SIMULATOR_FACTOR` for a long run by hand."""
+    return range(num_scripts * int(os.environ.get("ACMSERVE_SIMULATOR_FACTOR", "1")))
+
+
+def run_scripts(factory: Factory, mode: Mode, script_seeds: Iterable[int], *, acmserve: bool) -> Report:
+    """Run every script, also behind a failing one; raises all failures together."""
+    report, errors = Report(), []
+    for seed in script_seeds:
+        script = random_script(
+            seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=acmserve
+        )
+        try:
+            report += Simulation(script, factory).run()
+        except Exception as error:  # noqa: BLE001 - every script runs; all failures are raised below
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} scripts failed in mode {mode}", errors[:5])
+    return report

@@ -1,0 +1,147 @@
+"""A worker without tensors: executes vLLM's real `SchedulerOutput`s on a `SlotMemory` and checks everything it touches.
+
+One step, in the order of vLLM's runners:
+
+    poison the blocks handed out while this step was scheduled
+    update the request states                     runner.py
+    copy-on-write blocks of the step
+    connector copies                              only if has_sync_kv_loads, as vLLM does ...
+    forward: compute the scheduled tokens, then read every slot of every scheduled request
+    connector copies                              ... else only now, too late for this step
+
+All requests of a step write before any of them is checked for reading, as in a layer of the real model, where the
+whole batch stores K and V before attention; a request may therefore hit blocks that another one fills in the same step.
+What a new record descends from is computed in scheduling order. The engine's truth is never asked: tokens, positions
+and exactness are compared with `truth.Sequence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+
+from acmserve.engine.worker.copies import Copy
+from tests.support.simulator.failure import ensure
+from tests.support.simulator.runner import Runner
+from tests.support.simulator.slots import Reader, SlotMemory
+from tests.support.simulator.truth import MIXED, Record
+
+
+@dataclass
+class Ledger:
+    """What the worker really did for one request: prompt positions computed, and tokens copied with delta != 0."""
+
+    computed: set[int] = field(default_factory=set)
+    num_turned: int = 0
+
+
+class Worker:
+    """One worker; `admit` must name a request before the scheduler sends it."""
+
+    def __init__(self, runner: Runner, memory: SlotMemory) -> None:
+        self.runner = runner
+        self.memory = memory
+        self.ledgers: dict[str, Ledger] = {}
+        self._readers: dict[str, Reader] = {}
+
+    def admit(self, reader: Reader) -> None:
+        """Tell the worker who a request is."""
+        self._readers[reader.request_id] = reader
+        self.ledgers[reader.request_id] = Ledger()
+
+    def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
+        """Run one step; `handed_out` are the block ids that the pool gave away since the last one."""
+        self.memory.poison(handed_out)
+        self.runner.update(output)
+        for copy in output.kv_cache_block_copies or ():
+            self.memory.copy_block(copy.src_block_id, copy.dst_block_id)
+        copies = getattr(output.kv_connector_metadata, "copies", ())
+        copies = tuple(getattr(copies, "copies", copies))
+        self._check_overlap(copies, output)
+        if output.has_sync_kv_loads:
+            self._apply(copies)
+        sampled = self._forward(output.num_scheduled_tokens)
+        if not output.has_sync_kv_loads:
+            self._apply(copies)
+        request_ids = list(output.num_scheduled_tokens)
+        return ModelRunnerOutput(
+            req_ids=request_ids,
+            req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
+            sampled_token_ids=[[sampled[r]] if r in sampled else [] for r in request_ids],
+        )
+
+    def _check_overlap(self, copies: tuple[Copy, ...], output: SchedulerOutput) -> None:
+        """No slot is both copied from and written, or written twice, within one step: its order is not defined."""
+        slots_of = self.memory.range_slots
+        read = {slot for copy in copies for slot in slots_of(copy.src_block_ids, copy.src_start, copy.num_tokens)}
+        src_blocks = {block for copy in copies for block in copy.src_block_ids}
+        dst_blocks = {block for copy in copies for block in copy.dst_block_ids}
+        ensure(not src_blocks & dst_blocks, "overlap", f"blocks {src_blocks & dst_blocks} are source and destination")
+        written: set[int] = set()
+        for copy in copies:
+            slots = set(slots_of(copy.dst_block_ids, copy.dst_start, copy.num_tokens))
+            ensure(not written & slots, "overlap", f"{copy} writes slots that another copy of the step writes")
+            written |= slots
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            slots = set(self._slots_to_compute(request_id, num_tokens))
+            ensure(not (written | read) & slots, "overlap", f"{request_id} computes slots that the step copies")
+            written |= slots
+
+    def _slots_to_compute(self, request_id: str, num_tokens: int) -> list[int]:
+        size = self.memory.block_size
+        table = self.runner.block_table(request_id)
+        start = self.runner.num_computed(request_id)
+        fits = start + num_tokens <= len(table) * size
+        ensure(fits, "table", f"{request_id}: {len(table)} blocks for {start} + {num_tokens} tokens")
+        return [table[p // size] * size + p % size for p in range(start, start + num_tokens)]
+
+    def _apply(self, copies: tuple[Copy, ...]) -> None:
+        writes = []
+        for copy in copies:
+            self._check_destination(copy)
+            writes += self.memory.moved(self._readers[copy.request_id], copy)
+            if copy.delta:
+                self.ledgers[copy.request_id].num_turned += copy.num_tokens
+        for _, slot, record in writes:
+            self.memory.slots[slot] = record
+
+    def _check_destination(self, copy: Copy) -> None:
+        first = copy.dst_start // self.memory.block_size
+        table = self.runner.block_table(copy.request_id)
+        mine = table[first : first + len(copy.dst_block_ids)]
+        ensure(mine == list(copy.dst_block_ids), "table", f"{copy} does not write {copy.request_id}'s blocks {mine}")
+
+    def _forward(self, scheduled: dict[str, int]) -> dict[str, int]:
+        for request_id, num_tokens in scheduled.items():
+            self._compute(request_id, num_tokens)
+        sampled = {}
+        for request_id, num_tokens in scheduled.items():
+            reader = self._readers[request_id]
+            end = self.runner.num_computed(request_id) + num_tokens
+            self.memory.read(reader, self.runner.block_table(request_id), end)
+            self.memory.remember(reader, end)
+            if self.runner.samples(request_id, num_tokens):
+                sampled[request_id] = reader.sequence.token(end)
+        if scheduled:
+            self.runner.advance(scheduled, sampled)
+        return sampled
+
+    def _compute(self, request_id: str, num_tokens: int) -> None:
+        reader, sequence = self._readers[request_id], self._readers[request_id].sequence
+        start = self.runner.num_computed(request_id)
+        context = self.memory.read(reader, self.runner.block_table(request_id), start)
+        inexact = [record for position, record in enumerate(context) if not reader.is_exact(record, position)]
+        taint = frozenset().union(*{record.taint for record in inexact})
+        tokens = self.runner.input_tokens(request_id, num_tokens)
+        for index, slot in enumerate(self._slots_to_compute(request_id, num_tokens)):
+            position = start + index
+            wanted = sequence.token(position)
+            message = f"{request_id} feeds token {tokens[index]} at position {position}, wants {wanted}"
+            ensure(tokens[index] == wanted, "input", message)
+            record = sequence.exact(position)
+            self.memory.slots[slot] = Record(record.token, position, MIXED, taint) if inexact else record
+        prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
+        self.ledgers[request_id].computed.update(range(start, prompt_end))
