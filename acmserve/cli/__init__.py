@@ -54,7 +54,7 @@ usage: acmserve bench NAME [options]
 when that check fails (exit code 1).
 """
 BENCHMARKS = {
-    "ahead": "acmserve.bench.precompute.main",
+    "precompute": "acmserve.bench.precompute.main",
     "all": "acmserve.bench.report.all",
     "budget": "acmserve.bench.budget.main",
     "budget-pass": "acmserve.bench.budget.eviction_pass",

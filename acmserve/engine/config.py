@@ -17,10 +17,10 @@ CONNECTOR_NAME = "AcmConnector"
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
 _MIB = 2**20
 _LARGEST = {
-    "ahead_max_pool_share": 1.0,
-    "ahead_min_age_s": 86_400.0,
-    "ahead_quiet_s": 3_600.0,
-    "ahead_chunk_s": 3_600.0,
+    "precompute_max_pool_share": 1.0,
+    "precompute_min_age_s": 86_400.0,
+    "precompute_quiet_s": 3_600.0,
+    "precompute_chunk_s": 3_600.0,
 }
 
 
@@ -33,11 +33,11 @@ class EngineConfig:
     `min_move_tokens` are computed. `keep_tail` keeps the last partial block of a sequence reusable.
     `num_threads` copies KV with that many threads (0: as many as the engine computes with).
 
-    Background requests (`ahead` in a request's params) begin when nobody else was there for `ahead_quiet_s` seconds,
-    and compute at most `ahead_chunk_tokens` in one step, and no more than takes `ahead_chunk_s` seconds at the rate of
-    the step before: longer nobody waits for them. What they compute holds at most the share `ahead_max_pool_share` of
-    the KV blocks (0: nothing is computed ahead), and takes the place of nobody's KV that was in use in the last
-    `ahead_min_age_s` seconds.
+    Background requests (`precompute` in a request's params) begin when nobody else was there for `precompute_quiet_s`
+    seconds, and compute at most `precompute_chunk_tokens` in one step, and no more than takes `precompute_chunk_s`
+    seconds at the rate of the step before: longer nobody waits for them. What they compute holds at most the share
+    `precompute_max_pool_share` of the KV blocks (0: nothing is computed ahead), and takes the place of nobody's KV that
+    was in use in the last `precompute_min_age_s` seconds.
     """
 
     default_fidelity: str = "exact"
@@ -47,11 +47,11 @@ class EngineConfig:
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS
     keep_tail: bool = True
     num_threads: int = 0
-    ahead_chunk_tokens: int = 256
-    ahead_chunk_s: float = 0.2
-    ahead_quiet_s: float = 0.05
-    ahead_max_pool_share: float = 0.2
-    ahead_min_age_s: float = 60.0
+    precompute_chunk_tokens: int = 256
+    precompute_chunk_s: float = 0.2
+    precompute_quiet_s: float = 0.05
+    precompute_max_pool_share: float = 0.2
+    precompute_min_age_s: float = 60.0
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:

@@ -28,7 +28,7 @@ import numpy as np
 from acmserve.plan.ngrams import GramIndex, Mask, cover
 from acmserve.plan.planner import Compute, EditPlan
 from acmserve.plan.repair import DEFAULT_REPAIR, ECHO_TOKENS, EVERYTHING, Repair
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 
 WINDOW = 256
 """Tokens of S within which updates of removed state are looked for, for they may be a small part of a long S."""
@@ -106,7 +106,7 @@ DEFAULT_THRESHOLDS = Thresholds()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AutoDecision:
     """The fidelity that fits an edit (`exact`, `repair` or `reuse`) and why, with the numbers that decided."""
 
     fidelity: str
@@ -114,7 +114,7 @@ class Choice:
     repair: Repair = DEFAULT_REPAIR
 
 
-def measure(plan: EditPlan, prompt: Tokens, sources: Sequence[Source]) -> Features:
+def measure(plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence]) -> Features:
     """The features of a plan that moves whatever can be moved. `prompt` is int32 [n]."""
     num_echoed = num_superseded = peak_echoed = peak_superseded = 0
     for index in sorted({removed.source for removed in plan.removed}):
@@ -147,7 +147,7 @@ def measure(plan: EditPlan, prompt: Tokens, sources: Sequence[Source]) -> Featur
 
 def choose_fidelity(
     features: Features, repair: Repair = DEFAULT_REPAIR, thresholds: Thresholds = DEFAULT_THRESHOLDS
-) -> Choice:
+) -> AutoDecision:
     """The least that is computed for an answer like the exact one; `repair` is what is repaired where that is enough.
 
     A prefix with moved KV was chosen by an earlier turn. It stays unless too much was removed from it by now; what may
@@ -155,24 +155,28 @@ def choose_fidelity(
     """
     f = features
     if not f.num_reused:
-        return Choice("exact", "nothing would be moved")
+        return AutoDecision("exact", "nothing would be moved")
     num_removed = f.num_removed + f.num_removed_before
     if f.num_removed_before and num_removed > thresholds.max_removed_before_ratio * f.num_reused:
-        return Choice("exact", f"{num_removed} tokens were removed by this and earlier edits, {f.num_reused} saw them")
+        return AutoDecision(
+            "exact", f"{num_removed} tokens were removed by this and earlier edits, {f.num_reused} saw them"
+        )
     if not f.num_moved:
-        return Choice("reuse", f"a prefix is kept as it was served: {f.num_stale_kept} tokens of it behind a move")
+        return AutoDecision(
+            "reuse", f"a prefix is kept as it was served: {f.num_stale_kept} tokens of it behind a move"
+        )
     found = _repaired(f, repair, thresholds)
     if found.fidelity == "exact" and f.num_stale_kept:
-        return Choice("repair", f"{found.reason}; the prefix in front is kept as it was served", EVERYTHING)
+        return AutoDecision("repair", f"{found.reason}; the prefix in front is kept as it was served", EVERYTHING)
     return found
 
 
-def _repaired(f: Features, repair: Repair, thresholds: Thresholds) -> Choice:
+def _repaired(f: Features, repair: Repair, thresholds: Thresholds) -> AutoDecision:
     """How the text that could move is served, whatever stands in front of it."""
     num_changed = max(f.num_removed, f.num_inserted)
     if num_changed > thresholds.max_changed_ratio * f.num_moved:
         what = "removed" if f.num_removed >= f.num_inserted else "inserted"
-        return Choice("exact", f"{num_changed} tokens were {what} in front of {f.num_moved} that could move")
+        return AutoDecision("exact", f"{num_changed} tokens were {what} in front of {f.num_moved} that could move")
     sizes = f"{f.num_moved} tokens move, {f.num_removed} were removed"
     narrow = replace(repair, echoes=True)
     if repair == DEFAULT_REPAIR:
@@ -180,21 +184,21 @@ def _repaired(f: Features, repair: Repair, thresholds: Thresholds) -> Choice:
         is_small = is_long and num_changed <= thresholds.plain_ratio * f.num_moved
         narrow = replace(narrow, head_tokens=0 if is_small else thresholds.head_tokens)
     if not f.num_echoed and not narrow.head_tokens:
-        return Choice("reuse", sizes)
+        return AutoDecision("reuse", sizes)
     num_rest = f.num_moved - f.num_echoed - f.num_superseded - narrow.head_tokens * f.num_segments
     if num_rest >= max(thresholds.min_rest, thresholds.least_rest_share * f.num_moved):
-        return Choice(
+        return AutoDecision(
             "repair", f"{sizes}; {narrow.head_tokens} of a head and {f.num_echoed} echoes are computed anew", narrow
         )
     danger = _dangerous_text(f, thresholds)
     if danger is not None:
-        return Choice("exact", danger)
+        return AutoDecision("exact", danger)
     wide = replace(repair, head_tokens=max(repair.head_tokens, thresholds.wide_head_tokens))
     num_rest = f.num_moved - wide.head_tokens * f.num_segments
     if num_rest < thresholds.min_rest:
         left = f"{max(num_rest, 0)} behind repaired heads, fewer than {thresholds.min_rest}"
-        return Choice("exact", f"only {f.num_moved} tokens could move, {left}")
-    return Choice(
+        return AutoDecision("exact", f"only {f.num_moved} tokens could move, {left}")
+    return AutoDecision(
         "repair", f"{sizes}; {f.num_echoed} are echoes, so {wide.head_tokens} of a head are computed anew", wide
     )
 
@@ -208,7 +212,7 @@ def _dangerous_text(f: Features, thresholds: Thresholds) -> str | None:
     return None
 
 
-def _lineage(plan: EditPlan, sources: Sequence[Source]) -> tuple[int, int]:
+def _lineage(plan: EditPlan, sources: Sequence[ServedSequence]) -> tuple[int, int]:
     """(first token of the kept prefix with moved KV, most tokens that earlier edits took from what is reused)."""
     first, num_removed = plan.num_kept, [0]
     if plan.keep and plan.keep.source is not None:

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from acmserve.plan.auto import Choice
-from acmserve.plan.fidelity import Wish, plan_wish
-from acmserve.plan.lineage import Mark
+from acmserve.plan.auto import AutoDecision
+from acmserve.plan.fidelity import RequestedFidelity, plan_wish
+from acmserve.plan.lineage import LineageMark
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, EditPlan, Move, plan_edit
 from acmserve.plan.removed import find_removed
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 
 MAX_SEQUENCES = 8
 """Sequences remembered of a session: what the engine remembers by default (`max_sources_per_session`)."""
@@ -38,19 +38,19 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class MovedRange:
-    """Tokens `[start, +num_tokens)` of a sequence hold moved KV, whose keys were turned at most `num_hops` times.
+    """Tokens `[start, +num_tokens)` of a sequence hold moved KV, whose keys were turned at most `num_rotations` times.
 
     It had at most `num_removed` tokens in sight that are gone.
     """
 
     start: int
     num_tokens: int
-    num_hops: int = 1
+    num_rotations: int = 1
     num_removed: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ServedSequence:
+class EstimatedSequence:
     """One served sequence, int32 `[num_tokens]`: the prompt and the answer without its last token.
 
     That token was sampled and never went through the model, so it has no KV. `moved` is sorted and disjoint.
@@ -59,53 +59,56 @@ class ServedSequence:
     tokens: Tokens
     moved: tuple[MovedRange, ...] = ()
 
-    def as_source(self) -> Source:
+    def as_source(self) -> ServedSequence:
         """The source that the engine has of it, without hashes and in blocks of one token."""
-        marks = tuple(Mark(m.start, b"", m.num_tokens, m.num_hops, m.num_removed) for m in self.moved)
-        return Source(np.ascontiguousarray(self.tokens, dtype=np.int32), 1, (), None, marks)
+        marks = tuple(LineageMark(m.start, b"", m.num_tokens, m.num_rotations, m.num_removed) for m in self.moved)
+        return ServedSequence(np.ascontiguousarray(self.tokens, dtype=np.int32), 1, (), None, marks)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTokens:
     """The sequences that a session was served last, newest first."""
 
-    sequences: tuple[ServedSequence, ...] = field(default=())
+    sequences: tuple[EstimatedSequence, ...] = field(default=())
 
     def after(self, tokens: Tokens, num_kept: int, moves: Sequence[Triple]) -> ServedTokens:
-        """With one more request served: `tokens` as in `ServedSequence`, the rest from its receipt.
+        """With one more request served: `tokens` as in `EstimatedSequence`, the rest from its receipt.
 
         A sequence that the new one extends is dropped, as the engine's source store does.
         """
         sources = [sequence.as_source() for sequence in self.sequences]
-        new = ServedSequence(
+        new = EstimatedSequence(
             tokens, (*self._kept_ranges(tokens, num_kept, sources), *self._moved_ranges(tokens, moves, sources))
         )
         rest = [s for s, source in zip(self.sequences, sources, strict=True) if not new.as_source().extends(source)]
         return ServedTokens((new, *rest)[:MAX_SEQUENCES])
 
     @staticmethod
-    def _kept_ranges(tokens: Tokens, num_kept: int, sources: Sequence[Source]) -> tuple[MovedRange, ...]:
+    def _kept_ranges(tokens: Tokens, num_kept: int, sources: Sequence[ServedSequence]) -> tuple[MovedRange, ...]:
         """Moved ranges of the kept prefix: those of the sequence that it came from."""
         keep = plan_edit(np.append(tokens[:num_kept], np.int32(-1)), sources, allow_moves=True).keep
         if keep is None or keep.source is None:
             return ()
         marks = (mark for mark in sources[keep.source].marks if mark.position < num_kept)
         return tuple(
-            MovedRange(m.position, min(m.num_tokens, num_kept - m.position), m.num_hops, m.num_removed) for m in marks
+            MovedRange(m.position, min(m.num_tokens, num_kept - m.position), m.num_rotations, m.num_removed)
+            for m in marks
         )
 
     @staticmethod
-    def _moved_ranges(tokens: Tokens, triples: Sequence[Triple], sources: Sequence[Source]) -> Iterator[MovedRange]:
+    def _moved_ranges(
+        tokens: Tokens, triples: Sequence[Triple], sources: Sequence[ServedSequence]
+    ) -> Iterator[MovedRange]:
         """The moves of a receipt, which does not name the source: the newest that has the text there."""
-        moves, hops = [], []
+        moves, rotations = [], []
         for dst_start, src_start, num_tokens in triples:
             end, text = src_start + num_tokens, tokens[dst_start : dst_start + num_tokens]
             having = [index for index, s in enumerate(sources) if np.array_equal(s.tokens[src_start:end], text)]
-            hops.append(max((sources[index].num_hops(src_start, end) for index in having), default=0))
+            rotations.append(max((sources[index].num_rotations(src_start, end) for index in having), default=0))
             moves.append(Move(dst_start, src_start, num_tokens, having[0] if having else -1))
         known = [move for move in moves if move.source >= 0]
         plan = EditPlan(len(tokens), None, tuple(known), find_removed(tokens, sources, known))
-        for move, before in zip(moves, hops, strict=True):
+        for move, before in zip(moves, rotations, strict=True):
             num_removed = plan.num_removed_before(move, sources) if move.source >= 0 else 0
             turned = int(move.dst_start != move.src_start)
             yield MovedRange(move.dst_start, move.num_tokens, before + turned, num_removed)
@@ -123,7 +126,7 @@ class Forecast:
     num_computed: int
     moves: tuple[Move, ...]
     num_repaired: int = 0
-    choice: Choice | None = None
+    choice: AutoDecision | None = None
 
 
 def forecast(
@@ -135,7 +138,7 @@ def forecast(
 ) -> Forecast:
     """Foretell the receipt of `prompt` (int32 [n], n >= 1) asked for with `fidelity`, and `repair` if that counts."""
     sources = [sequence.as_source() for sequence in served.sequences]
-    planned = plan_wish(prompt, sources, Wish(fidelity, repair), min_move_tokens=min_move_tokens)
+    planned = plan_wish(prompt, sources, RequestedFidelity(fidelity, repair), min_move_tokens=min_move_tokens)
     plan = planned.plan
     num_moved = sum(move.num_tokens for move in plan.moves)
     num_repaired = sum(end - start for start, end in planned.anew)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, Choice, Thresholds, choose_fidelity, measure
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds, choose_fidelity, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, EditPlan, plan_edit
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestedFidelity:
     """The fidelity that a request asks for. `repair` counts under `repair` and `auto`."""
 
     fidelity: str = "exact"
@@ -28,7 +28,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class FidelityPlan:
     """`anew`: prompt ranges that KV of an earlier context could have served and that are computed for fidelity's sake.
 
     `choice` is what `auto` decided, None where the request decided itself.
@@ -36,19 +36,19 @@ class Planned:
 
     plan: EditPlan
     anew: tuple[Span, ...] = ()
-    choice: Choice | None = None
+    choice: AutoDecision | None = None
 
 
 def plan_wish(
     prompt: Tokens,
-    sources: Sequence[Source],
-    wish: Wish,
+    sources: Sequence[ServedSequence],
+    wish: RequestedFidelity,
     *,
     num_cached: int = 0,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
     refusal: str | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
-) -> Planned:
+) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
     `num_cached` and `min_move_tokens` as in `plan_edit`; `sources` are the newest first.
@@ -60,27 +60,27 @@ def plan_wish(
         )
 
     if wish.fidelity == "exact" or refusal is not None:
-        return Planned(plan(False), choice=refused(wish, refusal))
+        return FidelityPlan(plan(False), choice=refused(wish, refusal))
     most = plan(True)
     if wish.fidelity == "reuse":
-        return Planned(most)
+        return FidelityPlan(most)
     if wish.fidelity == "repair":
         return _less(most, plan_repair(most, prompt, sources, wish.repair, min_move_tokens))
     features = measure(most, prompt, sources)
     choice = choose_fidelity(features, wish.repair, thresholds)
     if choice.fidelity == "reuse" or not features.num_reused:
-        return Planned(most, choice=choice)
+        return FidelityPlan(most, choice=choice)
     if choice.fidelity == "repair":
         return _less(most, plan_repair(most, prompt, sources, choice.repair, min_move_tokens), choice)
     return _less(most, plan(False), choice)
 
 
-def refused(wish: Wish, refusal: str | None) -> Choice | None:
+def refused(wish: RequestedFidelity, refusal: str | None) -> AutoDecision | None:
     """What `auto` comes to where nothing can be moved."""
-    return Choice("exact", refusal) if wish.fidelity == "auto" and refusal is not None else None
+    return AutoDecision("exact", refusal) if wish.fidelity == "auto" and refusal is not None else None
 
 
-def _less(most: EditPlan, less: EditPlan, choice: Choice | None = None) -> Planned:
+def _less(most: EditPlan, less: EditPlan, choice: AutoDecision | None = None) -> FidelityPlan:
     """`less` is carried out; what only `most` reuses is computed for fidelity's sake."""
     anew: list[Span] = []
     for start, end in _reused(most):
@@ -92,7 +92,7 @@ def _less(most: EditPlan, less: EditPlan, choice: Choice | None = None) -> Plann
                 position = behind
         if position < end:
             anew.append((position, end))
-    return Planned(less, tuple(anew), choice)
+    return FidelityPlan(less, tuple(anew), choice)
 
 
 def _reused(plan: EditPlan) -> list[Span]:

@@ -1,7 +1,7 @@
 """Lineage: the identity of KV that was moved rather than computed in its new context.
 
 A block hash normally says "these tokens after those tokens". Moved KV breaks that promise: it still carries what it
-attended to at its old place. So the first block that a move touches gets an extra hash key, a `Mark`; hashes are
+attended to at its old place. So the first block that a move touches gets an extra hash key, a `LineageMark`; hashes are
 chained, so every later block inherits it. A request that asks for exact tokens never computes that key and therefore
 never meets the block.
 
@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LineageMark:
     """Moved KV begins at token `position` of a sequence; `key` names where it came from.
 
-    At most `num_tokens` tokens from there on were moved, and their keys were rounded again by at most `num_hops` moves.
-    Their KV had at most `num_removed` tokens in sight that were taken away since, by this move or those before it.
+    At most `num_tokens` tokens from there on were moved, and their keys were rounded again by at most `num_rotations`
+    moves. Their KV had at most `num_removed` tokens in sight that were taken away since, by this move or those before
+    it.
     """
 
     position: int
     key: bytes
     num_tokens: int = field(default=0, compare=False)
-    num_hops: int = field(default=0, compare=False)
+    num_rotations: int = field(default=0, compare=False)
     num_removed: int = field(default=0, compare=False)
 
 
@@ -49,11 +50,11 @@ def move_key(
     """Key of one move: who moved it, which KV, and the geometry.
 
     `owner` is (session id, cache salt); `source_digest` identifies the source sequence up to the end of the moved
-    range (`Source.digest_at`), lineage included, so an edit of an edit gets a key of its own.
+    range (`ServedSequence.digest_at`), lineage included, so an edit of an edit gets a key of its own.
     """
     return digest(b"acm-move", owner, source_digest, dst_start, src_start, num_tokens)
 
 
-def marks_in(marks: Iterable[Mark], start: int, end: int) -> tuple[bytes, ...]:
+def marks_in(marks: Iterable[LineageMark], start: int, end: int) -> tuple[bytes, ...]:
     """Keys of the marks whose position lies in `[start, end)`, in order of position."""
     return tuple(m.key for m in sorted(marks, key=lambda m: (m.position, m.key)) if start <= m.position < end)

@@ -43,7 +43,7 @@ TokenArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class TokenMatch:
     """`prompt[dst_start : dst_start + num_tokens]` equals `sources[source][src_start : src_start + num_tokens]`."""
 
     dst_start: int
@@ -59,7 +59,7 @@ def common_prefix(prompt: TokenArray, source: TokenArray) -> int:
 
 def find_matches(
     prompt: TokenArray, sources: Sequence[TokenArray], start: int, stop: int, min_tokens: int
-) -> tuple[Match, ...]:
+) -> tuple[TokenMatch, ...]:
     """Cover `prompt[start:stop]` by matches with the sources, by the rules above.
 
     Args:
@@ -78,7 +78,7 @@ def find_matches(
     """
     if _native is None:
         return find_matches_twin(prompt, sources, start, stop, min_tokens)
-    return tuple(Match(*row) for row in _native.find_matches(prompt, sources, start, stop, min_tokens))
+    return tuple(TokenMatch(*row) for row in _native.find_matches(prompt, sources, start, stop, min_tokens))
 
 
 def common_prefix_twin(prompt: TokenArray, source: TokenArray) -> int:
@@ -90,14 +90,14 @@ def common_prefix_twin(prompt: TokenArray, source: TokenArray) -> int:
 
 def find_matches_twin(
     prompt: TokenArray, sources: Sequence[TokenArray], start: int, stop: int, min_tokens: int
-) -> tuple[Match, ...]:
+) -> tuple[TokenMatch, ...]:
     """`find_matches` in numpy; identical results."""
     if not 0 <= start <= stop <= len(prompt):
         raise ValueError("[start, stop) is outside of the prompt")
     if min_tokens < 1:
         raise ValueError("min_tokens must be at least 1")
     cover = _Cover(prompt, sources, start, stop, min(min_tokens, MAX_GRAM))
-    matches: list[Match] = []
+    matches: list[TokenMatch] = []
     at = start
     while at + min_tokens <= stop:
         best = cover.longest(at, matches[-1] if matches else None)
@@ -135,9 +135,9 @@ class _Cover:
         self._first = np.searchsorted(flat[order], wanted, side="left").tolist()
         self._last = np.searchsorted(flat[order], wanted, side="right").tolist()
 
-    def longest(self, at: int, previous: Match | None) -> Match:
+    def longest(self, at: int, previous: TokenMatch | None) -> TokenMatch:
         """The best match that starts at prompt position `at`; 0 tokens where there is none."""
-        best = Match(at, 0, 0, 0)
+        best = TokenMatch(at, 0, 0, 0)
         if previous is not None:
             best = self._offer(best, previous.source, at + previous.src_start - previous.dst_start)
         for source, position in self._candidates(at):
@@ -157,9 +157,9 @@ class _Cover:
         first, last = self._first[at - self._start], self._last[at - self._start]
         return self._where[first : min(last, first + MAX_CANDIDATES)]
 
-    def _offer(self, best: Match, source: int, position: int) -> Match:
+    def _offer(self, best: TokenMatch, source: int, position: int) -> TokenMatch:
         tokens, at = self._sources[source], best.dst_start
         if not 0 <= position < len(tokens):
             return best
         length = common_prefix_twin(self._prompt[at : self._stop], tokens[position:])
-        return Match(at, source, position, length) if length > best.num_tokens else best
+        return TokenMatch(at, source, position, length) if length > best.num_tokens else best

@@ -20,12 +20,12 @@ from itertools import pairwise
 from acmserve.errors import IntegrityError
 from acmserve.plan.match import common_prefix, find_matches
 from acmserve.plan.removed import Removed, find_removed
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_MIN_MOVE_TOKENS = 32
 # Each move rounds its keys again: after 8, a bf16 key is 3 times as far from the exact one as any cached key is
 # (kernels/README.md has the measurement and the alternative).
-MAX_HOPS = 8
+MAX_ROTATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class EditPlan:
         pieces.append(Compute(position, self.num_tokens - position))
         return tuple(pieces)
 
-    def num_removed_before(self, move: Move, sources: Sequence[Source]) -> int:
+    def num_removed_before(self, move: Move, sources: Sequence[ServedSequence]) -> int:
         """Tokens that the KV of `move` had in sight and has no more: since this edit, and since earlier ones."""
         now = sum(r.num_tokens for r in self.removed if r.source == move.source and r.end <= move.src_start)
         return now + sources[move.source].num_removed(move.src_start + move.num_tokens)
 
-    def check(self, prompt: Tokens, sources: Sequence[Source]) -> None:
+    def check(self, prompt: Tokens, sources: Sequence[ServedSequence]) -> None:
         """Raise `IntegrityError` unless the plan is well formed and every reused token equals its source."""
         position = 0
         if self.keep and self.keep.source is not None:
@@ -120,7 +120,7 @@ class EditPlan:
 
 def plan_edit(
     prompt: Tokens,
-    sources: Sequence[Source],
+    sources: Sequence[ServedSequence],
     *,
     allow_moves: bool,
     num_cached: int = 0,
@@ -130,8 +130,8 @@ def plan_edit(
 
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
-    `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_HOPS` times
-    are computed anew, and so is appended text that quotes the conversation. `sources` are the newest first.
+    `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_ROTATIONS`
+    times are computed anew, and so is appended text that quotes the conversation. `sources` are the newest first.
     """
     limit = len(prompt) - 1
     keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
@@ -148,7 +148,7 @@ def plan_edit(
     return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves))
 
 
-def _latest(sources: Sequence[Source]) -> int:
+def _latest(sources: Sequence[ServedSequence]) -> int:
     """Index of the newest source that no other one continues: the conversation as it was served last."""
     for index, source in enumerate(sources):
         others = (other for other in sources if other is not source and other.num_tokens > source.num_tokens)
@@ -181,14 +181,14 @@ def _without_quotes(moves: list[Move], latest: int, num_in_place: int) -> list[M
     return kept
 
 
-def _unworn(move: Move, source: Source, min_tokens: int) -> Iterator[Move]:
-    """What remains of a move without the tokens that were turned `MAX_HOPS` times.
+def _unworn(move: Move, source: ServedSequence, min_tokens: int) -> Iterator[Move]:
+    """What remains of a move without the tokens that were turned `MAX_ROTATIONS` times.
 
     source   |......|8 8 8 8 8 8|......|2 2 2|.....|       hops
     moved    |-----)            [------------------)       the piece between is computed
     """
     start, end = move.src_start, move.src_start + move.num_tokens
-    worn = [m for m in source.marks if m.num_hops >= MAX_HOPS and move.src_start != move.dst_start]
+    worn = [m for m in source.marks if m.num_rotations >= MAX_ROTATIONS and move.src_start != move.dst_start]
     cuts = sorted((max(m.position, start), min(m.position + m.num_tokens, end)) for m in worn)
     for first, behind in [*((a, b) for a, b in cuts if a < b), (end, end)]:
         if first - start >= min_tokens:
@@ -196,7 +196,9 @@ def _unworn(move: Move, source: Source, min_tokens: int) -> Iterator[Move]:
         start = max(start, behind)
 
 
-def _choose_prefix(prompt: Tokens, sources: Sequence[Source], any_lineage: bool, num_cached: int) -> Keep | None:
+def _choose_prefix(
+    prompt: Tokens, sources: Sequence[ServedSequence], any_lineage: bool, num_cached: int
+) -> Keep | None:
     best = Keep(num_cached, None)
     best_exact = num_cached
     for index, source in enumerate(sources):

@@ -24,7 +24,7 @@ from acmserve.plan.match import common_prefix, find_matches
 
 if TYPE_CHECKING:
     from acmserve.plan.planner import Move
-    from acmserve.plan.source import Source, Tokens
+    from acmserve.plan.source import ServedSequence, Tokens
 
 MIN_SAME_TOKENS = 32
 """Text of the source that the prompt repeats in fewer tokens than this counts as removed: chance repeats phrases."""
@@ -55,7 +55,7 @@ class _Gap:
     limit: int
 
 
-def find_removed(prompt: Tokens, sources: Sequence[Source], moves: Sequence[Move]) -> tuple[Removed, ...]:
+def find_removed(prompt: Tokens, sources: Sequence[ServedSequence], moves: Sequence[Move]) -> tuple[Removed, ...]:
     """What stood in front of the moves in their sources and is not in front of them in `prompt` (int32 [n]).
 
     Sorted by source and position, disjoint.

@@ -29,7 +29,7 @@ import numpy as np
 from acmserve.errors import InvalidRequest
 from acmserve.plan.ngrams import GramIndex, Mask, cover
 from acmserve.plan.planner import EditPlan, Move
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_HEAD_TOKENS = 128
 ECHO_TOKENS = 3
@@ -73,7 +73,7 @@ EVERYTHING = Repair(head_tokens=MAX_TOKENS)
 
 
 def plan_repair(
-    plan: EditPlan, prompt: Tokens, sources: Sequence[Source], repair: Repair, min_move_tokens: int
+    plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence], repair: Repair, min_move_tokens: int
 ) -> EditPlan:
     """`plan` with its moves cut by `repair`; what remains shorter than `min_move_tokens` is computed, too.
 
@@ -100,7 +100,7 @@ def _to_compute(move: Move, repair: Repair) -> Mask:
     return anew
 
 
-def _echo_indices(plan: EditPlan, sources: Sequence[Source]) -> dict[int, GramIndex]:
+def _echo_indices(plan: EditPlan, sources: Sequence[ServedSequence]) -> dict[int, GramIndex]:
     """The phrases of what was removed, by source."""
     spans: dict[int, list[Span]] = {}
     for removed in plan.removed:

@@ -28,14 +28,14 @@ class SessionParams:
 
     `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
-    redaction reaches the KV cache. `ahead` makes it a background request: its prompt is a context that may be asked for
-    later, and the engine computes it, exactly, in moments in which nobody else is served.
+    redaction reaches the KV cache. `precompute` makes it a background request: its prompt is a context that may be
+    asked for later, and the engine computes it, exactly, in moments in which nobody else is served.
     """
 
     session_id: str
     fidelity: str | None = None
     forget: bool = False
-    ahead: bool = False
+    precompute: bool = False
     repair: Repair | None = None
 
     def as_acm(self) -> dict[str, Any]:
@@ -47,31 +47,33 @@ class SessionParams:
             acm["repair"] = asdict(self.repair) | {"ranges": [list(span) for span in self.repair.ranges]}
         if self.forget:
             acm["forget"] = True
-        if self.ahead:
-            acm["ahead"] = True
+        if self.precompute:
+            acm["precompute"] = True
         return acm
 
 
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
-    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `repair`, `forget` and `ahead`.
+    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `repair`, `forget` and `precompute`.
 
     All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
     """
-    acm = check_object(value, field, known=("session_id", "fidelity", "repair", "forget", "ahead"))
+    acm = check_object(value, field, known=("session_id", "fidelity", "repair", "forget", "precompute"))
     if acm.get("session_id") is None:
         raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
     params = SessionParams(
         check_session_id(acm["session_id"], f"{field}.session_id"),
         check_fidelity(acm.get("fidelity"), f"{field}.fidelity"),
         _check_flag(acm.get("forget"), f"{field}.forget"),
-        _check_flag(acm.get("ahead"), f"{field}.ahead"),
+        _check_flag(acm.get("precompute"), f"{field}.precompute"),
         check_repair(acm.get("repair"), f"{field}.repair"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
-    if params.ahead and params.fidelity not in (None, "exact"):
+    if params.precompute and params.fidelity not in (None, "exact"):
         raise InvalidRequest(f"{field}.fidelity", "what is computed ahead is exact; leave it out or say 'exact'")
-    if params.ahead and params.forget:
-        raise InvalidRequest(f"{field}.ahead", "cannot go with forget, which takes effect at once; send two requests")
+    if params.precompute and params.forget:
+        raise InvalidRequest(
+            f"{field}.precompute", "cannot go with forget, which takes effect at once; send two requests"
+        )
     return params
 
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from acmserve.plan.lineage import Mark, digest, marks_in
+from acmserve.plan.lineage import LineageMark, digest, marks_in
 
 Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class ServedSequence:
     """One served sequence, cut to the tokens whose KV was really computed.
 
     `tokens` is int32 of shape [num_tokens]; `block_hashes[i]` is the engine's chain hash of block i.
@@ -32,7 +32,7 @@ class Source:
     block_size: int
     block_hashes: tuple[bytes, ...]
     tail_key: bytes | None = None
-    marks: tuple[Mark, ...] = field(default=())
+    marks: tuple[LineageMark, ...] = field(default=())
 
     @property
     def num_tokens(self) -> int:
@@ -46,10 +46,10 @@ class Source:
         first = min(mark.position for mark in self.marks)
         return first // self.block_size * self.block_size
 
-    def num_hops(self, start: int, end: int) -> int:
+    def num_rotations(self, start: int, end: int) -> int:
         """Most moves that the keys of any token in `[start, end)` went through."""
         return max(
-            (m.num_hops for m in self.marks if m.position < end and start < m.position + m.num_tokens), default=0
+            (m.num_rotations for m in self.marks if m.position < end and start < m.position + m.num_tokens), default=0
         )
 
     def num_removed(self, end: int) -> int:
@@ -77,7 +77,7 @@ class Source:
         rest = self.tokens[start:end].tobytes()
         return digest(chain, rest, marks_in(self.marks, start, end))
 
-    def extends(self, other: Source) -> bool:
+    def extends(self, other: ServedSequence) -> bool:
         """Whether `other` is a prefix of this source with the same lineage, and so has nothing of its own to offer."""
         n = other.num_tokens
         return (

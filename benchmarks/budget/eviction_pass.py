@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.context.episodes.delimiter import Scope, run_delimiter
-from acmserve.context.eviction.context_meter import Account, Counted
+from acmserve.context.eviction.context_meter import ContextMeter, Counted
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
@@ -111,17 +111,17 @@ class Turns:
     """A session of `NUM_TOKENS` tokens to which a client adds a turn, and resends everything."""
 
     agent: Agent = field(default_factory=lambda: begin(150))
-    account: Account = field(default_factory=lambda: Account(Words()))
+    meter: ContextMeter = field(default_factory=lambda: ContextMeter(Words()))
     state: SessionState = field(default_factory=SessionState)
     num_turns: int = 0
 
     def fill(self) -> None:
         """Bring the conversation to its size."""
-        while self.account.num_tokens < NUM_TOKENS:
+        while self.meter.num_tokens < NUM_TOKENS:
             for _ in range(10):
                 self.agent.turn(self.num_turns)
                 self.num_turns += 1
-            self.state = self.account.follow(adopt(self.state, self.agent.messages).state)
+            self.state = self.meter.follow(adopt(self.state, self.agent.messages).state)
 
     def turn(self, note: Note) -> None:
         """One more; `note` takes the milliseconds of its parts."""
@@ -129,21 +129,21 @@ class Turns:
         self.num_turns += 1
         resent = [dict(message) for message in self.agent.messages]
         adopted = timed(lambda: adopt(self.state, resent).state, "taking in the resent history", note)
-        self.state, counted = timed(lambda: self._account(adopted), "account, a turn", note)
-        self.account.calibrate(counted, counted.num_tokens)
+        self.state, counted = timed(lambda: self._meter(adopted), "account, a turn", note)
+        self.meter.calibrate(counted, counted.num_tokens)
 
-    def _account(self, adopted: SessionState) -> tuple[SessionState, Counted]:
+    def _meter(self, adopted: SessionState) -> tuple[SessionState, Counted]:
         """What the server asks in front of a step that needs no eviction."""
-        state = self.account.follow(adopted)
-        self.account.exceeds(Budget(2 * NUM_TOKENS))
-        return state, self.account.counted()
+        state = self.meter.follow(adopted)
+        self.meter.exceeds(Budget(2 * NUM_TOKENS))
+        return state, self.meter.counted()
 
     def is_right(self) -> bool:
         """The gate: what was counted turn by turn is what is counted at once."""
-        anew = Account(Words())
+        anew = ContextMeter(Words())
         anew.follow(self.state)
-        self.account.check_integrity()
-        return anew.num_tokens == self.account.num_tokens >= NUM_TOKENS
+        self.meter.check_integrity()
+        return anew.num_tokens == self.meter.num_tokens >= NUM_TOKENS
 
 
 @dataclass(slots=True)
@@ -155,36 +155,36 @@ class Evictions:
 
     name: str
     state: SessionState
-    account: Account = field(default_factory=lambda: Account(Words()))
+    meter: ContextMeter = field(default_factory=lambda: ContextMeter(Words()))
 
-    def follow(self) -> Account:
+    def follow(self) -> ContextMeter:
         """The account, with all there that the batch will take."""
-        self.state = self.account.follow(self.state)
-        counted = self.account.counted()
-        self.account.calibrate(counted, counted.num_tokens)
-        return self.account
+        self.state = self.meter.follow(self.state)
+        counted = self.meter.counted()
+        self.meter.calibrate(counted, counted.num_tokens)
+        return self.meter
 
     def plan(self) -> EvictionPlan:
         """The batch: exceeded by a token, with a watermark that many tokens lower."""
-        num_tokens = self.account.num_tokens
-        return self.account.plan(Budget(num_tokens - 1, num_tokens - NUM_BATCH_TOKENS), MEASURED)
+        num_tokens = self.meter.num_tokens
+        return self.meter.plan(Budget(num_tokens - 1, num_tokens - NUM_BATCH_TOKENS), MEASURED)
 
     def turn(self, note: Note) -> None:
         """Plan a batch, and carry it out."""
-        account = self.follow()
+        meter = self.follow()
         plan = timed(self.plan, f"eviction pass, {self.name}", note)
-        timed(lambda: account.carry_out(plan, self.state), f"forgetting, {self.name}", note)
+        timed(lambda: meter.carry_out(plan, self.state), f"forgetting, {self.name}", note)
 
     def is_right(self) -> bool:
         """The gate: the target is met, the plan is the same again, and what is rendered weighs what it says."""
-        account = self.follow()
+        meter = self.follow()
         plan, again = self.plan(), self.plan()
-        state = account.carry_out(plan, self.state)
-        account.check_integrity()
-        rendered = Account(Words())
+        state = meter.carry_out(plan, self.state)
+        meter.check_integrity()
+        rendered = ContextMeter(Words())
         rendered.follow(adopt(SessionState(), render(state)).state)
         is_met = plan.num_after <= plan.target and plan.unmet is None and plan.changes
-        return is_met and rendered.num_tokens == plan.num_after - account.ledger.base_tokens and again == plan
+        return is_met and rendered.num_tokens == plan.num_after - meter.token_counts.base_tokens and again == plan
 
 
 def make_evictions() -> list[Evictions]:
@@ -193,13 +193,13 @@ def make_evictions() -> list[Evictions]:
     for number in range(NUM_EPISODES // 2):
         agent.turn(number)
     new = Evictions("none gone yet", adopt(SessionState(), agent.messages).state)
-    account = Account(Words())
-    state = account.follow(new.state)
-    counted = account.counted()
-    account.calibrate(counted, counted.num_tokens)
-    num_left = account.num_tokens - _GONE_TOKENS_EACH * NUM_EPISODES
-    state = account.carry_out(account.plan(Budget(num_left, num_left), MEASURED), state)
-    return [new, Evictions(f"{account.graph.num_forgotten:,} gone", state)]
+    meter = ContextMeter(Words())
+    state = meter.follow(new.state)
+    counted = meter.counted()
+    meter.calibrate(counted, counted.num_tokens)
+    num_left = meter.num_tokens - _GONE_TOKENS_EACH * NUM_EPISODES
+    state = meter.carry_out(meter.plan(Budget(num_left, num_left), MEASURED), state)
+    return [new, Evictions(f"{meter.graph.num_forgotten:,} gone", state)]
 
 
 def timed(call: Callable[[], _Result], name: str, note: Note) -> _Result:
@@ -254,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"over the limit: {', '.join(slow)}" if slow else "all limits kept")
     if options.json is not None:
         report: dict[str, Any] = {"machine": machine, "correct": True, "repetitions": options.repetitions}
-        report |= {"num_tokens": turns.account.num_tokens, "num_messages": len(turns.state.entries)}
+        report |= {"num_tokens": turns.meter.num_tokens, "num_messages": len(turns.state.entries)}
         report |= {"num_episodes": NUM_EPISODES, "batch_tokens": NUM_BATCH_TOKENS}
         report |= {"rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from acmserve.bench.fidelity.text import Document, superseded_text
-from acmserve.plan.planner import MAX_HOPS
+from acmserve.plan.planner import MAX_ROTATIONS
 
 Tokens = tuple[int, ...]
 Encode = Callable[[str], Tokens]
@@ -232,7 +232,7 @@ def _chain(document: Document, sizes: Sizes, encode: Encode) -> tuple[Turn, ...]
         start, end = k * CHAIN_FOLD, window + (k - 1) * CHAIN_FOLD
         markers = [encode(marker.format(start)) for marker in MARKERS]
         # At edit k the first window has been turned k - 1 times; what was turned too often is computed anew.
-        first_fresh = start if k <= MAX_HOPS else max(start, window)
+        first_fresh = start if k <= MAX_ROTATIONS else max(start, window)
         old = window + (k - 2) * CHAIN_FOLD if k > 1 else end
         turns.append(
             Turn(

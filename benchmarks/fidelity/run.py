@@ -28,11 +28,11 @@ from acmserve.bench.fidelity.score import Distance, distance, divergence, text_f
 from acmserve.bench.fidelity.variants import AGAIN, EXACT, NUM_GREEDY, Variant
 from acmserve.bench.harness.engine import Ask, LocalEngine, Reply
 from acmserve.bench.models.forced_model import take
-from acmserve.engine.worker.copies import Copy
-from acmserve.engine.worker.kv_mover import Mover
+from acmserve.engine.worker.copies import KVCopy
+from acmserve.engine.worker.kv_mover import KVMover
 from acmserve.plan.auto import measure
 from acmserve.plan.planner import plan_edit
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 MAX_LOGIT_DIFFERENCE = 1e-4
 MAX_SAME_KL = 1e-6
@@ -183,7 +183,7 @@ class _Measurement:
         """What is known of the edit for free, and what `auto` goes by: the plan against the turn before."""
         turn, before = self._turn, self._case.turns[self._case.turns.index(self._turn) - 1]
         prompt, served = (np.asarray(tokens, dtype=np.int32) for tokens in (turn.prompt, before.prompt))
-        sources = [Source(served, 1, ())]
+        sources = [ServedSequence(served, 1, ())]
         known = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
         return text_features(turn.num_prefix, turn.folded, turn.suffix) | {
             **asdict(known),
@@ -234,16 +234,16 @@ def _keys(turned: bool) -> Iterator[None]:
     if turned:
         yield
         return
-    carry_out = Mover.carry_out
+    carry_out = KVMover.carry_out
 
-    def without_turning(mover: Mover, copies: Sequence[Copy]) -> None:
+    def without_turning(mover: KVMover, copies: Sequence[KVCopy]) -> None:
         carry_out(mover, [_InPlace(**asdict(copy)) for copy in copies])
 
-    with mock.patch.object(Mover, "carry_out", without_turning):
+    with mock.patch.object(KVMover, "carry_out", without_turning):
         yield
 
 
-class _InPlace(Copy):
+class _InPlace(KVCopy):
     """A copy that does not turn keys, whatever lies between its positions."""
 
     @property

@@ -26,14 +26,14 @@ from torch import Tensor
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import Segment, check_slots, slot_range
+from acmserve.kernels.slots import SlotRun, check_slots, slot_range
 
 __all__ = [
     "Isa",
     "KVLayer",
     "KVLayout",
     "Rope",
-    "Segment",
+    "SlotRun",
     "Tensor",
     "angles",
     "check_slots",

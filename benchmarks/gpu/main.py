@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.gpu.kernels import KVLayer, Segment, Tensor, check_slots, reference, slot_range, torch
+from acmserve.bench.gpu.kernels import KVLayer, SlotRun, Tensor, check_slots, reference, slot_range, torch
 from acmserve.bench.gpu.plot import draw
 from acmserve.bench.gpu.prefill import Layer
 from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
@@ -101,7 +101,7 @@ class Bench:
         src = slot_range(range(num_blocks), 5, num_tokens, BLOCK_SIZE)
         dst = slot_range(range(num_blocks, 2 * num_blocks), 11, num_tokens, BLOCK_SIZE)
         check_slots(src, dst, 2 * num_blocks, BLOCK_SIZE)
-        segments = [Segment(0, num_tokens // 2, DELTA), Segment(num_tokens // 2, num_tokens, DELTA + 640)]
+        segments = [SlotRun(0, num_tokens // 2, DELTA), SlotRun(num_tokens // 2, num_tokens, DELTA + 640)]
         mover = StridedMover(layers)
         mover.move(src, dst, segments)
         for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
@@ -135,7 +135,7 @@ class Bench:
             torch.cuda.synchronize()
 
 
-def is_right(layer: KVLayer, src: Tensor, dst: Tensor, segments: Sequence[Segment]) -> bool:
+def is_right(layer: KVLayer, src: Tensor, dst: Tensor, segments: Sequence[SlotRun]) -> bool:
     """The gate: V bit for bit, K as the reference turns it, to one rounding of bf16 (two where Triton interprets)."""
     assert layer.rope is not None
     half_ulp = 2 * HALF_ULP if os.environ.get("TRITON_INTERPRET") == "1" else HALF_ULP

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from acmserve.context.session.state import SessionState, adopt
-from acmserve.context.tools.run import ToolCall, Workbench, run_tool
+from acmserve.context.tools.run import ToolCall, ToolContext, run_tool
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
 
@@ -116,7 +116,7 @@ def plan_script(workload: Workload, tokenizer: Tokenizer) -> list[str]:
     for number, step in enumerate(workload.steps):
         calls = step(state)
         for call in calls:
-            outcome = run_tool(state, call, Workbench(tokenizer))
+            outcome = run_tool(state, call, ToolContext(tokenizer))
             if outcome.error is not None:
                 raise AcmError(f"{workload.name}, step {number}: {outcome.result}")
             state = outcome.state

@@ -34,11 +34,11 @@ import torch
 
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options
-from acmserve.kernels.dispatch import Mover
+from acmserve.kernels.dispatch import LayerMover
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 
 NUM_LAYERS, NUM_HEADS, HEAD_SIZE, BLOCK_SIZE = 30, 3, 64, 128
 TYPES = {
@@ -99,8 +99,8 @@ class Bench:
     def run(self, what: str, num_threads: int, repetitions: int) -> Row | None:
         """Measure one move; None where the result is wrong."""
         src, dst, delta = self._slots(what)
-        segments = [Segment(0, self._num_tokens, delta)]
-        mover = Mover(self._layers, num_threads)
+        segments = [SlotRun(0, self._num_tokens, delta)]
+        mover = LayerMover(self._layers, num_threads)
         mover.move(src, dst, segments)
         if not all(is_right(layer, src, dst, delta) for layer in (self._layers[0], self._layers[-1])):
             return None
@@ -121,8 +121,8 @@ class Bench:
     def run_busy(self, num_threads: int, repetitions: int) -> BusyRow:
         """One thread and `num_threads` in turns, while other processes want every core."""
         src, dst, delta = self._slots("move")
-        segments = [Segment(0, self._num_tokens, delta)]
-        one, many = (Mover(self._layers, count) for count in (1, num_threads))
+        segments = [SlotRun(0, self._num_tokens, delta)]
+        one, many = (LayerMover(self._layers, count) for count in (1, num_threads))
         with BusyCores():
             one_s, many_s = take_turns(
                 lambda: one.move(src, dst, segments), lambda: many.move(src, dst, segments), 5 * repetitions

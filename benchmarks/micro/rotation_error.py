@@ -35,18 +35,18 @@ REPORTED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Errors after `num_hops` moves, relative to the key's norm."""
+    """Errors after `num_rotations` moves, relative to the key's norm."""
 
     kv: str
-    num_hops: int
+    num_rotations: int
     cached: float
     chained: float
     original: float
     bounded: float
 
 
-def measure(kv: str, num_hops: int, num_keys: int, bound: int, seed: int = 0) -> list[Row]:
-    """One row for each reported number of hops up to `num_hops`."""
+def measure(kv: str, num_rotations: int, num_keys: int, bound: int, seed: int = 0) -> list[Row]:
+    """One row for each reported number of rotations up to `num_rotations`."""
     dtype = TYPES[kv]
     generator = torch.Generator().manual_seed(seed)
     rope = Rope(tuple(500_000.0 ** (-2 * i / HEAD_SIZE) for i in range(HEAD_SIZE // 2)), HEAD_SIZE, True)
@@ -54,17 +54,17 @@ def measure(kv: str, num_hops: int, num_keys: int, bound: int, seed: int = 0) ->
     first = reference.narrow(key, dtype)
     chained, bounded = first, first
     position, rows = 0, []
-    for hop in range(1, num_hops + 1):
+    for rotation in range(1, num_rotations + 1):
         delta = int(torch.randint(-4000, 4000, (1,), generator=generator)) or 1
         position += delta
         exact = reference.rotate(key, rope, position)
         chained = reference.narrow(reference.rotate(chained, rope, delta), dtype)
         original = reference.narrow(reference.rotate(first, rope, position), dtype)
-        anew = hop % (bound + 1) == 0
+        anew = rotation % (bound + 1) == 0
         bounded = reference.narrow(exact if anew else reference.rotate(bounded, rope, delta), dtype)
-        if hop in REPORTED:
+        if rotation in REPORTED:
             found = (relative_error(x, exact) for x in (reference.narrow(exact, dtype), chained, original, bounded))
-            rows.append(Row(kv, hop, *(float(f"{error:.4g}") for error in found)))
+            rows.append(Row(kv, rotation, *(float(f"{error:.4g}") for error in found)))
     return rows
 
 
@@ -78,18 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.rotation_error", description="Precision of repeated moves."
     )
-    parser.add_argument("--hops", type=int, default=64, help="moves of one key (default: 64)")
+    parser.add_argument("--rotations", type=int, default=64, help="moves of one key (default: 64)")
     parser.add_argument("--keys", type=int, default=512, help="keys per type (default: 512)")
     parser.add_argument("--bound", type=int, default=8, help="moves before a key is computed anew (default: 8)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
     options = parser.parse_args(argv)
-    if min(options.hops, options.keys, options.bound) < 1:
-        parser.error("--hops, --keys and --bound must be at least 1")
-    print(f"{'KV cache':10}{'hops':>6}{'cached':>10}{'chained':>10}{'original':>10}{f'bound {options.bound}':>10}")
-    rows = [row for kv in TYPES for row in measure(kv, options.hops, options.keys, options.bound)]
+    if min(options.rotations, options.keys, options.bound) < 1:
+        parser.error("--rotations, --keys and --bound must be at least 1")
+    print(f"{'KV cache':10}{'moves':>6}{'cached':>10}{'chained':>10}{'original':>10}{f'bound {options.bound}':>10}")
+    rows = [row for kv in TYPES for row in measure(kv, options.rotations, options.keys, options.bound)]
     for row in rows:
         print(
-            f"{row.kv:10}{row.num_hops:6}"
+            f"{row.kv:10}{row.num_rotations:6}"
             + "".join(f"{100 * error:9.2g}%" for error in (row.cached, row.chained, row.original, row.bounded))
         )
     if options.json is not None:

@@ -25,7 +25,7 @@ from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options
 from acmserve.context.edits.fragments import cut_messages, fold
 from acmserve.context.session.state import SessionState, adopt
-from acmserve.context.tools.run import ToolCall, ToolOutcome, Workbench, run_tool
+from acmserve.context.tools.run import ToolCall, ToolContext, ToolOutcome, run_tool
 
 NUM_CHARS = 10**6
 BUDGET_MS = 20.0
@@ -114,7 +114,7 @@ def is_right(state: SessionState, outcome: ToolOutcome, matches: Sequence[tuple[
 def measure(state: SessionState, script: str, name: str, query: str, repetitions: int) -> Row | None:
     """Time one query; None where its result is wrong."""
     arguments = {"query": query, "max_results": MAX_RESULTS, "context_size": 200}
-    bench = Workbench(Words())
+    bench = ToolContext(Words())
     call = ToolCall("search_context", json.dumps(arguments))
     matches = expected(state, query)
     if not is_right(state, run_tool(state, call, bench), matches):

@@ -27,7 +27,7 @@ from acmserve.bench.tasks.summary import share_interval
 
 SIZES = Sizes(12, 24)
 _WAYS = ("fold, exact", "fold, exact, ahead", "fold, reuse")
-EXACT, AHEAD, REUSE = _WAYS
+EXACT, PRECOMPUTE, REUSE = _WAYS
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 
@@ -40,7 +40,7 @@ class Way:
     right: list[float] = field(default_factory=list)
     counts: list[tuple[int, int, int]] = field(default_factory=list)
     num_questions: int = 0
-    num_ahead: list[int] = field(default_factory=list)
+    num_precomputed: list[int] = field(default_factory=list)
 
 
 def measure(engine: LocalEngine, num_cases: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _ask(engine: LocalEngine, way: Way, case: str, golds: Sequence[str], tokens:
     name = f"{case} {way.name}"
     failures = []
     engine.ask(Ask(tokens.full, name, name))
-    if way.name == AHEAD:
-        engine.ask(Ask(tokens.folded, name, name, acm={"ahead": True}))
+    if way.name == PRECOMPUTE:
+        engine.ask(Ask(tokens.folded, name, name, acm={"precompute": True}))
     fidelity = "reuse" if way.name == REUSE else "exact"
     right = []
     for index, (gold, asked) in enumerate(zip(golds, tokens.asked, strict=True)):
@@ -91,12 +91,12 @@ def _count(reply: Reply, way: Way, name: str, num_tokens: int) -> list[str]:
         return [f"{name}: no receipt came back"]
     kept, moved, computed = (receipt[key] for key in _COUNTS)
     way.counts.append((kept, moved, computed))
-    way.num_ahead.append(receipt["ahead_tokens"])
+    way.num_precomputed.append(receipt["precomputed_tokens"])
     failures = []
     if kept + moved + computed != num_tokens:
         failures.append(f"{name}: kept, moved, computed {kept, moved, computed} do not sum to {num_tokens}")
-    if (moved > 0) is not (way.name == REUSE) or (receipt["ahead_tokens"] > 0) is not (way.name == AHEAD):
-        failures.append(f"{name}: {moved} tokens moved, {receipt['ahead_tokens']} computed ahead")
+    if (moved > 0) is not (way.name == REUSE) or (receipt["precomputed_tokens"] > 0) is not (way.name == PRECOMPUTE):
+        failures.append(f"{name}: {moved} tokens moved, {receipt['precomputed_tokens']} computed ahead")
     return failures
 
 
@@ -109,7 +109,7 @@ def _row(way: Way, seed: int) -> dict[str, Any]:
         "median_seconds": statistics.median(way.seconds),
         "quartile_seconds": statistics.quantiles(way.seconds, n=4)[::2],
         "median_tokens": dict(zip(_COUNTS, map(statistics.median, zip(*way.counts, strict=True)), strict=True)),
-        "median_ahead_tokens": statistics.median(way.num_ahead),
+        "median_precomputed_tokens": statistics.median(way.num_precomputed),
     }
 
 
@@ -128,5 +128,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         right = f"{row['accuracy']:.0%} [{low:.0%}, {high:.0%}]"
         seconds = f"{row['median_seconds'] * 1e3:.0f} ms ({first * 1e3:.0f} to {third * 1e3:.0f})"
         computed = row["median_tokens"]["computed_tokens"]
-        lines.append(f"{row['name']:<20}{right:>24}{seconds:>34}{computed:>10,.0f}{row['median_ahead_tokens']:>8,.0f}")
+        lines.append(
+            f"{row['name']:<20}{right:>24}{seconds:>34}{computed:>10,.0f}{row['median_precomputed_tokens']:>8,.0f}"
+        )
     return lines

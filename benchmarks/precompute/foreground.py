@@ -44,13 +44,13 @@ _SEED = 23
 class Round:
     """`waves` and `firsts` are seconds: of each wave, and to the first token, turn by turn and ascending in each.
 
-    `cpu_seconds` are the server's, `num_ahead` the tokens that it computed ahead.
+    `cpu_seconds` are the server's, `num_precomputed` the tokens that it computed ahead.
     """
 
     waves: list[float]
     firsts: list[float]
     cpu_seconds: float
-    num_ahead: float
+    num_precomputed: float
 
 
 @dataclass(slots=True)
@@ -74,17 +74,17 @@ def measure_foreground(
     for number in range(num_rounds + 1):
         for mode in MODES if number % 2 else MODES[::-1]:
             say(f"round {number} of {num_rounds}, ahead: {mode}")
-            acm = {"fidelity": "exact", "ahead": mode}
+            acm = {"fidelity": "exact", "precompute": mode}
             time.sleep(_SETTLE_SECONDS)
             made = [Course(f"{mode}, round {number}, session {k}", acm) for k in range(NUM_SESSIONS)]
-            cpu_before, ahead_before = server.cpu_seconds(), read_counters(url)["ahead_computed_tokens"]
+            cpu_before, precomputed_before = server.cpu_seconds(), read_counters(url)["precomputed_tokens"]
             waves = _run(url, trace, made, tokenizer)
             failures += [failure for course in made for failure in check_course(course, trace, CWL)]
             if number:
                 cpu_seconds = server.cpu_seconds() - cpu_before
-                num_ahead = read_counters(url)["ahead_computed_tokens"] - ahead_before
+                num_precomputed = read_counters(url)["precomputed_tokens"] - precomputed_before
                 firsts = in_order([[turn.seconds for turn in course.turns] for course in made])
-                found[mode].append(Round(waves, firsts, cpu_seconds, num_ahead))
+                found[mode].append(Round(waves, firsts, cpu_seconds, num_precomputed))
     return {
         "gate": as_gate(failures),
         "num_sessions": NUM_SESSIONS,
@@ -144,7 +144,7 @@ def as_row(rounds: Sequence[Round]) -> dict[str, Any]:
         "p99_seconds_by_round": [round(_p99(sorted(one.firsts)), 4) for one in rounds],
         "cpu_seconds_per_turn": round(statistics.median(one.cpu_seconds for one in rounds) / len(firsts), 4),
         "cpu_seconds_by_round": [round(one.cpu_seconds, 2) for one in rounds],
-        "ahead_computed_tokens": sum(one.num_ahead for one in rounds),
+        "precomputed_tokens": sum(one.num_precomputed for one in rounds),
         "num_turns": len(firsts),
     }
 
@@ -164,7 +164,7 @@ def foreground_table(report: dict[str, Any]) -> list[str]:
         rates = row["turns_per_second_by_round"]
         rate = f"{row['turns_per_second']:.2f} ({min(rates):.2f} to {max(rates):.2f})"
         times = f"{row['median_seconds']:>20.3f} s{row['p99_seconds']:>8.2f} s{row['cpu_seconds_per_turn']:>11.3f} s"
-        lines.append(f"{mode:<10}{rate:>34}{times}{row['ahead_computed_tokens']:>10,.0f} tokens")
+        lines.append(f"{mode:<10}{rate:>34}{times}{row['precomputed_tokens']:>10,.0f} tokens")
     off, on = (report["modes"][mode] for mode in MODES)
     names = ("turns_per_second", "p99_seconds", "cpu_seconds_per_turn")
     rate, p99, cpu = (f"{on[name] / off[name] - 1:+.1%}" for name in names)

@@ -124,7 +124,7 @@ def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, 
                 before = read_counters(url)
                 run_course(url, trace, course, policy, served, tool_pauses(course, scale), progress)
                 time.sleep(1.0)
-                course.ahead = {name: value - before[name] for name, value in read_counters(url).items()}
+                course.precompute = {name: value - before[name] for name, value in read_counters(url).items()}
                 course.failures = check_course(course, trace, policy)
         if not any(course.failures for course in done):
             flags = [*_flags(model), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32"]

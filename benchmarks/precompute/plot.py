@@ -10,7 +10,7 @@ from acmserve.bench.precompute.append_line import AppendLine
 from acmserve.bench.precompute.run import held
 from acmserve.bench.precompute.table import new_tokens
 
-PLAIN, EVICTED, FORESEEN = "#9aa0a6", "#d62728", "#2ca02c"
+PLAIN, EVICTED, PRECOMPUTED = "#9aa0a6", "#d62728", "#2ca02c"
 _TITLES = {
     "exact, predict": "exact, computed ahead",
     "exact": "exact",
@@ -46,13 +46,13 @@ def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
 def _draw_course(axis: Any, course: dict[str, Any]) -> None:
     turns = course["turns"]
     numbers = range(1, len(turns["seconds"]))
-    kinds: dict[str, list[int]] = {PLAIN: [], EVICTED: [], FORESEEN: []}
+    kinds: dict[str, list[int]] = {PLAIN: [], EVICTED: [], PRECOMPUTED: []}
     for n in numbers:
         if turns["evicted_tokens"][n]:
-            kinds[FORESEEN if turns["ahead_tokens"][n] else EVICTED].append(n)
+            kinds[PRECOMPUTED if turns["precomputed_tokens"][n] else EVICTED].append(n)
         elif turns["rests"][n]:
             kinds[PLAIN].append(n)
-    labels = {PLAIN: "plain append", EVICTED: "after an eviction", FORESEEN: "after an eviction, foreseen"}
+    labels = {PLAIN: "plain append", EVICTED: "after an eviction", PRECOMPUTED: "after an eviction, foreseen"}
     for color, chosen in kinds.items():
         if chosen:
             new = [new_tokens(turns, n) for n in chosen]

@@ -44,12 +44,12 @@ EDITS = [
 PREDICT, STOCK = "exact, predict", "stock"
 _SEED = 23
 _MAX_COMPLETION = 600
-_AHEAD = ("ahead_computed_tokens", "ahead_used_tokens", "ahead_wasted_tokens", "ahead_seconds")
+_PRECOMPUTE = ("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens", "precomputed_seconds")
 
 
 @dataclass(slots=True)
 class Course:
-    """One treatment of the trace. `rests`: whether tools ran before the turn. `ahead`: the engine's counters.
+    """One treatment of the trace. `rests`: whether tools ran before the turn. `precompute`: the engine's counters.
 
     `prompts` are the messages of each turn, as the model saw them, None where that is not known any more; `failures`
     what was seen on the way.
@@ -60,7 +60,7 @@ class Course:
     turns: list[Turn] = field(default_factory=list)
     rests: list[bool] = field(default_factory=list)
     prompts: list[list[Message] | None] = field(default_factory=list)
-    ahead: dict[str, float] = field(default_factory=dict)
+    precompute: dict[str, float] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -76,9 +76,9 @@ class Asked:
 def courses() -> list[Course]:
     """What is compared, but for the stock engine."""
     return [
-        Course(PREDICT, {"fidelity": "exact", "ahead": "predict"}),
-        Course("exact", {"fidelity": "exact", "ahead": "off"}),
-        Course("reuse", {"fidelity": "reuse", "ahead": "off"}),
+        Course(PREDICT, {"fidelity": "exact", "precompute": "predict"}),
+        Course("exact", {"fidelity": "exact", "precompute": "off"}),
+        Course("reuse", {"fidelity": "reuse", "precompute": "off"}),
     ]
 
 
@@ -163,7 +163,7 @@ def tool_pauses(course: Course, scale: float) -> Callable[[], None]:
 
     Only where work is done ahead: for the other courses nothing happens meanwhile.
     """
-    if course.acm["ahead"] == "off":
+    if course.acm["precompute"] == "off":
         return lambda: None
     pauses = (scale * seconds for seconds in draw_pauses(_SEED))
     return lambda: time.sleep(next(pauses))
@@ -197,7 +197,7 @@ def replay_on_stock(url: str, course: Course, trace: Trace, say: Callable[[str],
             stock.failures.append(f"stock, turn {number}: the prompt has {prompt} tokens, {turn.prompt} with acmserve")
             return stock
         receipt = {"prompt_tokens": prompt, "kept_tokens": kept, "moved_tokens": 0, "computed_tokens": prompt - kept}
-        stock.turns.append(replace(turn, receipt=receipt | {"ahead_tokens": 0}, seconds=reply.first_seconds))
+        stock.turns.append(replace(turn, receipt=receipt | {"precomputed_tokens": 0}, seconds=reply.first_seconds))
     return stock
 
 
@@ -225,7 +225,7 @@ def check_course(course: Course, trace: Trace, policy: str) -> list[str]:
         failures.append(f"{course.name}: {len(course.turns)} of {trace.num_turns} turns")
     for number, turn in enumerate(course.turns):
         counts = [turn.receipt[name] for name in ("kept_tokens", "moved_tokens", "computed_tokens")]
-        if sum(counts) != turn.prompt or turn.receipt["ahead_tokens"] > counts[0]:
+        if sum(counts) != turn.prompt or turn.receipt["precomputed_tokens"] > counts[0]:
             failures.append(f"{course.name}, turn {number}: the receipt does not add up: {turn.receipt}")
         if policy == CWL and (turn.prompt > MAX_TOKENS or turn.is_unmet):
             failures.append(f"{course.name}, turn {number}: {turn.prompt} tokens, the budget is {MAX_TOKENS}")
@@ -234,9 +234,9 @@ def check_course(course: Course, trace: Trace, policy: str) -> list[str]:
 
 def read_counters(url: str) -> dict[str, float]:
     """The engine's counters of work ahead."""
-    found = dict.fromkeys(_AHEAD, 0.0)
+    found = dict.fromkeys(_PRECOMPUTE, 0.0)
     for line in httpx.get(f"{url}/metrics", timeout=60).text.splitlines():
-        for name in _AHEAD:
+        for name in _PRECOMPUTE:
             if line.startswith(f"acmserve:{name}_total"):
                 found[name] += float(line.rpartition(" ")[2])
     return found

@@ -51,16 +51,20 @@ def as_report(
 
 
 def _row(course: Course) -> dict[str, Any]:
-    computed, used = course.ahead.get("ahead_computed_tokens", 0), course.ahead.get("ahead_used_tokens", 0)
+    computed, used = course.precompute.get("precomputed_tokens", 0), course.precompute.get("precomputed_used_tokens", 0)
     turns: dict[str, Sequence[Any]] = {
         "seconds": [round(turn.seconds, 4) for turn in course.turns],
         "prompt_tokens": [turn.prompt for turn in course.turns],
         "computed_tokens": [turn.computed for turn in course.turns],
-        "ahead_tokens": [turn.receipt["ahead_tokens"] for turn in course.turns],
+        "precomputed_tokens": [turn.receipt["precomputed_tokens"] for turn in course.turns],
         "evicted_tokens": [turn.evicted for turn in course.turns],
         "rests": [int(rest) for rest in course.rests],
     }
-    told = {"name": course.name, "ahead": course.ahead, "ahead_used_share": used / computed if computed else None}
+    told = {
+        "name": course.name,
+        "precompute": course.precompute,
+        "precomputed_used_share": used / computed if computed else None,
+    }
     return told | judge_turns(turns) | {"turns": turns}
 
 
@@ -73,13 +77,13 @@ def judge_turns(turns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     numbers = range(1, len(seconds))
     new = [0, *(new_tokens(turns, n) for n in numbers)]
     edited = [n for n in numbers if evicted[n]]
-    foreseen = [n for n in edited if turns["ahead_tokens"][n]]
+    candidates = [n for n in edited if turns["precomputed_tokens"][n]]
     plain = [n for n in numbers if not evicted[n] and turns["rests"][n]]
     line = fit_appends([new[n] for n in plain], [seconds[n] for n in plain])
     return {
         "num_evictions": len(edited),
-        "num_foreseen": len(foreseen),
-        "num_ready": sum(computed[n] <= new[n] + READY_TOKENS for n in foreseen),
+        "num_candidates": len(candidates),
+        "num_ready": sum(computed[n] <= new[n] + READY_TOKENS for n in candidates),
         "eviction_seconds": _spread([seconds[n] for n in edited]),
         "plain_seconds": _spread([seconds[n] for n in plain]),
         "append_line": None if line is None else asdict(line),
@@ -134,10 +138,10 @@ def as_table(report: dict[str, Any]) -> list[str]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    used = row["ahead_used_share"]
+    used = row["precomputed_used_share"]
     cells = [
         str(row["num_evictions"]),
-        str(row["num_foreseen"]),
+        str(row["num_candidates"]),
         str(row["num_ready"]),
         _pair(row["eviction_seconds"], ".2f", " s"),
         _pair(row["plain_seconds"], ".2f", " s"),

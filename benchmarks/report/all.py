@@ -67,7 +67,7 @@ PARTS = (
     Part("search", ("search",), 30, _QUICK, 5, can_plot=False),
     Part("sculptor", ("sculptor",), 300),
     Part("step", ("step",), 120, can_plot=False),
-    Part("ahead", ("ahead",), 900),
+    Part("precompute", ("precompute",), 900),
 )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
 from acmserve.bench.tasks.run import AUTO, EXACT, REPAIRS, REUSE
 from acmserve.bench.tasks.summary import moved_share
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, Choice, Features, Thresholds, choose_fidelity
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Features, Thresholds, choose_fidelity
 
 MAX_LOSS = 0.02
 MIN_MOVED_SHARE = 0.5
@@ -102,7 +102,7 @@ def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
     return trade(records, rows)
 
 
-def _served(choice: Choice) -> str:
+def _served(choice: AutoDecision) -> str:
     """The variant of a case that was served as `auto` would."""
     if choice.fidelity != "repair":
         return REUSE if choice.fidelity == "reuse" else EXACT

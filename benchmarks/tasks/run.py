@@ -26,7 +26,7 @@ from acmserve.bench.tasks.generators.case import Question, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
 from acmserve.plan.auto import Features, choose_fidelity, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 MIN_MOVED_SHARE = 0.9
 CASES_TOGETHER = 4
@@ -183,7 +183,7 @@ def num_movable(tokens: CaseTokens) -> int:
 def _record(one: _Prepared, variants: Sequence[Variant]) -> dict[str, Any]:
     case, tokens = one.case, one.tokens
     prompt = np.array(tokens.folded + tokens.asked[0].tokens, dtype=np.int32)
-    sources = [Source(np.array(tokens.full, dtype=np.int32), 1, ())]
+    sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
     features = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
     return {
         "case": case.name,

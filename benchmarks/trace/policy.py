@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, tools_text
 from acmserve.bench.agent.recording import Recording, Step
 from acmserve.bench.harness.summaries import SUMMARIES
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.render import render
@@ -118,7 +118,7 @@ class Budgeted:
         self, policy: str, limits: Limits, tools: Sequence[Any], writer: PromptWriter, tokenizer: Tokenizer
     ) -> None:
         self._budget = Budget(limits.max_tokens, limits.low_watermark, BUDGET_POLICIES[policy])
-        self._account = Account(tokenizer)
+        self._meter = ContextMeter(tokenizer)
         self._state = SessionState(digest_key=b"bench trace")
         self._messages: list[Message] = []
         self._writer, self._tokenizer, self._tools = writer, tokenizer, tools
@@ -127,21 +127,21 @@ class Budgeted:
 
     def show(self, step: Step) -> Shown:
         """See `Editor`."""
-        account = self._account
+        meter = self._meter
         self._messages += step.new
-        state = account.follow(adopt(self._state, self._messages).state, keep_active=self._budget.policy == "cwl")
+        state = meter.follow(adopt(self._state, self._messages).state, keep_active=self._budget.policy == "cwl")
         fleeting = list(map(as_plain, step.fleeting))
-        account.expect(self._num_tools + sum(count_tokens(self._tokenizer, one["content"]) for one in fleeting))
+        meter.expect(self._num_tools + sum(count_tokens(self._tokenizer, one["content"]) for one in fleeting))
         asides: list[Aside] = []
         is_forced = False
         while True:
-            if account.exceeds(self._budget):
+            if meter.exceeds(self._budget):
                 state, is_forced = self._evict(state, asides)
             shown = tuple(map(as_plain, render(state)))
-            counted = account.counted()
+            counted = meter.counted()
             num_tokens = len(self._writer.tokens(self._writer.write([*shown, *fleeting], self._tools)))
             # From here on the account knows what this prompt weighs, and exceeds the budget where the prompt does.
-            account.calibrate(counted, num_tokens)
+            meter.calibrate(counted, num_tokens)
             if num_tokens <= self._budget.max_tokens:
                 self._state = state
                 return Shown(shown, tuple(asides), is_forced)
@@ -149,32 +149,32 @@ class Budgeted:
     def _evict(self, state: SessionState, asides: list[Aside]) -> tuple[SessionState, bool]:
         """The state after the policy, and after the oldest steps have left where that was not enough."""
         plan = self._plan(asides)
-        state = state if plan is None else self._account.carry_out(plan, state)
-        is_forced = self._account.exceeds(self._budget)
+        state = state if plan is None else self._meter.carry_out(plan, state)
+        is_forced = self._meter.exceeds(self._budget)
         return (self._force(state) if is_forced else state), is_forced
 
     def _plan(self, asides: list[Aside]) -> EvictionPlan | None:
         """What the policy takes; None where there is nothing worth a summary. A summary is asked for aside."""
-        account, budget = self._account, self._budget
-        measured = account.measure(budget, _ANY_RATE, None)
+        meter, budget = self._meter, self._budget
+        measured = meter.measure(budget, _ANY_RATE, None)
         if budget.policy != "compact":
-            return account.plan(budget, measured)
-        compaction = account.compaction(account.watermark(budget, measured), SUMMARY_TOKENS)
+            return meter.plan(budget, measured)
+        compaction = meter.compaction(meter.watermark(budget, measured), SUMMARY_TOKENS)
         if compaction is None:
             return None
         summary = SUMMARIES[self._num_summaries % len(SUMMARIES)]
         self._num_summaries += 1
         asked = {"role": "user", "content": _ASK_SUMMARY + compaction.text}
         asides.append(Aside((asked,), SUMMARY_TOKENS))
-        return account.summarized(compaction, summary)
+        return meter.summarized(compaction, summary)
 
     def _force(self, state: SessionState) -> SessionState:
         """The oldest steps leave."""
-        account, recency = self._account, replace(self._budget, policy="recency")
-        plan = account.plan(recency, account.measure(recency, _ANY_RATE, None))
-        state = account.carry_out(plan, state)
-        if account.exceeds(recency):
-            over = account.num_tokens + account.reserve - recency.max_tokens
+        meter, recency = self._meter, replace(self._budget, policy="recency")
+        plan = meter.plan(recency, meter.measure(recency, _ANY_RATE, None))
+        state = meter.carry_out(plan, state)
+        if meter.exceeds(recency):
+            over = meter.num_tokens + meter.reserve - recency.max_tokens
             raise AcmError(
                 f"--budget {recency.max_tokens}: the last step, the user's messages and the tools alone are {over:,} "
                 "tokens too many; give a larger budget"

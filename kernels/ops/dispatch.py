@@ -20,12 +20,12 @@ from torch import Tensor
 
 from acmserve.kernels.layout import ROW_ISAS, KVLayer
 from acmserve.kernels.movers import reference
-from acmserve.kernels.slots import Segment, check_segments, check_slots
+from acmserve.kernels.slots import SlotRun, check_segments, check_slots
 
-MoveFunction = Callable[[Tensor, Tensor, Sequence[Segment]], None]
+MoveFunction = Callable[[Tensor, Tensor, Sequence[SlotRun]], None]
 
 
-class Mover:
+class LayerMover:
     """Moves KV in the layers of one KV cache group; build once, call every step.
 
     `implementations` counts the layers by implementation, for logs and `acmserve doctor`.
@@ -54,7 +54,7 @@ class Mover:
         self.implementations = {name: len(members) for name, members in chosen.items()}
         self._functions = [_build(name, members, num_threads, cpus) for name, members in chosen.items()]
 
-    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
+    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
         """Copy K and V of all layers between slots, K turned by each segment's delta.
 
             src_slots   s0 s1 s2 | s3 s4 ...        segment 0: delta -1980 | segment 1: delta 0 ...
@@ -82,11 +82,11 @@ def move(
     layers: Sequence[KVLayer],
     src_slots: Tensor,
     dst_slots: Tensor,
-    segments: Sequence[Segment],
+    segments: Sequence[SlotRun],
     num_threads: int = 1,
 ) -> None:
-    """One move without a kept `Mover`; arguments and errors as there."""
-    Mover(layers, num_threads).move(src_slots, dst_slots, segments)
+    """One move without a kept `LayerMover`; arguments and errors as there."""
+    LayerMover(layers, num_threads).move(src_slots, dst_slots, segments)
 
 
 def choose(layer: KVLayer) -> str:

@@ -16,7 +16,7 @@ from acmserve.errors import IntegrityError
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SlotRun:
     """Entries `[start, end)` of the slot lists turn by `delta` positions; 0 is a bit-exact copy."""
 
     start: int
@@ -41,7 +41,7 @@ def slot_range(block_ids: Sequence[int], first_offset: int, num_tokens: int, blo
     return blocks[offsets // block_size] * block_size + offsets % block_size
 
 
-def check_segments(segments: Sequence[Segment], num_slots: int) -> None:
+def check_segments(segments: Sequence[SlotRun], num_slots: int) -> None:
     """Raise IntegrityError unless the segments tile `[0, num_slots)` in order."""
     end = 0
     for segment in segments:

@@ -19,7 +19,7 @@ from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState, adopt
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
-from acmserve.context.tools.run import ToolCall, Workbench, run_tool
+from acmserve.context.tools.run import ToolCall, ToolContext, run_tool
 from acmserve.context.transcript.message import Message
 from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
 from tests.support.engine.tiny_model import TINY_MODELS
@@ -36,7 +36,7 @@ class Words:
         return [match.start() for match in re.finditer(r"\S+\s*", text)]
 
 
-BENCH = Workbench(Words(), fidelity="reuse")
+BENCH = ToolContext(Words(), fidelity="reuse")
 
 
 def as_tokens(messages: Sequence[Message]) -> list[int]:
@@ -74,8 +74,8 @@ class Conversation:
 
     def call(self, name: str, **arguments: object) -> None:
         outcome = run_tool(self.state, ToolCall(name, arguments), BENCH)
-        if outcome.wants is not None:
-            outcome = run_tool(self.state, ToolCall(name, arguments), Workbench(Words(), supplied="Short."))
+        if outcome.needs is not None:
+            outcome = run_tool(self.state, ToolCall(name, arguments), ToolContext(Words(), supplied="Short."))
         self.state = outcome.state
 
     def redact(self, fragment_id: str) -> None:

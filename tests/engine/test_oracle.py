@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from acmserve.plan.estimate import ServedSequence, ServedTokens, forecast
+from acmserve.plan.estimate import EstimatedSequence, ServedTokens, forecast
 from acmserve.plan.repair import Repair
 from tests.support.engine.edits import Tokens, cut, insert, swap, text
 from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
@@ -94,17 +94,17 @@ def test_the_forecast_is_the_receipt(engine: Engine, kind: str) -> None:
     served = ServedTokens()
     for context, fidelity in [(HISTORY, "reuse"), *((c, "reuse") for c in EDITS[kind]), (EDITS[kind][-1], "exact")]:
         prompt = np.array([*context, *NEW], dtype=np.int32)
-        foretold = forecast(prompt, served, fidelity, min_move_tokens=16)
+        estimated = forecast(prompt, served, fidelity, min_move_tokens=16)
         receipt = engine.ask(prompt.tolist(), session, fidelity, salt=session).receipt
         assert receipt is not None
         moves = [(move["dst_start"], move["src_start"], move["num_tokens"]) for move in receipt["moves"]]
         if fidelity == "reuse":
             counts = receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"]
-            assert (foretold.num_kept, foretold.num_moved, foretold.num_computed) == counts
-            assert [(move.dst_start, move.src_start, move.num_tokens) for move in foretold.moves] == moves
+            assert (estimated.num_kept, estimated.num_moved, estimated.num_computed) == counts
+            assert [(move.dst_start, move.src_start, move.num_tokens) for move in estimated.moves] == moves
         else:
-            assert foretold.moves == ()
-            assert 0 <= foretold.num_kept - receipt["kept_tokens"] < MAX_BLOCK_SIZE
+            assert estimated.moves == ()
+            assert 0 <= estimated.num_kept - receipt["kept_tokens"] < MAX_BLOCK_SIZE
         served = served.after(prompt, receipt["kept_tokens"], moves)
 
 
@@ -114,15 +114,15 @@ REPAIR = {"head_tokens": 20, "tail_tokens": 9, "ranges": [[300, 317]]}
 def test_repair_equals_exact(engine: Engine) -> None:
     """Computed and moved KV side by side in one block, and the receipt tells how many were computed for it."""
     context = [*cut(cut(HISTORY, 600, 700, MARKER), 200, 350, MARKER), *NEW]
-    served = ServedTokens((ServedSequence(np.array(HISTORY, dtype=np.int32)),))
-    foretold = forecast(np.array(context, dtype=np.int32), served, "repair", 16, Repair(20, 9, ranges=((300, 317),)))
+    served = ServedTokens((EstimatedSequence(np.array(HISTORY, dtype=np.int32)),))
+    estimated = forecast(np.array(context, dtype=np.int32), served, "repair", 16, Repair(20, 9, ranges=((300, 317),)))
     engine.ask(HISTORY, "repair", "reuse", salt="repair")
     repaired = engine.ask(context, "repair", "repair", salt="repair", repair=REPAIR)
     assert repaired.distance(engine.ask(context, "other", "exact", salt="repair")) <= MAX_DIFFERENCE
     assert repaired.receipt is not None
-    assert foretold.num_repaired == 2 * (20 + 9) + 17
-    assert repaired.receipt["repaired_tokens"] == foretold.num_repaired
-    assert repaired.receipt["moved_tokens"] == foretold.num_moved == 450 - foretold.num_repaired
+    assert estimated.num_repaired == 2 * (20 + 9) + 17
+    assert repaired.receipt["repaired_tokens"] == estimated.num_repaired
+    assert repaired.receipt["moved_tokens"] == estimated.num_moved == 450 - estimated.num_repaired
     assert [move["num_tokens"] for move in repaired.receipt["moves"]] == [69, 135, 171]
     again = engine.ask([*context, 5], "repair", "repair", salt="repair")
     assert again.receipt is not None

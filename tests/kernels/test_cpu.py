@@ -16,7 +16,7 @@ from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.movers.cpu import CpuMover, process_cpus
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 from tests.support.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
 
 
@@ -54,7 +54,7 @@ def test_large_moves(isa: Isa, dtype: torch.dtype, num_layers: int) -> None:
     ropes = [make_rope(64, True), make_rope(24, False), None]
     layers = tuple(make_layer(layout, dtype, 40, ropes[i % 3]) for i in range(num_layers))
     src, dst = slot_range(range(20), 7, 600, 32), slot_range(range(20, 40), 19, 600, 32)
-    case = Case(layers, src, dst, (Segment(0, 250, -1980), Segment(250, 400, 17), Segment(400, 600, 0)))
+    case = Case(layers, src, dst, (SlotRun(0, 250, -1980), SlotRun(250, 400, 17), SlotRun(400, 600, 0)))
     fill_sources(case, seed=1)
     after = case.clone()
     mover = CpuMover(after.layers, num_threads=4)
@@ -77,7 +77,7 @@ def test_large_moves_between_all_kinds_of_offsets(
     layers = tuple(make_layer(layout, dtype, 16, ropes[i % len(ropes)]) for i in range(20 // dtype.itemsize))
     src = slot_range(range(8), src_offset, 900, 128)
     dst = slot_range(range(8, 16), dst_offset, 900, 128)
-    case = Case(layers, src, dst, (Segment(0, 333, -1980), Segment(333, 600, 0), Segment(600, 900, 131_072)))
+    case = Case(layers, src, dst, (SlotRun(0, 333, -1980), SlotRun(333, 600, 0), SlotRun(600, 900, 131_072)))
     fill_sources(case, seed=11)
     after = case.clone()
     CpuMover(after.layers, num_threads=2).move(after.src_slots, after.dst_slots, after.segments)
@@ -94,7 +94,7 @@ def test_large_moves_of_scattered_tokens(isa: Isa) -> None:
     scattered = torch.randperm(40 * 32, generator=generator)
     ordered = slot_range(range(40, 80), 0, 40 * 32, 32)
     for src, dst in ((scattered, ordered), (ordered, scattered)):
-        case = Case(layers, src, dst, (Segment(0, 701, 4099), Segment(701, 40 * 32, -3)))
+        case = Case(layers, src, dst, (SlotRun(0, 701, 4099), SlotRun(701, 40 * 32, -3)))
         fill_sources(case, seed=13)
         after = case.clone()
         CpuMover(after.layers, num_threads=2).move(after.src_slots, after.dst_slots, after.segments)
@@ -115,7 +115,7 @@ def test_every_16_bit_number_is_rounded_as_torch_rounds(dtype: torch.dtype, bloc
     slots = torch.arange(len(every))
     key = torch.stack((every, torch.zeros_like(every)), dim=-1)[:, None, :]
     reference.scatter(layer.kv, layer.layout, slots, key, key)
-    CpuMover([layer], 1).move(slots, slots + len(every), [Segment(0, len(every), 1)])
+    CpuMover([layer], 1).move(slots, slots + len(every), [SlotRun(0, len(every), 1)])
     moved = reference.gather(layer.kv, layer.layout, slots + len(every))[0][:, 0]
     sine = float(np.float32(math.sin(math.acos(0.75))))
     expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(dtype)
@@ -133,7 +133,7 @@ def test_amx_keys_are_rounded_as_torch_rounds() -> None:
     key = torch.zeros(len(every), 1, 16, dtype=torch.bfloat16)
     key[:, 0, 0] = every
     reference.scatter(layer.kv, layer.layout, slots, key, key)
-    CpuMover([layer], 1).move(slots, slots + len(every), [Segment(0, len(every), 1)])
+    CpuMover([layer], 1).move(slots, slots + len(every), [SlotRun(0, len(every), 1)])
     moved = reference.gather(layer.kv, layer.layout, slots + len(every))[0][:, 0]
     sine = float(np.float32(math.sin(math.acos(0.75))))
     expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(torch.bfloat16)
@@ -147,7 +147,7 @@ def test_addresses_beyond_32_bits() -> None:
     kv = torch.empty_strided((3, 1, 16, 32), (2**31 + 64, 512, 32, 1), dtype=torch.bfloat16)
     kv.fill_(1.0)
     layer = KVLayer(kv, KVLayout(Isa.VEC, 1, 16, 16), make_rope(16, True))
-    case = Case((layer,), slot_range([0, 1], 3, 16, 16), slot_range([2], 0, 16, 16), (Segment(0, 16, 5),))
+    case = Case((layer,), slot_range([0, 1], 3, 16, 16), slot_range([2], 0, 16, 16), (SlotRun(0, 16, 5),))
     fill_sources(case, seed=4)
     after = case.clone()
     CpuMover(after.layers, 1).move(case.src_slots, case.dst_slots, case.segments)
@@ -164,9 +164,9 @@ def test_rotations_add_up() -> None:
     fill_sources(Case((twice,), slots, slots + 16, ()), seed=3)
     once.kv.copy_(twice.kv)
     mover = CpuMover([twice], 1)
-    mover.move(slots, slots + 16, [Segment(0, 16, a)])
-    mover.move(slots + 16, slots + 32, [Segment(0, 16, b)])
-    CpuMover([once], 1).move(slots, slots + 32, [Segment(0, 16, a + b)])
+    mover.move(slots, slots + 16, [SlotRun(0, 16, a)])
+    mover.move(slots + 16, slots + 32, [SlotRun(0, 16, b)])
+    CpuMover([once], 1).move(slots, slots + 32, [SlotRun(0, 16, a + b)])
     norm = once.kv[2].norm(dim=-1).max()
     assert (twice.kv[2] - once.kv[2]).abs().max() <= 2e-6 * norm
 
@@ -176,9 +176,9 @@ def test_a_slot_outside_of_the_cache_is_refused_before_anything_is_written() -> 
     before = layer.kv.clone()
     mover = CpuMover([layer], 1)
     with pytest.raises(ValueError, match="block 2 outside of a cache of 2 blocks"):
-        mover.move(torch.arange(16), torch.arange(17, 33), [Segment(0, 16, 0)])
+        mover.move(torch.arange(16), torch.arange(17, 33), [SlotRun(0, 16, 0)])
     with pytest.raises(ValueError, match="negative slot at index 0"):
-        mover.move(torch.tensor([-1]), torch.tensor([17]), [Segment(0, 1, 0)])
+        mover.move(torch.tensor([-1]), torch.tensor([17]), [SlotRun(0, 1, 0)])
     assert torch.equal(layer.kv, before)
 
 

@@ -8,7 +8,7 @@ import torch
 from acmserve.errors import IntegrityError
 from acmserve.kernels import dispatch
 from acmserve.kernels.layout import Isa, KVLayout
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 from tests.support.kernels.cases import Case, check_result, fill_sources, make_layer, make_rope
 
 BLOCK_SIZE = 16
@@ -18,7 +18,7 @@ def make_case(isa: Isa, dtype: torch.dtype = torch.float32, rot_dim: int = 32) -
     layout = KVLayout(isa, 2, BLOCK_SIZE, 32)
     layers = (make_layer(layout, dtype, 4, make_rope(rot_dim, True)), make_layer(layout, dtype, 4, None))
     src, dst = slot_range([1], 2, 12, BLOCK_SIZE), slot_range([3], 0, 12, BLOCK_SIZE)
-    case = Case(layers, src, dst, (Segment(0, 5, 0), Segment(5, 12, 99)))
+    case = Case(layers, src, dst, (SlotRun(0, 5, 0), SlotRun(5, 12, 99)))
     fill_sources(case, seed=9)
     return case
 
@@ -36,7 +36,7 @@ def make_case(isa: Isa, dtype: torch.dtype = torch.float32, rot_dim: int = 32) -
 )
 def test_move(case: Case, expected: dict[str, int]) -> None:
     after = case.clone()
-    assert dispatch.Mover(after.layers, num_threads=2).implementations == expected
+    assert dispatch.LayerMover(after.layers, num_threads=2).implementations == expected
     dispatch.move(after.layers, after.src_slots, after.dst_slots, after.segments, num_threads=2)
     check_result(case, after)
 
@@ -44,18 +44,18 @@ def test_move(case: Case, expected: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("src", "dst", "segments", "message"),
     [
-        ([16, 17], [30, 31], [Segment(0, 2, 5)], r"blocks \[1\] are both source and destination"),
-        ([16, 17], [32, 32], [Segment(0, 2, 5)], "written twice"),
-        ([16, 17], [32], [Segment(0, 2, 5)], "2 source slots for 1 destination"),
-        ([16, 64], [32, 33], [Segment(0, 2, 5)], r"src_slots spans \[16, 64\], the cache has 64 slots"),
-        ([16, 17], [-1, 33], [Segment(0, 2, 5)], r"dst_slots spans \[-1, 33\]"),
-        ([16, 17], [32, 33], [Segment(0, 1, 5)], "cover 1 of 2 slots"),
-        ([16, 17], [32, 33], [Segment(1, 2, 5)], "does not continue"),
-        ([16, 17], [32, 33], [Segment(0, 2, 5), Segment(2, 2, 5)], "does not continue"),
+        ([16, 17], [30, 31], [SlotRun(0, 2, 5)], r"blocks \[1\] are both source and destination"),
+        ([16, 17], [32, 32], [SlotRun(0, 2, 5)], "written twice"),
+        ([16, 17], [32], [SlotRun(0, 2, 5)], "2 source slots for 1 destination"),
+        ([16, 64], [32, 33], [SlotRun(0, 2, 5)], r"src_slots spans \[16, 64\], the cache has 64 slots"),
+        ([16, 17], [-1, 33], [SlotRun(0, 2, 5)], r"dst_slots spans \[-1, 33\]"),
+        ([16, 17], [32, 33], [SlotRun(0, 1, 5)], "cover 1 of 2 slots"),
+        ([16, 17], [32, 33], [SlotRun(1, 2, 5)], "does not continue"),
+        ([16, 17], [32, 33], [SlotRun(0, 2, 5), SlotRun(2, 2, 5)], "does not continue"),
     ],
 )
 def test_a_move_that_breaks_the_rules_writes_nothing(
-    src: list[int], dst: list[int], segments: list[Segment], message: str
+    src: list[int], dst: list[int], segments: list[SlotRun], message: str
 ) -> None:
     layers = make_case(Isa.VEC).layers
     before = [layer.kv.clone() for layer in layers]
@@ -67,7 +67,7 @@ def test_a_move_that_breaks_the_rules_writes_nothing(
 def test_slots_of_the_wrong_type_are_refused() -> None:
     slots = torch.tensor([16], dtype=torch.int32)
     with pytest.raises(IntegrityError, match=r"src_slots must be int64 \[n\] on the CPU, is torch.int32"):
-        dispatch.move(make_case(Isa.VEC).layers, slots, slots, [Segment(0, 1, 0)])
+        dispatch.move(make_case(Isa.VEC).layers, slots, slots, [SlotRun(0, 1, 0)])
 
 
 def test_an_empty_move_is_allowed() -> None:
@@ -81,7 +81,7 @@ def test_an_empty_move_is_allowed() -> None:
 def test_layers_that_do_not_share_slots_are_refused() -> None:
     layers = [make_layer(KVLayout(Isa.VEC, 1, size, 8), torch.float32, 4, None) for size in (16, 32)]
     with pytest.raises(ValueError, match="share slots"):
-        dispatch.Mover(layers)
+        dispatch.LayerMover(layers)
 
 
 def test_slot_range() -> None:

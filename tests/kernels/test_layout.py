@@ -13,7 +13,7 @@ from acmserve.kernels import dispatch
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 from tests.support.kernels.cases import POISON, bits, make_rope
 
 NEEDS_AMX = pytest.mark.skipif(
@@ -72,9 +72,9 @@ def test_a_moved_key_is_the_key_cached_at_its_new_position(
     dst = slot_range([2, 6, 0], 9, num_tokens, block_size)
 
     kv = cache_with_vllm(isa, block_size, src, roped(key, rope, position), value)
-    mover = dispatch.Mover([KVLayer(kv, layout, rope)])
+    mover = dispatch.LayerMover([KVLayer(kv, layout, rope)])
     assert mover.implementations == {"cpu": 1}
-    mover.move(src, dst, [Segment(0, num_tokens, delta)])
+    mover.move(src, dst, [SlotRun(0, num_tokens, delta)])
 
     fresh = cache_with_vllm(isa, block_size, dst, roped(key, rope, position + delta), value)
     moved_key, moved_value = reference.gather(kv, layout, dst)

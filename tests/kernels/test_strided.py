@@ -14,7 +14,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 from tests.support.kernels.cases import (
     FP8_DTYPES,
     HALF_ULP,
@@ -65,7 +65,7 @@ def test_move_in_every_layout_of_vllm(
     caches = memory.permute([layout.stride_order.index(axis) for axis in range(5)])
     layers = tuple(KVLayer(kv, geometry, rope) for kv, rope in zip(caches, ropes, strict=True))
     src, dst = slot_range([5, 0, 3], 3, 41, 16), slot_range([6, 2, 4], 7, 41, 16)
-    before = Case(layers, src, dst, (Segment(0, 20, 131_072), Segment(20, 30, 0), Segment(30, 41, -7)))
+    before = Case(layers, src, dst, (SlotRun(0, 20, 131_072), SlotRun(20, 30, 0), SlotRun(30, 41, -7)))
     fill_sources(before, seed=5)
     # The layers share their memory, as in vLLM: a write astray into a neighbour is found too.
     moved = caches.clone()
@@ -85,7 +85,7 @@ def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype)
         tuple(KVLayer(kv.unsqueeze(1), layout, rope) for kv in caches),
         slot_range([3, 1], 50, 70, 64),
         slot_range([0, 2], 9, 70, 64),
-        (Segment(0, 30, -1980), Segment(30, 70, 0)),
+        (SlotRun(0, 30, -1980), SlotRun(30, 70, 0)),
     )
     fill_sources(before, seed=6)
     after = before.clone()
@@ -105,7 +105,7 @@ def test_addresses_beyond_32_bits(strided: ModuleType, axis: int) -> None:
     kv = torch.empty_strided((2, 2, 2, 32), strides, dtype=torch.float8_e4m3fn)
     assert kv.untyped_storage().nbytes() > 2**31
     kv.view(torch.uint8).fill_(0x55)
-    case = Case((KVLayer(kv, layout, rope),), torch.arange(2), torch.arange(2, 4), (Segment(0, 2, 5),))
+    case = Case((KVLayer(kv, layout, rope),), torch.arange(2), torch.arange(2, 4), (SlotRun(0, 2, 5),))
     fill_sources(case, seed=7)
     after = case.clone()
     strided.StridedMover(after.layers).move(case.src_slots, case.dst_slots, case.segments)
@@ -122,7 +122,7 @@ def test_every_8_bit_number_is_widened_and_rounded_as_torch_does(strided: Module
     slots = torch.arange(256)
     key = torch.stack((every[:, None].float().expand(-1, 4), partner.float().expand(256, -1)), dim=-1)
     reference.scatter(layer.kv, layout, slots, key.to(dtype), key.to(dtype))
-    strided.StridedMover([layer]).move(slots, slots + 256, [Segment(0, 256, 1)])
+    strided.StridedMover([layer]).move(slots, slots + 256, [SlotRun(0, 256, 1)])
     moved, value = reference.gather(layer.kv, layout, slots + 256)
     assert torch.equal(bits(value), bits(key.to(dtype)))
     cos, sin = torch.tensor(1.0).double().cos().float(), torch.tensor(1.0).double().sin().float()
@@ -143,7 +143,7 @@ def test_quantised_keys_lose_one_rounding(strided: ModuleType, dtype: torch.dtyp
     """
     layout, rope = KVLayout(Isa.STRIDED, 1, 64, 128), make_rope(128, True)
     layer = make_layer(layout, dtype, 2, rope)
-    case = Case((layer,), torch.arange(64), torch.arange(64, 128), (Segment(0, 64, -1980),))
+    case = Case((layer,), torch.arange(64), torch.arange(64, 128), (SlotRun(0, 64, -1980),))
     fill_sources(case, seed=8)
     stored, _ = reference.gather(layer.kv, layout, case.src_slots)
     strided.StridedMover([layer]).move(case.src_slots, case.dst_slots, case.segments)

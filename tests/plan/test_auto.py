@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, WINDOW, Choice, Features, choose_fidelity, measure
-from acmserve.plan.fidelity import Wish, plan_wish
-from acmserve.plan.lineage import Mark
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, WINDOW, AutoDecision, Features, choose_fidelity, measure
+from acmserve.plan.fidelity import RequestedFidelity, plan_wish
+from acmserve.plan.lineage import LineageMark
 from acmserve.plan.ngrams import GramIndex, cover
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.repair import EVERYTHING, Repair
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens
 
 MARKER = tokens(1, 2, 3)
-AUTO = Wish("auto")
+AUTO = RequestedFidelity("auto")
 
 
 def prose(num_tokens: int, seed: str) -> Tokens:
@@ -36,7 +36,7 @@ def updates(num_rounds: int, seed: str) -> Tokens:
     return np.array(rows, dtype=np.int32).reshape(-1)
 
 
-def edit(removed: Tokens, kept: Tokens) -> tuple[Tokens, list[Source]]:
+def edit(removed: Tokens, kept: Tokens) -> tuple[Tokens, list[ServedSequence]]:
     """A prompt in which a marker stands for `removed`, and its source."""
     opening = prose(64, "opening")
     return np.concatenate([opening, MARKER, kept, tokens(4)]), [source(np.concatenate([opening, removed, kept]))]
@@ -47,7 +47,7 @@ def features(removed: Tokens, kept: Tokens) -> Features:
     return measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
 
 
-def choice(removed: Tokens, kept: Tokens) -> Choice:
+def choice(removed: Tokens, kept: Tokens) -> AutoDecision:
     prompt, sources = edit(removed, kept)
     planned = plan_wish(prompt, sources, AUTO)
     assert planned.choice is not None
@@ -147,21 +147,21 @@ def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> No
 def test_nothing_to_move_is_exact() -> None:
     old = prose(500, "old")
     planned = plan_wish(np.append(old, tokens(1, 2)), [source(old)], AUTO)
-    assert planned.choice == Choice("exact", "nothing would be moved")
+    assert planned.choice == AutoDecision("exact", "nothing would be moved")
     assert (planned.plan.num_kept, planned.anew) == (500, ())
 
 
 def test_a_model_that_cannot_move_says_so() -> None:
     prompt, sources = edit(prose(400, "F"), prose(900, "S"))
     planned = plan_wish(prompt, sources, AUTO, refusal="rope: mrope")
-    assert planned.choice == Choice("exact", "rope: mrope")
+    assert planned.choice == AutoDecision("exact", "rope: mrope")
     assert planned.plan.moves == ()
-    assert plan_wish(prompt, sources, Wish("repair"), refusal="rope: mrope").choice is None
+    assert plan_wish(prompt, sources, RequestedFidelity("repair"), refusal="rope: mrope").choice is None
 
 
-def served(num_removed: int) -> Source:
+def served(num_removed: int) -> ServedSequence:
     """1,000 tokens, of which 800 were moved."""
-    return source(prose(1000, "served"), (Mark(200, b"key", 800, 1, num_removed),))
+    return source(prose(1000, "served"), (LineageMark(200, b"key", 800, 1, num_removed),))
 
 
 def test_a_moved_prefix_stays_as_it_was_chosen() -> None:
@@ -200,7 +200,7 @@ def test_removed_text_adds_up_over_edits() -> None:
         assert planned.choice is not None
         removed.append((planned.choice.fidelity, sum(r.num_tokens for r in planned.plan.removed)))
         marks = tuple(
-            Mark(m.dst_start, b"", m.num_tokens, 1, planned.plan.num_removed_before(m, [last]))
+            LineageMark(m.dst_start, b"", m.num_tokens, 1, planned.plan.num_removed_before(m, [last]))
             for m in planned.plan.moves
         )
         last = source(prompt, marks)
@@ -210,7 +210,7 @@ def test_removed_text_adds_up_over_edits() -> None:
 
 @given(edited(), st.integers(1, 10))
 @settings(max_examples=200, deadline=None)
-def test_features_of_any_edit(case: tuple[Tokens, list[Source]], min_move_tokens: int) -> None:
+def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
     found = measure(plan, prompt, sources)

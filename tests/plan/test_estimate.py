@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from acmserve.engine.requests.session_request import plan_segments
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
-from acmserve.plan.estimate import MAX_SEQUENCES, Forecast, MovedRange, ServedSequence, ServedTokens, forecast
-from acmserve.plan.fidelity import Wish, plan_wish
-from acmserve.plan.planner import MAX_HOPS, Move
+from acmserve.plan.estimate import MAX_SEQUENCES, EstimatedSequence, Forecast, MovedRange, ServedTokens, forecast
+from acmserve.plan.fidelity import RequestedFidelity, plan_wish
+from acmserve.plan.planner import MAX_ROTATIONS, Move
 from acmserve.plan.repair import Repair
 from acmserve.plan.source import Tokens
 from tests.plan.test_planner import BLOCK_SIZE, source, tokens
@@ -35,14 +35,14 @@ def test_nothing_served_nothing_kept() -> None:
 
 
 def test_exact_keeps_what_was_not_moved() -> None:
-    served = ServedTokens((ServedSequence(OLD, (MovedRange(40, 20),)),))
+    served = ServedTokens((EstimatedSequence(OLD, (MovedRange(40, 20),)),))
     prompt = np.append(OLD, tokens(900))
     assert forecast(prompt, served, "exact") == Forecast(40, 0, 61, ())
     assert forecast(prompt, served, "reuse") == Forecast(100, 0, 1, ())
 
 
 def test_what_was_moved_too_often_is_computed() -> None:
-    served = ServedTokens((ServedSequence(OLD, (MovedRange(0, 100, MAX_HOPS),)),))
+    served = ServedTokens((EstimatedSequence(OLD, (MovedRange(0, 100, MAX_ROTATIONS),)),))
     prompt = np.concatenate([tokens(900), OLD, tokens(901)])
     assert forecast(prompt, served, "reuse") == Forecast(0, 0, 102, ())
 
@@ -91,15 +91,15 @@ def test_forecast_equals_the_plan_of_the_engine(script: list[Step]) -> None:
     for turn, (fidelity, cuts, num_new) in enumerate(script):
         text = _edited(text, cuts, np.arange(num_new, dtype=np.int32) + 1000 + 10 * turn)
         sources = store.get(OWNER)
-        planned = plan_wish(text, sources, Wish(fidelity, REPAIR), min_move_tokens=MIN_MOVE_TOKENS)
-        foretold = forecast(text, served, fidelity, MIN_MOVE_TOKENS, REPAIR)
+        planned = plan_wish(text, sources, RequestedFidelity(fidelity, REPAIR), min_move_tokens=MIN_MOVE_TOKENS)
+        estimated = forecast(text, served, fidelity, MIN_MOVE_TOKENS, REPAIR)
         plan = planned.plan
         num_moved = sum(move.num_tokens for move in plan.moves)
         if fidelity == "exact":
-            assert 0 <= foretold.num_kept - plan.num_kept < BLOCK_SIZE
+            assert 0 <= estimated.num_kept - plan.num_kept < BLOCK_SIZE
         else:
-            assert (foretold.num_kept, foretold.num_moved, foretold.moves) == (plan.num_kept, num_moved, plan.moves)
-        assert foretold.num_kept + foretold.num_moved + foretold.num_computed == len(text)
+            assert (estimated.num_kept, estimated.num_moved, estimated.moves) == (plan.num_kept, num_moved, plan.moves)
+        assert estimated.num_kept + estimated.num_moved + estimated.num_computed == len(text)
         _, marks = plan_segments(plan, sources, OWNER)
         store.add(OWNER, source(text, tuple(marks)))
         served = served.after(text, plan.num_kept, [(m.dst_start, m.src_start, m.num_tokens) for m in plan.moves])

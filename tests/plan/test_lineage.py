@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from acmserve.plan.lineage import Mark, digest, marks_in, move_key
-from acmserve.plan.source import Source, tail_digest
+from acmserve.plan.lineage import LineageMark, digest, marks_in, move_key
+from acmserve.plan.source import ServedSequence, tail_digest
 
 TOKENS = np.arange(40, dtype=np.int32)
 HASHES = (b"h0", b"h1")
@@ -30,29 +30,29 @@ def test_digest_keeps_its_parts_apart() -> None:
 
 
 def test_marks_in_a_range_come_in_order() -> None:
-    marks = [Mark(30, b"c"), Mark(10, b"a"), Mark(20, b"b")]
+    marks = [LineageMark(30, b"c"), LineageMark(10, b"a"), LineageMark(20, b"b")]
     assert marks_in(marks, 10, 30) == (b"a", b"b")
 
 
 def test_a_source_with_another_lineage_has_another_digest() -> None:
-    plain = Source(TOKENS, 16, HASHES)
-    moved = Source(TOKENS, 16, HASHES, marks=(Mark(33, b"key"),))
+    plain = ServedSequence(TOKENS, 16, HASHES)
+    moved = ServedSequence(TOKENS, 16, HASHES, marks=(LineageMark(33, b"key"),))
     assert plain.digest_at(40) != moved.digest_at(40)
     assert plain.digest_at(33) == moved.digest_at(33)
     assert plain.digest_at(32) != plain.digest_at(33)
 
 
 def test_block_keys_end_with_the_tail() -> None:
-    source = Source(TOKENS, 16, HASHES, tail_key=b"tail")
+    source = ServedSequence(TOKENS, 16, HASHES, tail_key=b"tail")
     assert [source.block_key(i) for i in range(4)] == [b"h0", b"h1", b"tail", None]
 
 
 def test_a_longer_sequence_of_the_same_lineage_extends_a_source() -> None:
-    short = Source(TOKENS[:32], 16, HASHES)
-    assert Source(TOKENS, 16, HASHES).extends(short)
-    assert not short.extends(Source(TOKENS, 16, HASHES))
-    assert not Source(TOKENS, 16, HASHES, marks=(Mark(20, b"key"),)).extends(short)
-    assert not Source(TOKENS[::-1].copy(), 16, HASHES).extends(short)
+    short = ServedSequence(TOKENS[:32], 16, HASHES)
+    assert ServedSequence(TOKENS, 16, HASHES).extends(short)
+    assert not short.extends(ServedSequence(TOKENS, 16, HASHES))
+    assert not ServedSequence(TOKENS, 16, HASHES, marks=(LineageMark(20, b"key"),)).extends(short)
+    assert not ServedSequence(TOKENS[::-1].copy(), 16, HASHES).extends(short)
 
 
 def test_tail_keys_are_never_block_hashes() -> None:

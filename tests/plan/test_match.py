@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from acmserve import _native
 from acmserve.plan.match import (
     MAX_CANDIDATES,
-    Match,
+    TokenMatch,
     common_prefix,
     common_prefix_twin,
     find_matches,
@@ -78,20 +78,20 @@ def test_a_match_of_at_least_min_tokens_is_always_found_in_text_without_repetiti
     source = text(1, 3000)
     for start, length in [(0, 64), (1000, 65), (2900, 100)]:
         prompt = np.concatenate([text(2, 50), source[start : start + length], text(3, 50)])
-        assert find_matches(prompt, [source], 0, len(prompt), 64) == (Match(50, 0, start, length),)
+        assert find_matches(prompt, [source], 0, len(prompt), 64) == (TokenMatch(50, 0, start, length),)
         assert find_matches(prompt, [source], 0, len(prompt), length + 1) == ()
 
 
 def test_a_fold_leaves_one_match_behind_the_marker() -> None:
     source = text(1, 5500)
     prompt = np.concatenate([source[:500], text(2, 22), source[2500:], text(3, 29)])
-    assert find_matches(prompt, [source], 500, len(prompt) - 1, 32) == (Match(522, 0, 2500, 3000),)
+    assert find_matches(prompt, [source], 500, len(prompt) - 1, 32) == (TokenMatch(522, 0, 2500, 3000),)
 
 
 def test_paragraphs_in_changed_order_are_all_moved() -> None:
     source = text(1, 900)
     prompt = np.concatenate([source[600:], source[300:600], source[:300]])
-    expected = (Match(0, 0, 600, 300), Match(300, 0, 300, 300), Match(600, 0, 0, 300))
+    expected = (TokenMatch(0, 0, 600, 300), TokenMatch(300, 0, 300, 300), TokenMatch(600, 0, 0, 300))
     assert find_matches(prompt, [source], 0, 900, 32) == expected
 
 
@@ -100,13 +100,16 @@ def test_the_diagonal_is_kept_where_two_positions_are_equally_long() -> None:
     paragraph, other = text(1, 100), text(2, 100)
     source = np.concatenate([paragraph, text(3, 40), other, tokens(7), paragraph, text(4, 40)])
     prompt = np.concatenate([other, tokens(8), paragraph])
-    assert find_matches(prompt, [source], 0, len(prompt), 32) == (Match(0, 0, 140, 100), Match(101, 0, 241, 100))
+    assert find_matches(prompt, [source], 0, len(prompt), 32) == (
+        TokenMatch(0, 0, 140, 100),
+        TokenMatch(101, 0, 241, 100),
+    )
 
 
 def test_the_earlier_source_wins_a_tie() -> None:
     shared = text(1, 80)
     sources = [text(2, 80), np.concatenate([text(3, 9), shared]), shared]
-    assert find_matches(shared, sources, 0, 80, 32) == (Match(0, 1, 9, 80),)
+    assert find_matches(shared, sources, 0, 80, 32) == (TokenMatch(0, 1, 9, 80),)
 
 
 def test_the_right_position_is_found_behind_many_equal_headers() -> None:
@@ -114,12 +117,12 @@ def test_the_right_position_is_found_behind_many_equal_headers() -> None:
     header = text(1, 40)
     messages = [np.concatenate([header, text(100 + i, 200)]) for i in range(10 * MAX_CANDIDATES)]
     source = np.concatenate(messages)
-    assert find_matches(messages[63], [source], 0, 240, 32) == (Match(0, 0, 63 * 240, 240),)
+    assert find_matches(messages[63], [source], 0, 240, 32) == (TokenMatch(0, 0, 63 * 240, 240),)
 
 
 def test_negative_and_large_tokens_hash_alike_in_both_implementations() -> None:
     prompt = tokens(-1, 2**31 - 1, -(2**31), 0, 5)
-    expected = (Match(0, 0, 0, 5),)
+    expected = (TokenMatch(0, 0, 0, 5),)
     assert find_matches(prompt, [prompt], 0, 5, 3) == find_matches_twin(prompt, [prompt], 0, 5, 3) == expected
     assert len(gram_hashes(prompt, 6)) == 0
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from acmserve.engine.requests.session_request import plan_segments
 from acmserve.errors import IntegrityError
-from acmserve.plan.lineage import Mark
-from acmserve.plan.planner import MAX_HOPS, Compute, EditPlan, Keep, Move, plan_edit
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.lineage import LineageMark
+from acmserve.plan.planner import MAX_ROTATIONS, Compute, EditPlan, Keep, Move, plan_edit
+from acmserve.plan.source import ServedSequence, Tokens
 
 BLOCK_SIZE = 8
 
@@ -20,16 +20,16 @@ def tokens(*values: int) -> Tokens:
     return np.array(values, dtype=np.int32)
 
 
-def source(values: Tokens, marks: tuple[Mark, ...] = ()) -> Source:
+def source(values: Tokens, marks: tuple[LineageMark, ...] = ()) -> ServedSequence:
     hashes = tuple(values[: end + BLOCK_SIZE].tobytes() for end in range(0, len(values) - BLOCK_SIZE + 1, BLOCK_SIZE))
-    return Source(values, BLOCK_SIZE, hashes, b"tail", marks)
+    return ServedSequence(values, BLOCK_SIZE, hashes, b"tail", marks)
 
 
 texts = st.lists(st.integers(0, 5), min_size=1, max_size=80).map(lambda values: tokens(*values))
 
 
 @st.composite
-def edited(draw: st.DrawFn) -> tuple[Tokens, list[Source]]:
+def edited(draw: st.DrawFn) -> tuple[Tokens, list[ServedSequence]]:
     """A prompt glued together from pieces of the sources and new text."""
     sources = [source(text) for text in draw(st.lists(texts, min_size=1, max_size=3))]
     pieces = []
@@ -42,7 +42,7 @@ def edited(draw: st.DrawFn) -> tuple[Tokens, list[Source]]:
 
 @given(edited(), st.integers(1, 20))
 @settings(max_examples=300, deadline=None)
-def test_plans_are_well_formed(case: tuple[Tokens, list[Source]], min_move_tokens: int) -> None:
+def test_plans_are_well_formed(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
     plan.check(prompt, sources)
@@ -58,7 +58,7 @@ def test_plans_are_well_formed(case: tuple[Tokens, list[Source]], min_move_token
 
 @given(edited())
 @settings(max_examples=100, deadline=None)
-def test_exact_moves_nothing(case: tuple[Tokens, list[Source]]) -> None:
+def test_exact_moves_nothing(case: tuple[Tokens, list[ServedSequence]]) -> None:
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=False)
     assert plan.moves == ()
@@ -83,7 +83,7 @@ def test_short_matches_are_computed() -> None:
 
 def test_exact_keeps_only_blocks_in_front_of_the_first_mark() -> None:
     old = np.arange(100, dtype=np.int32)
-    moved = source(old, (Mark(21, b"key"),))
+    moved = source(old, (LineageMark(21, b"key"),))
     assert moved.num_exact_tokens == 16
     assert plan_edit(old, [moved], allow_moves=False).num_kept == 16
     assert plan_edit(old, [moved], allow_moves=True).num_kept == 99
@@ -92,7 +92,7 @@ def test_exact_keeps_only_blocks_in_front_of_the_first_mark() -> None:
 def test_tokens_moved_too_often_are_computed_anew() -> None:
     """Only these: what stands beside them moves, and so does what stays at its place, which rounds nothing."""
     old = np.arange(300, dtype=np.int32)
-    worn = source(old, (Mark(100, b"a", 80, MAX_HOPS), Mark(200, b"b", 50, MAX_HOPS - 1)))
+    worn = source(old, (LineageMark(100, b"a", 80, MAX_ROTATIONS), LineageMark(200, b"b", 50, MAX_ROTATIONS - 1)))
     prompt = np.concatenate([tokens(900), old, tokens(901)])
     assert plan_edit(prompt, [worn], allow_moves=True).moves == (Move(1, 0, 100, 0), Move(181, 180, 120, 0))
     in_place = np.concatenate([tokens(900), old[1:], tokens(901)])
@@ -112,15 +112,15 @@ def test_no_key_is_turned_more_often_than_the_bound(cuts: list[int]) -> None:
         plan = plan_edit(prompt, [history], allow_moves=True)
         moved = {t: turns[t] + 1 for m in plan.moves for t in prompt[m.dst_start : m.dst_end].tolist()}
         turns = {token: moved.get(token, 0) for token in prompt.tolist()}
-        assert max(turns.values()) <= MAX_HOPS
+        assert max(turns.values()) <= MAX_ROTATIONS
         _, marks = plan_segments(plan, (history,), ("s", None))
         history = source(prompt, tuple(marks))
-        assert all(history.num_hops(i, i + 1) >= turns[t] for i, t in enumerate(prompt.tolist()))
+        assert all(history.num_rotations(i, i + 1) >= turns[t] for i, t in enumerate(prompt.tolist()))
 
 
 def test_equal_prefixes_prefer_exact_kv() -> None:
     old = np.arange(100, dtype=np.int32)
-    marked, exact = source(old, (Mark(21, b"key"),)), source(old)
+    marked, exact = source(old, (LineageMark(21, b"key"),)), source(old)
     assert plan_edit(old, [marked, exact], allow_moves=True).keep == Keep(99, 1)
     assert plan_edit(old, [marked], allow_moves=True, num_cached=99).keep == Keep(99, None)
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from acmserve.engine.requests.session_request import plan_segments
 from acmserve.errors import InvalidRequest
-from acmserve.plan.fidelity import Wish, plan_wish
+from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.match import common_prefix
 from acmserve.plan.planner import Compute, EditPlan, Keep, Move, plan_edit
 from acmserve.plan.removed import Removed, find_removed
 from acmserve.plan.repair import EVERYTHING, MAX_RANGES, Repair, plan_repair
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens
 
 OLD = np.arange(1000, dtype=np.int32)
@@ -45,7 +45,7 @@ def fold(*cuts: tuple[int, int]) -> Tokens:
 @given(edited(), repairs, st.integers(1, 10))
 @settings(max_examples=300, deadline=None)
 def test_a_repaired_plan_is_well_formed(
-    case: tuple[Tokens, list[Source]], repair: Repair, min_move_tokens: int
+    case: tuple[Tokens, list[ServedSequence]], repair: Repair, min_move_tokens: int
 ) -> None:
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
@@ -67,7 +67,7 @@ def test_a_repaired_plan_is_well_formed(
 
 @given(edited(), st.integers(1, 10))
 @settings(max_examples=100, deadline=None)
-def test_the_ends_of_the_dial(case: tuple[Tokens, list[Source]], min_move_tokens: int) -> None:
+def test_the_ends_of_the_dial(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
     """No repair is `reuse`; repair of everything computes all that is not kept."""
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
@@ -78,10 +78,10 @@ def test_the_ends_of_the_dial(case: tuple[Tokens, list[Source]], min_move_tokens
 
 @given(edited(), repairs)
 @settings(max_examples=100, deadline=None)
-def test_what_is_computed_for_fidelitys_sake_is_told(case: tuple[Tokens, list[Source]], repair: Repair) -> None:
+def test_what_is_computed_for_fidelitys_sake_is_told(case: tuple[Tokens, list[ServedSequence]], repair: Repair) -> None:
     prompt, sources = case
-    most = plan_wish(prompt, sources, Wish("reuse"), min_move_tokens=4).plan
-    planned = plan_wish(prompt, sources, Wish("repair", repair), min_move_tokens=4)
+    most = plan_wish(prompt, sources, RequestedFidelity("reuse"), min_move_tokens=4).plan
+    planned = plan_wish(prompt, sources, RequestedFidelity("repair", repair), min_move_tokens=4)
     anew = [token for start, end in planned.anew for token in range(start, end)]
     assert sorted(anew) == sorted(covered(most) - covered(planned.plan))
     assert planned.choice is None
@@ -89,7 +89,7 @@ def test_what_is_computed_for_fidelitys_sake_is_told(case: tuple[Tokens, list[So
 
 @given(edited())
 @settings(max_examples=200, deadline=None)
-def test_every_move_stands_behind_a_difference(case: tuple[Tokens, list[Source]]) -> None:
+def test_every_move_stands_behind_a_difference(case: tuple[Tokens, list[ServedSequence]]) -> None:
     """So every moved segment is inexact in general, and repair need not look for one that is not."""
     prompt, sources = case
     for move in plan_edit(prompt, sources, allow_moves=True, min_move_tokens=1).moves:
@@ -130,7 +130,7 @@ def test_an_echo_of_text_that_came_later_is_none() -> None:
 def test_the_head_has_exact_hashes_and_holes_behind_it_the_lineage() -> None:
     prompt = fold((100, 300), (600, 700))
     sources = (source(OLD),)
-    planned = plan_wish(prompt, sources, Wish("repair", Repair(head_tokens=50)))
+    planned = plan_wish(prompt, sources, RequestedFidelity("repair", Repair(head_tokens=50)))
     segments, marks = plan_segments(planned.plan, sources, ("s", None))
     assert [(mark.position, mark.num_tokens, mark.num_removed) for mark in marks] == [(153, 250, 200), (456, 250, 300)]
     assert [(segment.dst_start, segment.dst_end) for segment in segments[1:]] == [(153, 403), (456, 706)]
@@ -158,7 +158,7 @@ def test_text_behind_what_saw_it_is_removed_from_its_sight() -> None:
 
 @given(edited())
 @settings(max_examples=100, deadline=None)
-def test_removed_text_lies_in_front_of_moves_and_in_none(case: tuple[Tokens, list[Source]]) -> None:
+def test_removed_text_lies_in_front_of_moves_and_in_none(case: tuple[Tokens, list[ServedSequence]]) -> None:
     prompt, sources = case
     moves = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=4).moves
     removed = find_removed(prompt, sources, moves)

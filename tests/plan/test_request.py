@@ -27,7 +27,7 @@ def test_forget_is_read(acm: dict[str, Any], expected: bool) -> None:
     assert parse_acm_params({"session_id": "s", **acm}) == SessionParams("s", acm.get("fidelity"), expected)
 
 
-@pytest.mark.parametrize("key", ["forget", "ahead"])
+@pytest.mark.parametrize("key", ["forget", "precompute"])
 @pytest.mark.parametrize("value", [1, 0, "true", "", [], {}, 1.0])
 def test_what_is_no_boolean_is_refused_by_name(value: object, key: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -54,15 +54,17 @@ def test_params_travel_unchanged(fidelity: str | None, forget: bool) -> None:
 
 @pytest.mark.parametrize("fidelity", [None, "exact"])
 def test_a_background_request_travels_unchanged(fidelity: str | None) -> None:
-    params = SessionParams("s", fidelity, ahead=True)
+    params = SessionParams("s", fidelity, precompute=True)
     assert parse_acm_params(params.as_acm()) == params
-    assert "ahead" not in SessionParams("s", fidelity).as_acm()
+    assert "precompute" not in SessionParams("s", fidelity).as_acm()
 
 
 @pytest.mark.parametrize(
-    ("other", "field"), [({"fidelity": "reuse"}, "fidelity"), ({"forget": True}, "ahead")], ids=["moves", "forgets"]
+    ("other", "field"),
+    [({"fidelity": "reuse"}, "fidelity"), ({"forget": True}, "precompute")],
+    ids=["moves", "forgets"],
 )
 def test_what_a_background_request_cannot_be(other: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_acm_params({"session_id": "s", "ahead": True, **other})
+        parse_acm_params({"session_id": "s", "precompute": True, **other})
     assert refused.value.field == f"kv_transfer_params.acm.{field}"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from acmserve.engine.plugin.connector import AcmConnector
-from acmserve.engine.scheduling.move_executor import Jumps
-from acmserve.engine.vllm.compat import JumpSchedulerMixin
+from acmserve.engine.scheduling.move_executor import MoveExecutor
+from acmserve.engine.vllm.compat import MoveSchedulerMixin
 from tests.support.simulator.failure import Kind, SimulationFailure
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.repair import repaired
@@ -53,9 +53,9 @@ def first_failure(factory: Factory, mode: Mode) -> Kind | None:
 @pytest.mark.parametrize(
     ("part", "switch", "kinds"),
     [
-        (Jumps, "pin_sources", {"poison", "overlap"}),
+        (MoveExecutor, "pin_sources", {"poison", "overlap"}),
         (AcmConnector, "lineage_keys", {"leak"}),
-        (JumpSchedulerMixin, "flag_sync_loads", {"poison"}),
+        (MoveSchedulerMixin, "flag_sync_loads", {"poison"}),
     ],
     ids=["no-pins", "no-lineage-keys", "no-sync-flag"],
 )
@@ -70,7 +70,7 @@ def test_negative_control(
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_negative_control_no_resend(factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     """Runner V2 works on with the count from before the leap; runner V1 does not care."""
-    monkeypatch.setattr(JumpSchedulerMixin, "resend_leapt", False)
+    monkeypatch.setattr(MoveSchedulerMixin, "resend_leapt", False)
     assert first_failure(factory, mode) == ("count" if mode.runner_v2 else None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from acmserve.engine.requests.source_store import SourceStore
-from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm import compat
 from tests.simulator.test_engine import first_failure
 from tests.support.simulator.failure import Kind
@@ -147,7 +147,7 @@ def test_a_reset_prefix_cache_has_no_sources(factory: Factory, mode: Mode) -> No
     [
         (SourceStore, "forget", lambda store, owner: (), {"leak", "forgotten"}),
         (compat, "evict_keys", lambda pool, keys: None, {"forgotten"}),
-        (Jumps, "of_owner", lambda jumps, owner: [], {"leak"}),
+        (MoveExecutor, "of_owner", lambda move_executor, owner: [], {"leak"}),
     ],
     ids=["sources-stay", "keys-stay", "live-requests-go-on"],
 )

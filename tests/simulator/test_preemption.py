@@ -40,8 +40,9 @@ def _squeezed(leapt: list[int]) -> Adapt:
     """Somebody takes blocks after the sources were pinned, in the step in which `low` leaps, and returns them after.
 
     vLLM is left with what `low` itself needs, so it preempts `low` for the next request that asks for a block. Without
-    this no allocation can fail in the step of a leap: `Jumps.begin_step` pins sources only while free blocks remain
-    for all that the running requests may still ask for. `leapt` gets the computed count with which `low` is preempted.
+    this no allocation can fail in the step of a leap: `MoveExecutor.begin_step` pins sources only while free blocks
+    remain for all that the running requests may still ask for. `leapt` gets the computed count with which `low` is
+    preempted.
     """
 
     def adapt(base: SchedulerClass) -> SchedulerClass:
@@ -118,7 +119,7 @@ def test_preempted_in_the_step_of_its_leap(factory: Factory, runner_v2: bool) ->
     simulation = _leap(factory, runner_v2)
     assert simulation.receipts["low"] == _leap(factory, runner_v2, squeeze=False).receipts["low"]
     assert _counts(simulation.receipts["low"]) == (len(HEAD), len(TAIL), len(NOTE + MESSAGE))
-    assert simulation.worker.ledgers["low"].num_turned == len(TAIL)
+    assert simulation.worker.token_counts["low"].num_turned == len(TAIL)
 
 
 @synchronous
@@ -133,7 +134,7 @@ def test_preempted_in_the_step_of_its_leap_while_a_twin_moves(factory: Factory, 
     num_computed = len(NOTE) + len(FOLDED_TO_NOTE) - num_hit
     assert _counts(simulation.receipts["twin"])[1] == len(TAIL)
     assert _counts(simulation.receipts["low"]) == (len(FOLDED_TO_NOTE) - num_computed, 0, num_computed)
-    assert simulation.worker.ledgers["low"].num_turned == 0
+    assert simulation.worker.token_counts["low"].num_turned == 0
 
 
 def _watched(seen: list[tuple[int, int]]) -> Adapt:
@@ -152,7 +153,7 @@ def _watched(seen: list[tuple[int, int]]) -> Adapt:
                 return output
 
             def _is_cached(self, block_hash: bytes) -> bool:
-                return self.connector.jumps.lookup(block_hash) is not None
+                return self.connector.move_executor.lookup(block_hash) is not None
 
         return Watched
 
@@ -195,4 +196,4 @@ def test_refused_move_stays_refused_when_its_source_comes_back(factory: Factory,
     assert seen[-1] == (3 * BLOCK_SIZE, len(FULL) // BLOCK_SIZE - len(HEAD + TOOL) // BLOCK_SIZE)
     receipt = simulation.receipts["low"]
     assert receipt["fallback_reason"] == "source_evicted"
-    assert _counts(receipt)[1] == simulation.worker.ledgers["low"].num_turned == 0
+    assert _counts(receipt)[1] == simulation.worker.token_counts["low"].num_turned == 0

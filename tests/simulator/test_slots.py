@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.copies import KVCopy
 from tests.support.simulator.failure import Kind, SimulationFailure
 from tests.support.simulator.slots import Reader, SlotMemory
 from tests.support.simulator.truth import MIXED, Owner, Record, Sequence, Truth
@@ -40,7 +40,7 @@ class Scene:
     def copy(
         self, reader: Reader, src_start: int, dst_start: int, num_tokens: int, src: list[int], dst: list[int]
     ) -> None:
-        copy = Copy(reader.request_id, src_start, dst_start, num_tokens, tuple(src), tuple(dst))
+        copy = KVCopy(reader.request_id, src_start, dst_start, num_tokens, tuple(src), tuple(dst))
         for _, slot, record in self.memory.moved(reader, copy):
             self.memory.slots[slot] = record
 

@@ -4,8 +4,9 @@
     assistant  [thinking, text, tool_use c]                        assistant (content, tool_calls)
 
 `to_chat` writes such a conversation down in OpenAI's form, so that the outline, the ledger and the policies can read
-it, and remembers where each entry came from; `render_blocks` takes out of the *blocks* what a `Shed` of the entries
-says. Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came in.
+it, and remembers where each entry came from; `render_blocks` takes out of the *blocks* what a `Omissions` of the
+entries says. Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came
+in.
 
 `edit_blocks` is both with the vendor's edits between.
 
@@ -21,7 +22,7 @@ from typing import Any
 
 from acmserve.context.eviction.clearing_edits import EditedHistory, Memory, VendorEdit, Weights, edit_history
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import NOTHING, PLACEHOLDER, EntryShed, Shed
+from acmserve.context.transcript.omissions import NOTHING, PLACEHOLDER, MessageOmissions, Omissions
 from acmserve.context.transcript.outline import Outline, Role, Use
 from acmserve.context.transcript.reasoning import is_reasoning_part
 
@@ -43,7 +44,7 @@ def edit_blocks(
     """What is left of the messages after the edits; the arguments are those of `edit_history`."""
     chat = to_chat(messages)
     edited = edit_history(chat.messages, edits, weights, memory)
-    return render_blocks(messages, chat, edited.outline, edited.shed), edited
+    return render_blocks(messages, chat, edited.outline, edited.omissions), edited
 
 
 def to_chat(messages: Sequence[Message]) -> Chat:
@@ -95,16 +96,16 @@ def _bare(block: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in block.items() if name != "cache_control" and value is not None}
 
 
-def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, shed: Shed) -> list[Message]:
+def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, omissions: Omissions) -> list[Message]:
     """What is left of the messages. `chat` is theirs, `outline` that of its entries.
 
     Of a shed it does what the vendor's edits ask for: reasoning, results and arguments; it drops no calls.
     """
-    if not shed:
+    if not omissions:
         return list(messages)
     cleared = {
         chat.places[result]
-        for entry, kept in shed.entries.items()
+        for entry, kept in omissions.entries.items()
         for number in kept.cleared
         if (result := outline.result(Use(entry, number))) is not None
     }
@@ -114,13 +115,13 @@ def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, she
     rendered: list[Message] = []
     for index, message in enumerate(messages):
         entry = assistants.get(index)
-        if entry is None or not shed.is_gone(entry):
-            kept = NOTHING if entry is None else shed.entries.get(entry, NOTHING)
+        if entry is None or not omissions.is_gone(entry):
+            kept = NOTHING if entry is None else omissions.entries.get(entry, NOTHING)
             rendered.append(_left(message, index, kept, cleared))
     return rendered
 
 
-def _left(message: Message, index: int, kept: EntryShed, cleared: set[tuple[int, int | None]]) -> Message:
+def _left(message: Message, index: int, kept: MessageOmissions, cleared: set[tuple[int, int | None]]) -> Message:
     """One message without what is taken out of it; the very object when that is nothing."""
     content = message["content"]
     if isinstance(content, str):

@@ -147,9 +147,9 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     shown = _in_line(state, fragment, shown)
     new = replace(fragment, visibility=Visibility.REDACTED, shown=shown, focus=None, summaries=())
     hits = tuple(hit for hit in state.hits if not fragment.overlaps((Piece(hit.place, hit.start, hit.end),)))
-    summarized = state.shed.summarized
+    summarized = state.omissions.summarized
     if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
-        state = replace(state, shed=hide_closed(EMPTY, state.branches))
+        state = replace(state, omissions=hide_closed(EMPTY, state.branches))
     return replace(state, entries=tuple(entries), hits=hits).replace_fragment(new)
 
 

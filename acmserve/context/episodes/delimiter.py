@@ -5,9 +5,9 @@
     start act    {"action": "start", "name": "fix-auth", "type": "act", "dependencies": ["find-auth"]}
     end act      {"action": "end"}
 
-A call is read into a `Mark`, and judged against a `Scope`: the names declared so far and the one that is active. Both
-are pure; the transcript holds the calls, and `episode_graph.py` reads them back by the same two functions, so that what
-the model was told and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
+A call is read into a `EpisodeMark`, and judged against a `Scope`: the names declared so far and the one that is active.
+Both are pure; the transcript holds the calls, and `episode_graph.py` reads them back by the same two functions, so that
+what the model was told and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
 
 Decision: models fill in arguments that they do not need ("" or []); those count as not given. What contradicts the
 call (a description of an act, dependencies of an exploration, the name of another episode) is refused.
@@ -72,7 +72,7 @@ GUIDANCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class EpisodeMark:
     """One call as it was written: the start of an episode (`starts`), or the end of the active one."""
 
     starts: bool
@@ -89,7 +89,7 @@ class Scope:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     active: str | None = None
 
-    def after(self, mark: Mark) -> Scope:
+    def after(self, mark: EpisodeMark) -> Scope:
         """The scope behind a valid mark."""
         if mark.starts and mark.kind is not None:
             return Scope({**self.kinds, mark.name: mark.kind}, mark.name)
@@ -120,13 +120,13 @@ def is_refusal(result: object) -> bool:
     return isinstance(result, str) and result.startswith("Error")
 
 
-def read_mark(arguments: object) -> Mark:
+def read_mark(arguments: object) -> EpisodeMark:
     """The call as its arguments (JSON text or an object) write it; raises `InvalidRequest`."""
     rest, given = _take_dependencies(arguments)
     values = {name: value.strip() for name, value in parse_arguments(_PLAIN, rest).items() if value.strip()}
     dependencies = _read_dependencies(given)
     kind = Kind(values["type"]) if "type" in values else None
-    mark = Mark(
+    mark = EpisodeMark(
         values["action"] == "start", values.get("name", ""), kind, dependencies, _line(values.get("description", ""))
     )
     if mark.starts:
@@ -142,7 +142,7 @@ def read_mark(arguments: object) -> Mark:
     return mark
 
 
-def _check_start(mark: Mark) -> None:
+def _check_start(mark: EpisodeMark) -> None:
     """What can be said about a start without knowing the conversation."""
     if not mark.name:
         raise InvalidRequest("name", "is missing; a start needs it.", "Give a short new name, such as 'find-config'.")
@@ -160,7 +160,7 @@ def _check_start(mark: Mark) -> None:
         )
 
 
-def check_mark(mark: Mark, scope: Scope) -> None:
+def check_mark(mark: EpisodeMark, scope: Scope) -> None:
     """Raise `InvalidRequest` (`Conflict`) when the mark cannot stand in this scope."""
     if mark.starts:
         _check_start_in(mark, scope)
@@ -182,7 +182,7 @@ def check_mark(mark: Mark, scope: Scope) -> None:
         )
 
 
-def _check_start_in(mark: Mark, scope: Scope) -> None:
+def _check_start_in(mark: EpisodeMark, scope: Scope) -> None:
     if scope.active is not None:
         kind = scope.kinds[scope.active].value
         raise Conflict("action", f"the {kind} {echo(scope.active)} is still active.", "End it first.")
@@ -199,7 +199,7 @@ def _known(scope: Scope) -> str:
     return f"Ended expl episodes: {', '.join(names)}." if names else "Explore first: start and end an expl."
 
 
-def _result(mark: Mark, scope: Scope) -> str:
+def _result(mark: EpisodeMark, scope: Scope) -> str:
     if mark.starts and mark.kind is Kind.EXPL:
         return f"Started expl {mark.name}. End it with a description of what you learned."
     if mark.starts:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from acmserve.context.episodes.delimiter import DELIMITER, Mark, Scope, check_mark, is_refusal, read_mark
+from acmserve.context.episodes.delimiter import DELIMITER, EpisodeMark, Scope, check_mark, is_refusal, read_mark
 from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.outline import Line, Outline, Role, Use, call_arguments, tool_calls
@@ -186,7 +186,7 @@ class EpisodeGraph:
                 return index
         return None
 
-    def _mark(self, step: _Step, index: int) -> Mark | None:
+    def _mark(self, step: _Step, index: int) -> EpisodeMark | None:
         """The mark that a call set; None for any other call, and for one that changed nothing."""
         if index not in step.calls or index not in step.answered or index in step.refused:
             return None
@@ -197,7 +197,7 @@ class EpisodeGraph:
             return None
         return mark
 
-    def _check(self, mark: Mark) -> None:
+    def _check(self, mark: EpisodeMark) -> None:
         """`check_mark` with the few names that it looks at, so that a call costs the same after ten thousand."""
         active = None if self._current is None else self._current.name
         asked = {mark.name, *mark.dependencies} | ({active} if active is not None else set())
@@ -209,7 +209,7 @@ class EpisodeGraph:
             self._current = _Current(self._take_number(), None, Kind.EXPL, entry)
         return self._current
 
-    def _open(self, entry: int, mark: Mark) -> None:
+    def _open(self, entry: int, mark: EpisodeMark) -> None:
         assert mark.kind is not None
         if self._current is not None:
             self._close(entry, None)

@@ -25,11 +25,17 @@ from typing import Any
 
 from acmserve.context.eviction.policies import ClearToolUses, count_cleared, plan_clear_thinking, plan_clear_tool_uses
 from acmserve.context.transcript.message import Message, digest_message
-from acmserve.context.transcript.omissions import EMPTY, EntryShed, Shed, render_shed, shed_before_divergence
+from acmserve.context.transcript.omissions import (
+    EMPTY,
+    MessageOmissions,
+    Omissions,
+    omissions_before_divergence,
+    render_without,
+)
 from acmserve.context.transcript.omitted_tokens import shown_tokens
 from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.reasoning import without_reasoning
-from acmserve.context.transcript.token_counts import Count, TokenLedger
+from acmserve.context.transcript.token_counts import Count, TokenCounts
 
 CLEAR_TOOL_USES = "clear_tool_uses_20250919"
 CLEAR_THINKING = "clear_thinking_20251015"
@@ -74,9 +80,9 @@ class Weights:
     base_tokens: int = 0
     result_overhead: int | None = None
 
-    def ledger(self) -> TokenLedger:
+    def token_counts(self) -> TokenCounts:
         """A new ledger that counts so."""
-        return TokenLedger(
+        return TokenCounts(
             self.count, self.message_overhead, self.call_overhead, self.base_tokens, self.result_overhead
         )
 
@@ -86,7 +92,7 @@ class Memory:
     """What was cleared in a history: `digests` has 16 bytes for each of its messages, and no text."""
 
     digests: bytes = b""
-    shed: Shed = EMPTY
+    omissions: Omissions = EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class EditedHistory:
     """`applied` is the vendor's `applied_edits`; `memory` is for the next request; `num_tokens` is what is left."""
 
     outline: Outline
-    shed: Shed
+    omissions: Omissions
     applied: list[dict[str, Any]]
     memory: Memory
     num_tokens: int
@@ -107,13 +113,16 @@ def edit_history(
     memory: Memory | None = None,
 ) -> EditedHistory:
     """Decide what is cleared of a history in OpenAI's form."""
-    outline, ledger = Outline(messages), weights.ledger()
-    ledger.extend(messages)
+    outline, token_counts = Outline(messages), weights.token_counts()
+    token_counts.extend(messages)
     digests = b"".join(digest_message(without_reasoning(message), _KEY) for message in messages)
     before = EMPTY if memory is None else _still_cleared(memory, digests, messages)
-    shed = plan_edits(outline, ledger, before, edits)
-    applied, num_tokens = applied_edits(outline, ledger, shed), shown_tokens(outline, ledger, shed)
-    return EditedHistory(outline, shed, applied, Memory(digests, shed), num_tokens)
+    omissions = plan_edits(outline, token_counts, before, edits)
+    applied, num_tokens = (
+        applied_edits(outline, token_counts, omissions),
+        shown_tokens(outline, token_counts, omissions),
+    )
+    return EditedHistory(outline, omissions, applied, Memory(digests, omissions), num_tokens)
 
 
 def edit_chat(
@@ -124,29 +133,35 @@ def edit_chat(
 ) -> tuple[list[Message], EditedHistory]:
     """What is left of messages in OpenAI's form after the edits; the arguments are those of `edit_history`."""
     edited = edit_history(messages, edits, weights, memory)
-    return render_shed(messages, edited.shed), edited
+    return render_without(messages, edited.omissions), edited
 
 
 def plan_edits(
-    outline: Outline, ledger: TokenLedger, shed: Shed, edits: Sequence[VendorEdit], end: int | None = None
-) -> Shed:
-    """What the clearing edits take out, in their order; `shed` is what is already. A `Compact` clears nothing.
+    outline: Outline,
+    token_counts: TokenCounts,
+    omissions: Omissions,
+    edits: Sequence[VendorEdit],
+    end: int | None = None,
+) -> Omissions:
+    """What the clearing edits take out, in their order; `omissions` is what is already. A `Compact` clears nothing.
 
     Results from entry `end` on stay.
     """
     for edit in edits:
         if isinstance(edit, ClearThinking):
-            shed = plan_clear_thinking(outline, ledger, shed, edit.keep).shed
+            omissions = plan_clear_thinking(outline, token_counts, omissions, edit.keep).omissions
         elif isinstance(edit, ClearToolUses):
-            shed = plan_clear_tool_uses(outline, ledger, shed, edit, end).shed
-    return shed
+            omissions = plan_clear_tool_uses(outline, token_counts, omissions, edit, end).omissions
+    return omissions
 
 
-def applied_edits(outline: Outline, ledger: TokenLedger, shed: Shed) -> list[dict[str, Any]]:
+def applied_edits(outline: Outline, token_counts: TokenCounts, omissions: Omissions) -> list[dict[str, Any]]:
     """The vendor's `applied_edits` for all that is cleared now; edits that cleared nothing are left out."""
-    cleared = count_cleared(outline, ledger, shed)
-    only_thinking = Shed(shed.gone, {entry: EntryShed(reasoning=True) for entry in _thoughtless(shed)})
-    num_thinking = max(0, ledger.num_tokens - shown_tokens(outline, ledger, only_thinking))
+    cleared = count_cleared(outline, token_counts, omissions)
+    only_thinking = Omissions(
+        omissions.gone, {entry: MessageOmissions(reasoning=True) for entry in _thoughtless(omissions)}
+    )
+    num_thinking = max(0, token_counts.num_tokens - shown_tokens(outline, token_counts, only_thinking))
     applied: list[dict[str, Any]] = []
     if cleared.thinking_turns:
         applied.append(
@@ -164,16 +179,16 @@ def applied_edits(outline: Outline, ledger: TokenLedger, shed: Shed) -> list[dic
     return applied
 
 
-def _thoughtless(shed: Shed) -> list[int]:
-    return [entry for entry, kept in shed.entries.items() if kept.reasoning]
+def _thoughtless(omissions: Omissions) -> list[int]:
+    return [entry for entry, kept in omissions.entries.items() if kept.reasoning]
 
 
-def _still_cleared(memory: Memory, digests: bytes, messages: Sequence[Message]) -> Shed:
+def _still_cleared(memory: Memory, digests: bytes, messages: Sequence[Message]) -> Omissions:
     """What stays cleared in a history that may have diverged from the one remembered."""
     known = memory.digests
     if digests.startswith(known):
-        return memory.shed
+        return memory.omissions
     starts = range(0, min(len(known), len(digests)), DIGEST_BYTES)
     differs = (at for at in starts if known[at : at + DIGEST_BYTES] != digests[at : at + DIGEST_BYTES])
     num_same = next(differs, len(digests)) // DIGEST_BYTES
-    return shed_before_divergence(memory.shed, messages[:num_same])
+    return omissions_before_divergence(memory.omissions, messages[:num_same])

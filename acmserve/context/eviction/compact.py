@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from acmserve.context.eviction.cwl import finish_plan
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected
 from acmserve.context.transcript.message import Message, texts
-from acmserve.context.transcript.omission_editor import ShedEditor
-from acmserve.context.transcript.omissions import NOTHING, Shed, shed_messages
+from acmserve.context.transcript.omission_editor import OmissionEditor
+from acmserve.context.transcript.omissions import NOTHING, Omissions, omit_from_messages
 from acmserve.context.transcript.omitted_tokens import is_left
 from acmserve.context.transcript.outline import Outline, Role, Use
 from acmserve.context.transcript.plain_text import write_out
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 
 HEAD = "[summary of the conversation up to here]"
 MAX_USER_CHARS = 600
@@ -63,8 +63,8 @@ class Compaction:
 
 def plan_compaction(
     outline: Outline,
-    ledger: TokenLedger,
-    shed: Shed,
+    token_counts: TokenCounts,
+    omissions: Omissions,
     whole: Sequence[Message],
     target: int,
     max_summary_tokens: int,
@@ -75,10 +75,10 @@ def plan_compaction(
     `whole` has one message for each entry, nothing taken out. Target 0 takes everything but the last step. Nothing from
     entry `end` on is summarized.
     """
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, token_counts, omissions)
     steps: list[int] = []
     at, num_new, num_room = None, 0, max_summary_tokens
-    for entry in _steps(outline, shed, end):
+    for entry in _steps(outline, omissions, end):
         if at is not None and editor.num_tokens + num_room <= target:
             break
         size = editor.num_tokens
@@ -86,39 +86,44 @@ def plan_compaction(
         steps.append(entry)
         if outline.lines[entry].role is Role.ASSISTANT:
             at = entry
-            num_room = max_summary_tokens + ledger.text_tokens(HEAD) + ledger.size(entry).overhead
-        if not shed.entries.get(entry, NOTHING).summary:
+            num_room = max_summary_tokens + token_counts.text_tokens(HEAD) + token_counts.size(entry).overhead
+        if not omissions.entries.get(entry, NOTHING).summary:
             num_new += size - editor.num_tokens
     if at is None or num_new <= num_room:
         return None
-    text = conversation_text(outline, shed_messages(whole, shed), steps, shed.summarized)
-    return Compaction(tuple(steps), at, text, ledger.count(text), num_room, target)
+    text = conversation_text(outline, omit_from_messages(whole, omissions), steps, omissions.summarized)
+    return Compaction(tuple(steps), at, text, token_counts.count(text), num_room, target)
 
 
 def summary_plan(
-    compaction: Compaction, outline: Outline, ledger: TokenLedger, shed: Shed, summary: str
+    compaction: Compaction, outline: Outline, token_counts: TokenCounts, omissions: Omissions, summary: str
 ) -> EvictionPlan:
     """The plan that puts a summary in the place of what it covers."""
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, token_counts, omissions)
     before = editor.num_tokens
     for entry in compaction.steps:
         _take(editor, outline, entry)
     shown = f"{HEAD}\n{summary.strip()}"
     editor.set_summary(compaction.at, shown)
-    return replace(_finish(compaction, editor, outline, ledger, shed, before), num_written=ledger.text_tokens(shown))
+    return replace(
+        _finish(compaction, editor, outline, token_counts, omissions, before),
+        num_written=token_counts.text_tokens(shown),
+    )
 
 
-def predicted_plan(compaction: Compaction, outline: Outline, ledger: TokenLedger, shed: Shed) -> EvictionPlan:
+def predicted_plan(
+    compaction: Compaction, outline: Outline, token_counts: TokenCounts, omissions: Omissions
+) -> EvictionPlan:
     """What `summary_plan` would give for the longest summary there may be. For showing only: its shed has none."""
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, token_counts, omissions)
     before = editor.num_tokens
     for entry in compaction.steps:
         _take(editor, outline, entry)
-    plan = _finish(compaction, editor, outline, ledger, shed, before)
+    plan = _finish(compaction, editor, outline, token_counts, omissions, before)
     num_after = plan.num_after + compaction.num_room
     step = replace(plan.steps[0], num_tokens=before - num_after)
     num_behind = plan.num_behind + compaction.num_room
-    unmet = _unmet(outline, ledger, compaction.target, num_after)
+    unmet = _unmet(outline, token_counts, compaction.target, num_after)
     return replace(
         plan,
         steps=(step,),
@@ -129,17 +134,17 @@ def predicted_plan(compaction: Compaction, outline: Outline, ledger: TokenLedger
     )
 
 
-def plan_nothing(outline: Outline, ledger: TokenLedger, shed: Shed, target: int) -> EvictionPlan:
+def plan_nothing(outline: Outline, token_counts: TokenCounts, omissions: Omissions, target: int) -> EvictionPlan:
     """The plan that changes nothing, because no summary can be had; `unmet` names what is left."""
-    num_shown = ShedEditor(outline, ledger, shed).num_tokens
-    return EvictionPlan(shed, target, num_shown, num_shown, unmet=_unmet(outline, ledger, target, num_shown))
+    num_shown = OmissionEditor(outline, token_counts, omissions).num_tokens
+    return EvictionPlan(omissions, target, num_shown, num_shown, unmet=_unmet(outline, token_counts, target, num_shown))
 
 
-def _unmet(outline: Outline, ledger: TokenLedger, target: int, num_shown: int) -> BudgetUnmet | None:
+def _unmet(outline: Outline, token_counts: TokenCounts, target: int, num_shown: int) -> BudgetUnmet | None:
     if num_shown <= target:
         return None
     num_all = len(outline)
-    num_kept = ledger.base_tokens + ledger.between(0, num_all) - ledger.sheddable_between(0, num_all)
+    num_kept = token_counts.base_tokens + token_counts.between(0, num_all) - token_counts.omittable_between(0, num_all)
     left = (
         Protected("system and user messages", num_kept),
         Protected("the summary and the steps behind it", num_shown - num_kept),
@@ -148,28 +153,33 @@ def _unmet(outline: Outline, ledger: TokenLedger, target: int, num_shown: int) -
 
 
 def _finish(
-    compaction: Compaction, editor: ShedEditor, outline: Outline, ledger: TokenLedger, shed: Shed, before: int
+    compaction: Compaction,
+    editor: OmissionEditor,
+    outline: Outline,
+    token_counts: TokenCounts,
+    omissions: Omissions,
+    before: int,
 ) -> EvictionPlan:
     first, last = compaction.steps[0], compaction.steps[-1]
     what = f"message {first}" if first == last else f"messages {first} to {last}"
     steps = (EvictionStep(what, Level.SUMMARIZE, before - editor.num_tokens),)
-    unmet = _unmet(outline, ledger, compaction.target, editor.num_tokens)
-    return finish_plan(editor, editor.shed(), outline, ledger, compaction.target, before, steps, unmet)
+    unmet = _unmet(outline, token_counts, compaction.target, editor.num_tokens)
+    return finish_plan(editor, editor.omissions(), outline, token_counts, compaction.target, before, steps, unmet)
 
 
-def _steps(outline: Outline, shed: Shed, end: int | None) -> Iterator[int]:
+def _steps(outline: Outline, omissions: Omissions, end: int | None) -> Iterator[int]:
     """What may be summarized: messages of the assistant before the last one, and results that answer none of them."""
     last = outline.last_step()
     for entry in range(last if end is None else min(last, end)):
         line = outline.lines[entry]
         if line.role is Role.ASSISTANT:
-            if not shed.is_gone(entry) and is_left(line, shed.entries.get(entry, NOTHING)):
+            if not omissions.is_gone(entry) and is_left(line, omissions.entries.get(entry, NOTHING)):
                 yield entry
-        elif line.role is Role.RESULT and line.use is None and not shed.in_gone(entry):
+        elif line.role is Role.RESULT and line.use is None and not omissions.in_gone(entry):
             yield entry
 
 
-def _take(editor: ShedEditor, outline: Outline, entry: int) -> None:
+def _take(editor: OmissionEditor, outline: Outline, entry: int) -> None:
     """Take out a step altogether, and what stands in its place."""
     if outline.lines[entry].role is Role.ASSISTANT:
         for index in range(len(outline.lines[entry].names)):

@@ -29,20 +29,20 @@ from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.eviction.clearing_edits import VendorEdit, applied_edits, plan_edits
 from acmserve.context.eviction.compact import Compaction, plan_compaction, predicted_plan, summary_plan
 from acmserve.context.eviction.cwl import without_active
-from acmserve.context.eviction.low_watermark import Measured, auto_watermark
+from acmserve.context.eviction.low_watermark import Measured, cheapest_low_watermark
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
-from acmserve.context.eviction.planned_eviction import Outlook
+from acmserve.context.eviction.planned_eviction import TurnStats
 from acmserve.context.eviction.policies import only_cleared
 from acmserve.context.eviction.policy import plan_policy
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.render import render_whole
-from acmserve.context.session.state import Entry, SessionState
+from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import EMPTY, Shed
+from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import IntegrityError
 
@@ -72,19 +72,19 @@ class Counted:
     num_entries: int
 
 
-class Account:
+class ContextMeter:
     """`scope` is what calls of `delimiter` in the running step have declared; None when the transcript says it all."""
 
     def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
         weights = overheads or Overheads()
         self.graph = EpisodeGraph()
-        self.ledger = TokenLedger(
+        self.token_counts = TokenCounts(
             lambda text: count_tokens(tokenizer, text), weights.message, weights.call, 0, weights.result
         )
-        self.shed: Shed = EMPTY
+        self.omissions: Omissions = EMPTY
         self.scope: Scope | None = None
-        self.outlook = Outlook()
-        self._entries: tuple[Entry, ...] = ()
+        self.turn_stats = TurnStats()
+        self._entries: tuple[TranscriptEntry, ...] = ()
         self._whole: list[Message] = []
         self._num_free = 0
         self._correction = 0
@@ -97,18 +97,20 @@ class Account:
     @property
     def num_tokens(self) -> int:
         """Tokens of the next prompt, as far as they are counted."""
-        num_saved = self.ledger.remembered(self.shed)
+        num_saved = self.token_counts.remembered(self.omissions)
         if num_saved is None:
-            num_saved = self.ledger.num_tokens - shown_tokens(self.graph.outline, self.ledger, self.shed)
-            self.ledger.remember(self.shed, num_saved)
-        return self.ledger.num_tokens - num_saved
+            num_saved = self.token_counts.num_tokens - shown_tokens(
+                self.graph.outline, self.token_counts, self.omissions
+            )
+            self.token_counts.remember(self.omissions, num_saved)
+        return self.token_counts.num_tokens - num_saved
 
     @property
     def reserve(self) -> int:
         """Tokens that the next prompt may have besides."""
         if self._served is None:
-            num_shown = len(self._entries) - sum(end - start for start, end in self.shed.gone)
-            return math.ceil(self._seam * num_shown + _FIRST_BASE_SHARE * self.ledger.base_tokens)
+            num_shown = len(self._entries) - sum(end - start for start, end in self.omissions.gone)
+            return math.ceil(self._seam * num_shown + _FIRST_BASE_SHARE * self.token_counts.base_tokens)
         return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
 
     def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
@@ -119,31 +121,31 @@ class Account:
         whole = render_whole(state)
         num_same, changed = self._compare(state.entries, whole)
         for entry in changed:
-            self.ledger.recount(entry, whole[entry])
+            self.token_counts.recount(entry, whole[entry])
             self.graph.outline.reread(entry, state.entries[entry].message)
         is_rewound = num_same < len(self._entries)
         if is_rewound:
-            self.ledger.rewind(num_same)
+            self.token_counts.rewind(num_same)
             if self._served is not None:
                 self._served = replace(self._served, num_entries=min(num_same, self._served.num_entries))
-            self._num_written = self.ledger.between(0, num_same)
-        if is_rewound or (self.graph.num_forgotten and state.shed != self.shed):
+            self._num_written = self.token_counts.between(0, num_same)
+        if is_rewound or (self.graph.num_forgotten and state.omissions != self.omissions):
             self.graph = EpisodeGraph(entry.message for entry in state.entries[:num_same])
         if is_rewound and keep_active:
-            shed = without_active(self.graph, self.ledger, state.shed)
-            state = replace(state, shed=hide_closed(shed, state.branches))
+            omissions = without_active(self.graph, self.token_counts, state.omissions)
+            state = replace(state, omissions=hide_closed(omissions, state.branches))
         if is_rewound or changed or num_same < len(state.entries):
             self.scope = None
         self.graph.extend(entry.message for entry in state.entries[num_same:])
-        self.ledger.extend(whole[num_same:])
+        self.token_counts.extend(whole[num_same:])
         self._entries, self._whole = state.entries, whole
         self._num_free = len(whole) if state.branch is None else state.branch.call_entry
-        self._take(state.shed)
+        self._take(state.omissions)
         return state
 
-    def expect(self, num_beside: int) -> None:
+    def expect(self, num_overhead: int) -> None:
         """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""
-        self.ledger.base_tokens = num_beside + self._correction
+        self.token_counts.base_tokens = num_overhead + self._correction
 
     def counted(self) -> Counted:
         """The prompt that is rendered from the state now, for `calibrate` when it was served."""
@@ -155,13 +157,13 @@ class Account:
         if counted.num_entries > len(self._entries):
             return
         error = num_served - counted.num_tokens
-        written = self.ledger.between(0, counted.num_entries)
+        written = self.token_counts.between(0, counted.num_entries)
         if self._served is not None:
             self._seam = max(error / max(1, counted.num_entries - self._served.num_entries), self._seam * 0.9, 1.0)
             if written > self._num_written:
                 self._growths.append(written - self._num_written)
         self._correction += error
-        self.ledger.calibrate(counted.num_tokens, num_served)
+        self.token_counts.calibrate(counted.num_tokens, num_served)
         self._served, self._num_written = counted, written
 
     def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
@@ -172,7 +174,8 @@ class Account:
             growth=growth,
             prefill_rate=prefill_rate,
             move_rate=move_rate,
-            protected=self.ledger.base_tokens + self.ledger.between(0, len(self._entries) if start is None else start),
+            protected=self.token_counts.base_tokens
+            + self.token_counts.between(0, len(self._entries) if start is None else start),
             growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
             piece=fmean(self._pieces) if self._pieces else None,
             piece_variation=pstdev(self._pieces) / fmean(self._pieces) if len(self._pieces) > 1 else 0.0,
@@ -184,13 +187,17 @@ class Account:
 
     def watermark(self, budget: Budget, measured: Measured) -> int:
         """Where an eviction stops: low enough that what is set aside still fits into the budget."""
-        low = auto_watermark(budget.max_tokens, measured) if budget.low_watermark is None else budget.low_watermark
+        low = (
+            cheapest_low_watermark(budget.max_tokens, measured)
+            if budget.low_watermark is None
+            else budget.low_watermark
+        )
         return max(0, min(low, budget.max_tokens - self.reserve))
 
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
         """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
         target = self.watermark(budget, measured)
-        plan = plan_policy(self.graph, self.ledger, self.shed, budget, target, end=self._num_free)
+        plan = plan_policy(self.graph, self.token_counts, self.omissions, budget, target, end=self._num_free)
         return self.judge(plan, budget)
 
     def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:
@@ -204,41 +211,47 @@ class Account:
     def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
         """What is to be summarized so that `target` tokens are left; None where nothing is worth it. Pure."""
         return plan_compaction(
-            self.graph.outline, self.ledger, self.shed, self._whole, target, max_summary_tokens, self._num_free
+            self.graph.outline,
+            self.token_counts,
+            self.omissions,
+            self._whole,
+            target,
+            max_summary_tokens,
+            self._num_free,
         )
 
     def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
         """The plan of a compaction; without a summary what the longest one would give, for showing only. Pure."""
         if summary is None:
-            return predicted_plan(compaction, self.graph.outline, self.ledger, self.shed)
-        return summary_plan(compaction, self.graph.outline, self.ledger, self.shed, summary)
+            return predicted_plan(compaction, self.graph.outline, self.token_counts, self.omissions)
+        return summary_plan(compaction, self.graph.outline, self.token_counts, self.omissions, summary)
 
     def edit(self, edits: Sequence[VendorEdit], state: SessionState) -> SessionState:
         """The state, which the account follows, after the clearing edits of a request."""
-        shed = plan_edits(self.graph.outline, self.ledger, self.shed, edits, self._num_free)
-        if shed is self.shed:
+        omissions = plan_edits(self.graph.outline, self.token_counts, self.omissions, edits, self._num_free)
+        if omissions is self.omissions:
             return state
-        self._take(shed)
-        return replace(state, shed=shed)
+        self._take(omissions)
+        return replace(state, omissions=omissions)
 
     def applied(self) -> list[dict[str, Any]]:
         """The vendor's `applied_edits`: all that clearing edits took out and that is still there otherwise."""
         outline = self.graph.outline
-        return applied_edits(outline, self.ledger, only_cleared(outline, self.shed))
+        return applied_edits(outline, self.token_counts, only_cleared(outline, self.omissions))
 
     def carry_out(self, plan: EvictionPlan, state: SessionState) -> SessionState:
         """The state, which the account follows, after a plan."""
         pieces = (step for step in plan.steps if step.level is not Level.SUMMARIZE)
         self._pieces.extend(step.num_tokens for step in pieces if step.num_tokens > 0)
-        self._take(plan.shed)
-        return replace(state, shed=plan.shed)
+        self._take(plan.omissions)
+        return replace(state, omissions=plan.omissions)
 
-    def _take(self, shed: Shed) -> None:
-        if shed is not self.shed:
-            self.shed = shed
-            self.graph.compact(lambda episode: is_evicted(episode, self.graph.outline, shed))
+    def _take(self, omissions: Omissions) -> None:
+        if omissions is not self.omissions:
+            self.omissions = omissions
+            self.graph.compact(lambda episode: is_evicted(episode, self.graph.outline, omissions))
 
-    def _compare(self, entries: Sequence[Entry], whole: Sequence[Message]) -> tuple[int, list[int]]:
+    def _compare(self, entries: Sequence[TranscriptEntry], whole: Sequence[Message]) -> tuple[int, list[int]]:
         """How many entries are those of the account, and which of these are shown in other words."""
         num_old = len(self._entries)
         # Almost always nothing has changed, and a list is compared many times faster than by its items one by one.
@@ -258,19 +271,19 @@ class Account:
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when graph, ledger and transcript do not agree."""
         self.graph.check_integrity()
-        self.ledger.check_integrity()
-        self.shed.check_integrity()
-        sizes = (len(self._entries), len(self._whole), self.graph.num_entries, len(self.ledger))
+        self.token_counts.check_integrity()
+        self.omissions.check_integrity()
+        sizes = (len(self._entries), len(self._whole), self.graph.num_entries, len(self.token_counts))
         if len(set(sizes)) != 1:
             raise IntegrityError(
                 f"account: {sizes[0]} entries, {sizes[1]} rendered, {sizes[2]} in the graph, {sizes[3]} in the ledger"
             )
-        num_shown = shown_tokens(self.graph.outline, self.ledger, self.shed)
+        num_shown = shown_tokens(self.graph.outline, self.token_counts, self.omissions)
         if num_shown != self.num_tokens:
             raise IntegrityError(f"account: {self.num_tokens} tokens remembered, {num_shown} counted")
 
 
-def _is_same(old: Entry, new: Entry) -> bool:
+def _is_same(old: TranscriptEntry, new: TranscriptEntry) -> bool:
     """Whether two entries are the same message: by what the client holds, or the very message of an internal one.
 
     The result of a call stays that when its branch has returned and it reads otherwise.

@@ -23,11 +23,11 @@ from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level
 from acmserve.context.eviction.protected import is_evicted, protected_tokens
-from acmserve.context.transcript.omission_editor import ShedEditor
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omission_editor import OmissionEditor
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
 from acmserve.context.transcript.outline import Outline, Role, Use
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 
 BULK_TOOLS = frozenset({"grep", "glob", "find", "ls", "search", "list_files", "list_directory", "rg"})
 INTERMEDIATE_TOOLS = frozenset({"read", "bash", "read_file", "cat", "view", "shell"})
@@ -53,12 +53,16 @@ DEFAULT_OPTIONS = EvictionOptions()
 
 
 def plan_eviction(
-    graph: EpisodeGraph, ledger: TokenLedger, shed: Shed, target: int, options: EvictionOptions = DEFAULT_OPTIONS
+    graph: EpisodeGraph,
+    token_counts: TokenCounts,
+    omissions: Omissions,
+    target: int,
+    options: EvictionOptions = DEFAULT_OPTIONS,
 ) -> EvictionPlan:
     """Evict until at most `target` tokens are shown. Graph and ledger have read the same messages."""
-    editor = ShedEditor(graph.outline, ledger, shed)
+    editor = OmissionEditor(graph.outline, token_counts, omissions)
     before, steps = editor.num_tokens, []
-    candidates = Candidates(graph, shed, options)
+    candidates = Candidates(graph, omissions, options)
     while editor.num_tokens > target and (episode := candidates.oldest()) is not None:
         for level in LEVELS:
             if level is Level.REASONING and episode.kind is Kind.ACT:
@@ -71,18 +75,18 @@ def plan_eviction(
                 break
         else:
             candidates.evicted(episode)
-    new = editor.shed()
+    new = editor.omissions()
     unmet = None
     if editor.num_tokens > target:
-        unmet = BudgetUnmet(editor.num_tokens - target, protected_tokens(graph, ledger, new, editor.num_tokens))
-    return finish_plan(editor, new, graph.outline, ledger, target, before, steps, unmet)
+        unmet = BudgetUnmet(editor.num_tokens - target, protected_tokens(graph, token_counts, new, editor.num_tokens))
+    return finish_plan(editor, new, graph.outline, token_counts, target, before, steps, unmet)
 
 
 def finish_plan(
-    editor: ShedEditor,
-    new: Shed,
+    editor: OmissionEditor,
+    new: Omissions,
     outline: Outline,
-    ledger: TokenLedger,
+    token_counts: TokenCounts,
     target: int,
     before: int,
     steps: Iterable[EvictionStep],
@@ -91,20 +95,20 @@ def finish_plan(
     """The plan of what an editor did, which made `new`."""
     first = editor.first_entry
     return EvictionPlan(
-        shed=new,
+        omissions=new,
         target=target,
         num_before=before,
         num_after=editor.num_tokens,
         steps=tuple(steps),
         unmet=unmet,
         first_entry=first,
-        num_behind=0 if first is None else shown_tokens(outline, ledger, new, first),
+        num_behind=0 if first is None else shown_tokens(outline, token_counts, new, first),
         cleared_tool_uses=editor.num_uses,
         cleared_thinking_turns=editor.num_reasoning,
     )
 
 
-def strip(editor: ShedEditor, outline: Outline, episode: Episode, level: Level, options: EvictionOptions) -> None:
+def strip(editor: OmissionEditor, outline: Outline, episode: Episode, level: Level, options: EvictionOptions) -> None:
     """Take one level out of an episode; nothing of another episode, and nothing twice."""
     if level is Level.REASONING:
         for entry in episode.messages:
@@ -127,13 +131,13 @@ def strip(editor: ShedEditor, outline: Outline, episode: Episode, level: Level, 
 class Candidates:
     """The episodes that may be evicted now, the oldest first."""
 
-    def __init__(self, graph: EpisodeGraph, shed: Shed, options: EvictionOptions) -> None:
+    def __init__(self, graph: EpisodeGraph, omissions: Omissions, options: EvictionOptions) -> None:
         self._by_position = options.by_position
         self._live, active = graph.live, graph.active
         if options.expects_end and active is not None and active.kind is Kind.ACT:
             self._live, active = {**graph.live, active.number: active}, None
-        if shed:
-            self._live = {n: e for n, e in self._live.items() if not is_evicted(e, graph.outline, shed)}
+        if omissions:
+            self._live = {n: e for n, e in self._live.items() if not is_evicted(e, graph.outline, omissions)}
         acts, explorations, self._waiting = _by_kind(self._live)
         self._dependents: dict[int, int] = {}
         for act in (*acts, *([active] if active is not None else ())):
@@ -193,19 +197,19 @@ def _by_kind(live: Mapping[int, Episode]) -> tuple[list[Episode], list[int], lis
     return acts, explorations, waiting
 
 
-def without_active(graph: EpisodeGraph, ledger: TokenLedger, shed: Shed) -> Shed:
+def without_active(graph: EpisodeGraph, token_counts: TokenCounts, omissions: Omissions) -> Omissions:
     """Show the active episode again: a rewound history may have opened one of which parts were taken out."""
     active = graph.active
-    if active is None or not shed:
-        return shed
-    entry, cut = active.start, shed.entries.get(active.start)
-    editor = ShedEditor(graph.outline, ledger, shed.first(entry))
+    if active is None or not omissions:
+        return omissions
+    entry, cut = active.start, omissions.entries.get(active.start)
+    editor = OmissionEditor(graph.outline, token_counts, omissions.first(entry))
     for index in range(len(graph.outline.lines[entry].names)):
         use = Use(entry, index)
-        if use not in active.uses and shed.has_lost(use):
+        if use not in active.uses and omissions.has_lost(use):
             editor.drop_call(use)
-    if entry not in active.messages and (shed.is_gone(entry) or (cut is not None and cut.text)):
+    if entry not in active.messages and (omissions.is_gone(entry) or (cut is not None and cut.text)):
         editor.drop_text(entry)
     for note in cut.notes if cut is not None else ():
         editor.add_note(entry, note)
-    return editor.shed()
+    return editor.omissions()

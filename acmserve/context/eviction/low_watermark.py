@@ -100,7 +100,7 @@ class Measured:
         return self.overshoot if self.piece is None else self.piece * (1 + self.piece_variation**2) / 2
 
 
-def auto_watermark(max_tokens: int, measured: Measured, least: int = 0) -> int:
+def cheapest_low_watermark(max_tokens: int, measured: Measured, least: int = 0) -> int:
     """The cheapest low watermark in tokens: at most `max_tokens`, and never below `least` or what is protected.
 
     Under `exact` the cheapest is often the lowest; `least` is for who wants to keep more than what pays.

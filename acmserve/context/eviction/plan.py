@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 
 
 class Level(Enum):
@@ -62,14 +62,14 @@ class BudgetUnmet:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """`shed` is all that is taken out when the plan is carried out; empty `steps`: nothing changes.
+    """`omissions` is all that is taken out when the plan is carried out; empty `steps`: nothing changes.
 
     `first_entry` is the first message that changes, `num_behind` the tokens shown from there on afterwards: what the
     next turn computes under `exact`. `num_written` of them are a summary that nobody has computed yet. The counters are
     those of the vendor's `applied_edits`.
     """
 
-    shed: Shed
+    omissions: Omissions
     target: int
     num_before: int
     num_after: int

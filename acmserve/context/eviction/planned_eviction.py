@@ -8,7 +8,7 @@ A context can be computed ahead only if it is the one that comes. An eviction pl
 more each time, and what was computed behind the first difference is lost. So the plan is made once and kept: then the
 eviction is a function of the history and of the end of the turn at which it was planned.
 
-A memory that can be thrown away: without it evictions are planned when they are needed, as without `ahead`.
+A memory that can be thrown away: without it evictions are planned when they are needed, as without `precompute`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from acmserve.context.eviction.protected import episode_tokens, is_evicted
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import digest_message
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 
 NUM_GROWTHS = 2
 """Turns of average size within which something counts as near."""
@@ -38,36 +38,38 @@ _NUM_KNOWN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEviction:
+class PlannedEviction:
     """A plan for a later turn: what was taken out before it, and the digest of the history that it was made for."""
 
     plan: EvictionPlan
-    before: Shed
+    before: Omissions
     budget: Budget
     num_entries: int
     history: bytes
 
-    def applies(self, state: SessionState, shed: Shed, budget: Budget) -> bool:
+    def applies(self, state: SessionState, omissions: Omissions, budget: Budget) -> bool:
         """Whether the history goes on from that of the plan, and nothing else was edited in it."""
         return (
             self.budget == budget
-            and self.before == shed
+            and self.before == omissions
             and len(state.entries) >= self.num_entries
             and digest_history(state, self.num_entries) == self.history
         )
 
-    def now(self, graph: EpisodeGraph, ledger: TokenLedger, num_before: int) -> EvictionPlan:
+    def now(self, graph: EpisodeGraph, token_counts: TokenCounts, num_before: int) -> EvictionPlan:
         """The plan with the numbers of today."""
         outline, plan = graph.outline, self.plan
-        num_behind = 0 if plan.first_entry is None else shown_tokens(outline, ledger, plan.shed, plan.first_entry)
-        num_after = shown_tokens(outline, ledger, plan.shed)
+        num_behind = (
+            0 if plan.first_entry is None else shown_tokens(outline, token_counts, plan.omissions, plan.first_entry)
+        )
+        num_after = shown_tokens(outline, token_counts, plan.omissions)
         return replace(plan, num_before=num_before, num_after=num_after, num_behind=num_behind, unmet=None)
 
 
-def keep_eviction(plan: EvictionPlan, state: SessionState, before: Shed, budget: Budget) -> KeptEviction:
+def keep_eviction(plan: EvictionPlan, state: SessionState, before: Omissions, budget: Budget) -> PlannedEviction:
     """Keep a plan that was made for `state` and what is taken out of it."""
     num_entries = len(state.entries)
-    return KeptEviction(plan, before, budget, num_entries, digest_history(state, num_entries))
+    return PlannedEviction(plan, before, budget, num_entries, digest_history(state, num_entries))
 
 
 def digest_history(state: SessionState, num_entries: int) -> bytes:
@@ -82,7 +84,7 @@ def digest_history(state: SessionState, num_entries: int) -> bytes:
     return digest.digest()
 
 
-def takes_what_is_needed(graph: EpisodeGraph, ledger: TokenLedger, before: Shed, after: Shed) -> bool:
+def takes_what_is_needed(graph: EpisodeGraph, token_counts: TokenCounts, before: Omissions, after: Omissions) -> bool:
     """Whether a plan takes something out of an exploration on which work depends that came after the plan."""
     outline, active = graph.outline, graph.active
     acts = [e for e in graph.live.values() if e.kind is Kind.ACT and not is_evicted(e, outline, after)]
@@ -91,20 +93,20 @@ def takes_what_is_needed(graph: EpisodeGraph, ledger: TokenLedger, before: Shed,
     needed = {number for act in acts for number in act.depends_on}
     last = max((act.number for act in acts), default=-1)
     return any(
-        episode_tokens(episode, outline, ledger, before) != episode_tokens(episode, outline, ledger, after)
+        episode_tokens(episode, outline, token_counts, before) != episode_tokens(episode, outline, token_counts, after)
         for number, episode in graph.live.items()
         if number in needed or (episode.name is None and number < last)
     )
 
 
-class Outlook:
+class TurnStats:
     """`kept` is the eviction planned for a later turn, None where there is none.
 
     `num_ready` are the entries of the history whose context after that eviction is computed, 0 where it is not.
     """
 
     def __init__(self) -> None:
-        self.kept: KeptEviction | None = None
+        self.kept: PlannedEviction | None = None
         self.num_ready = 0
         self._growths: deque[int] = deque(maxlen=_NUM_TURNS)
         self._num_written: int | None = None

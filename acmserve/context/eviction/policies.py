@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from acmserve.context.eviction.cwl import finish_plan
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected
-from acmserve.context.transcript.omission_editor import ShedEditor
-from acmserve.context.transcript.omissions import NOTHING, EntryShed, Shed
+from acmserve.context.transcript.omission_editor import OmissionEditor
+from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
 from acmserve.context.transcript.outline import Outline, Role, Use
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class ClearToolUses:
 
 
 def plan_clear_tool_uses(
-    outline: Outline, ledger: TokenLedger, shed: Shed, options: ClearToolUses, end: int | None = None
+    outline: Outline, token_counts: TokenCounts, omissions: Omissions, options: ClearToolUses, end: int | None = None
 ) -> EvictionPlan:
     """Clear the results of all but the last tool uses, before entry `end`."""
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, token_counts, omissions)
     before, target = editor.num_tokens, options.trigger_tokens or 0
-    uses = [use for use in outline.uses() if outline.result(use) is not None and not shed.has_lost(use)]
+    uses = [use for use in outline.uses() if outline.result(use) is not None and not omissions.has_lost(use)]
     num_shown = sum(use.number not in editor.of(use.entry).cleared for use in uses)
     if not _is_triggered(options, before, num_shown):
-        return finish_plan(editor, shed, outline, ledger, target, before, ())
+        return finish_plan(editor, omissions, outline, token_counts, target, before, ())
     steps = []
     for use in uses[: max(0, len(uses) - options.keep)]:
         name = outline.name(use)
@@ -65,8 +65,10 @@ def plan_clear_tool_uses(
         if editor.num_operations > num_done:
             steps.append(EvictionStep(f"{name} in message {use.entry}", Level.CLEAR, size - editor.num_tokens))
     if before - editor.num_tokens < options.clear_at_least:
-        return finish_plan(ShedEditor(outline, ledger, shed), shed, outline, ledger, target, before, ())
-    return finish_plan(editor, editor.shed(), outline, ledger, target, before, steps)
+        return finish_plan(
+            OmissionEditor(outline, token_counts, omissions), omissions, outline, token_counts, target, before, ()
+        )
+    return finish_plan(editor, editor.omissions(), outline, token_counts, target, before, steps)
 
 
 def _is_triggered(options: ClearToolUses, num_tokens: int, num_uses: int) -> bool:
@@ -77,12 +79,14 @@ def _is_triggered(options: ClearToolUses, num_tokens: int, num_uses: int) -> boo
     )
 
 
-def plan_clear_thinking(outline: Outline, ledger: TokenLedger, shed: Shed, keep: int | None = 1) -> EvictionPlan:
+def plan_clear_thinking(
+    outline: Outline, token_counts: TokenCounts, omissions: Omissions, keep: int | None = 1
+) -> EvictionPlan:
     """Clear the reasoning of all but the last `keep` turns that have any; None keeps all.
 
     A turn is what the assistant says between two messages of the user, tool calls and all.
     """
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, token_counts, omissions)
     before = editor.num_tokens
     turns = _thinking_turns(outline)
     steps = []
@@ -95,7 +99,7 @@ def plan_clear_thinking(outline: Outline, ledger: TokenLedger, shed: Shed, keep:
             num_turns += 1
             steps.append(EvictionStep(f"turn of message {turn[0]}", Level.REASONING, size - editor.num_tokens))
     editor.num_reasoning = num_turns
-    return finish_plan(editor, editor.shed(), outline, ledger, 0, before, steps)
+    return finish_plan(editor, editor.omissions(), outline, token_counts, 0, before, steps)
 
 
 def _thinking_turns(outline: Outline) -> list[list[int]]:
@@ -110,10 +114,10 @@ def _thinking_turns(outline: Outline) -> list[list[int]]:
 
 
 def plan_recency(
-    outline: Outline, ledger: TokenLedger, shed: Shed, target: int, end: int | None = None
+    outline: Outline, token_counts: TokenCounts, omissions: Omissions, target: int, end: int | None = None
 ) -> EvictionPlan:
     """Drop the oldest steps before entry `end`, an assistant's message with its results, until `target` is met."""
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, token_counts, omissions)
     before, steps = editor.num_tokens, []
     for entry in _steps(outline)[:-1]:
         if editor.num_tokens <= target or (end is not None and entry >= end):
@@ -127,8 +131,8 @@ def plan_recency(
     unmet = None
     if editor.num_tokens > target:
         over = editor.num_tokens - target
-        unmet = BudgetUnmet(over, _left(outline, ledger, editor.num_tokens))
-    return finish_plan(editor, editor.shed(), outline, ledger, target, before, steps, unmet)
+        unmet = BudgetUnmet(over, _left(outline, token_counts, editor.num_tokens))
+    return finish_plan(editor, editor.omissions(), outline, token_counts, target, before, steps, unmet)
 
 
 def _steps(outline: Outline) -> list[int]:
@@ -140,9 +144,9 @@ def _steps(outline: Outline) -> list[int]:
     ]
 
 
-def _left(outline: Outline, ledger: TokenLedger, num_shown: int) -> tuple[Protected, ...]:
-    num_all = ledger.between(0, len(outline))
-    kept = ledger.base_tokens + num_all - ledger.sheddable_between(0, len(outline))
+def _left(outline: Outline, token_counts: TokenCounts, num_shown: int) -> tuple[Protected, ...]:
+    num_all = token_counts.between(0, len(outline))
+    kept = token_counts.base_tokens + num_all - token_counts.omittable_between(0, len(outline))
     return tuple(
         item
         for item in (
@@ -162,38 +166,39 @@ class Cleared:
     input_tokens: int
 
 
-def count_cleared(outline: Outline, ledger: TokenLedger, shed: Shed) -> Cleared:
+def count_cleared(outline: Outline, token_counts: TokenCounts, omissions: Omissions) -> Cleared:
     """Count what a shed takes out of a conversation."""
     lost = [
         use
         for use in outline.uses()
-        if shed.has_lost(use) or (use.entry in shed.entries and use.number in shed.entries[use.entry].cleared)
+        if omissions.has_lost(use)
+        or (use.entry in omissions.entries and use.number in omissions.entries[use.entry].cleared)
     ]
-    turns = sum(any(_has_lost_reasoning(shed, entry) for entry in turn) for turn in _thinking_turns(outline))
-    return Cleared(len(lost), turns, max(0, ledger.num_tokens - shown_tokens(outline, ledger, shed)))
+    turns = sum(any(_has_lost_reasoning(omissions, entry) for entry in turn) for turn in _thinking_turns(outline))
+    return Cleared(len(lost), turns, max(0, token_counts.num_tokens - shown_tokens(outline, token_counts, omissions)))
 
 
-def only_cleared(outline: Outline, shed: Shed) -> Shed:
+def only_cleared(outline: Outline, omissions: Omissions) -> Omissions:
     """The part of a shed that clears: without what a budget took out altogether, messages, calls and texts."""
     entries = {
-        entry: EntryShed(
+        entry: MessageOmissions(
             reasoning=kept.reasoning and not kept.text,
             cleared=kept.cleared - kept.calls,
             inputs=kept.inputs - kept.calls,
         )
-        for entry, kept in shed.entries.items()
+        for entry, kept in omissions.entries.items()
     }
     lines = outline.lines
     thoughts = (
         entry
-        for start, end in shed.gone
+        for start, end in omissions.gone
         for entry in range(start, end)
         if lines[entry].has_reasoning and not lines[entry].has_text and not lines[entry].names
     )
-    gone = tuple((entry, entry + 1) for entry in thoughts if entry not in shed.entries)
-    return Shed(gone, {entry: kept for entry, kept in entries.items() if kept != NOTHING})
+    gone = tuple((entry, entry + 1) for entry in thoughts if entry not in omissions.entries)
+    return Omissions(gone, {entry: kept for entry, kept in entries.items() if kept != NOTHING})
 
 
-def _has_lost_reasoning(shed: Shed, entry: int) -> bool:
-    kept = shed.entries.get(entry)
-    return kept.reasoning if kept is not None else shed.in_gone(entry)
+def _has_lost_reasoning(omissions: Omissions, entry: int) -> bool:
+    kept = omissions.entries.get(entry)
+    return kept.reasoning if kept is not None else omissions.in_gone(entry)

@@ -9,8 +9,8 @@ from acmserve.context.eviction.cwl import EvictionOptions, plan_eviction
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.eviction.policies import ClearToolUses, plan_clear_tool_uses, plan_recency
 from acmserve.context.session.budget import Budget
-from acmserve.context.transcript.omissions import Shed
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.omissions import Omissions
+from acmserve.context.transcript.token_counts import TokenCounts
 from acmserve.errors import InvalidRequest
 
 EPISODE_POLICIES = ("cwl", "pi-cwl")
@@ -19,8 +19,8 @@ MODEL_POLICIES = ("compact",)
 
 def plan_policy(
     graph: EpisodeGraph,
-    ledger: TokenLedger,
-    shed: Shed,
+    token_counts: TokenCounts,
+    omissions: Omissions,
     budget: Budget,
     target: int,
     num_pending: int = 0,
@@ -28,7 +28,7 @@ def plan_policy(
     expects_end: bool = False,
     end: int | None = None,
 ) -> EvictionPlan:
-    """Take out what the budget's policy takes until `target` tokens are shown, on top of `shed`.
+    """Take out what the budget's policy takes until `target` tokens are shown, on top of `omissions`.
 
     For a plan that is carried out later: `num_pending` tool uses have no result yet and will have one then, so `keep`
     counts them; with `expects_act` another act may have started then, with `expects_end` the active one has ended
@@ -39,11 +39,11 @@ def plan_policy(
     if budget.policy in EPISODE_POLICIES:
         by_position = budget.policy == "pi-cwl"
         options = EvictionOptions(by_position, budget.bulk_tools, budget.intermediate_tools, expects_act, expects_end)
-        return plan_eviction(graph, ledger, shed, target, options)
+        return plan_eviction(graph, token_counts, omissions, target, options)
     if budget.policy == "recency":
-        return plan_recency(graph.outline, ledger, shed, target, end)
+        return plan_recency(graph.outline, token_counts, omissions, target, end)
     if budget.policy == "clear_tool_uses":
         keep = max(0, budget.keep - num_pending)
         clearing = ClearToolUses(None, None, keep, 0, budget.exclude_tools, budget.clear_tool_inputs)
-        return replace(plan_clear_tool_uses(graph.outline, ledger, shed, clearing, end), target=target)
+        return replace(plan_clear_tool_uses(graph.outline, token_counts, omissions, clearing, end), target=target)
     raise InvalidRequest("budget.policy", f"{budget.policy} calls a model.", "Choose cwl or recency.")

@@ -109,11 +109,11 @@ def _note(operation: object, refused: str = "") -> OperationNote:
     if not isinstance(operation, Mapping):
         return OperationNote("", refused=refused)
 
-    def told(name: str, max_chars: int) -> str:
+    def fields(name: str, max_chars: int) -> str:
         value = operation.get(name)
         return one_line(shorten(value, max_chars)) if isinstance(value, str) else ""
 
     max_chars = _MAX_NOTE_CHARS if refused else 4 * _MAX_NOTE_CHARS
     return OperationNote(
-        told("type", 20), told("item_id", 40), told("section", 40), told("content", max_chars), refused
+        fields("type", 20), fields("item_id", 40), fields("section", 40), fields("content", max_chars), refused
     )

@@ -1,6 +1,6 @@
 """A context that may come, as data: what it would be, why, how likely, and what of it there is to compute.
 
-It plans nothing (`foresight`, `clearing_ahead`) and computes nothing (`server.ahead`).
+It plans nothing (`foresight`, `clearing_ahead`) and computes nothing (`server.precompute`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
 
 
@@ -25,7 +25,7 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PrecomputeCandidate:
     """A state that may be rendered at the next turn, with this probability, at the latest in about `num_turns` turns.
 
     `num_new` counts the tokens behind its first difference from what was served: what an exact prefill computes. The
@@ -40,16 +40,16 @@ class Foreseen:
     num_open: int = 0
 
 
-def foresee(
-    account: Account, state: SessionState, shed: Shed, reason: Reason, probability: float, num_turns: int
-) -> Foreseen:
-    """The state with `shed` taken out, beside what the account has taken out of it now. Pure."""
-    first = first_difference(account.shed, shed)
-    num_new = shown_tokens(account.graph.outline, account.ledger, shed, first)
-    return Foreseen(replace(state, shed=shed), reason, probability, num_turns, num_new)
+def candidates_of(
+    meter: ContextMeter, state: SessionState, omissions: Omissions, reason: Reason, probability: float, num_turns: int
+) -> PrecomputeCandidate:
+    """The state with `omissions` taken out, beside what the account has taken out of it now. Pure."""
+    first = first_difference(meter.omissions, omissions)
+    num_new = shown_tokens(meter.graph.outline, meter.token_counts, omissions, first)
+    return PrecomputeCandidate(replace(state, omissions=omissions), reason, probability, num_turns, num_new)
 
 
-def first_difference(before: Shed, after: Shed) -> int:
+def first_difference(before: Omissions, after: Omissions) -> int:
     """The first entry that is shown otherwise; what is cleared of a call shows in its result, behind it."""
     entries = [e for e in {*before.entries, *after.entries} if before.entries.get(e) != after.entries.get(e)]
     spans = {*before.gone} ^ {*after.gone}

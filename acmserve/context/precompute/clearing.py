@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from acmserve.context.eviction.clearing_edits import VendorEdit, plan_edits
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.planned_eviction import NUM_GROWTHS
 from acmserve.context.eviction.policies import ClearToolUses
-from acmserve.context.precompute.candidate import Foreseen, Reason, first_difference, foresee
+from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason, candidates_of, first_difference
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
 from acmserve.context.transcript.outline import Outline, Role
 
@@ -33,43 +33,48 @@ def pending_uses(outline: Outline) -> int:
 
 
 def clearings(
-    account: Account, state: SessionState, shed: Shed, edits: Sequence[VendorEdit], growth: float, num_pending: int
-) -> list[Foreseen]:
-    """What clearing edits take out at the next turn (`shed`), and the next clearing after that.
+    meter: ContextMeter,
+    state: SessionState,
+    omissions: Omissions,
+    edits: Sequence[VendorEdit],
+    growth: float,
+    num_pending: int,
+) -> list[PrecomputeCandidate]:
+    """What clearing edits take out at the next turn (`omissions`), and the next clearing after that.
 
     Whole, where it comes within the next few turns of average size `growth`, else as far as it is sure.
     """
     found = []
-    if shed != account.shed:
-        found.append(foresee(account, state, shed, Reason.CLEARING, 1.0, 1))
+    if omissions != meter.omissions:
+        found.append(candidates_of(meter, state, omissions, Reason.CLEARING, 1.0, 1))
     window = NUM_GROWTHS * growth
     for num_later in range(1 if found else NUM_GROWTHS + 1):
-        near = cleared(account, shed, edits, num_pending + num_later, num_nearer=window)
-        if near != shed:
+        near = cleared(meter, omissions, edits, num_pending + num_later, num_nearer=window)
+        if near != omissions:
             probability = math.exp(-1.0 - num_later)
-            return [*found, foresee(account, state, near, Reason.CLEARING, probability, NUM_GROWTHS + num_later)]
-    margin = window + account.outlook.largest_growth(0.0)
+            return [*found, candidates_of(meter, state, near, Reason.CLEARING, probability, NUM_GROWTHS + num_later)]
+    margin = window + meter.turn_stats.largest_growth(0.0)
     far, farther = (
-        cleared(account, shed, edits, num, num_nearer=margin, num_fewer=margin)
+        cleared(meter, omissions, edits, num, num_nearer=margin, num_fewer=margin)
         for num in (num_pending, num_pending + 1)
     )
-    if far != shed:
-        whole = foresee(account, state, far, Reason.CLEARING, math.exp(-NUM_GROWTHS), NUM_GROWTHS + 1)
+    if far != omissions:
+        whole = candidates_of(meter, state, far, Reason.CLEARING, math.exp(-NUM_GROWTHS), NUM_GROWTHS + 1)
         first = first_difference(far, farther) if far != farther else len(state.entries)
-        num_open = shown_tokens(account.graph.outline, account.ledger, far, first)
+        num_open = shown_tokens(meter.graph.outline, meter.token_counts, far, first)
         if num_open < whole.num_new:
             found.append(replace(whole, num_open=num_open))
     return found
 
 
 def cleared(
-    account: Account,
-    shed: Shed,
+    meter: ContextMeter,
+    omissions: Omissions,
     edits: Iterable[VendorEdit],
     num_pending: int,
     num_nearer: float = 0.0,
     num_fewer: float = 0.0,
-) -> Shed:
+) -> Omissions:
     """What clearing edits will have taken out once the pending results are there: `keep` counts these, too.
 
     Of results whose trigger is `num_nearer` tokens nearer, and that are worth clearing for `num_fewer` tokens fewer.
@@ -86,7 +91,7 @@ def cleared(
         else e
         for e in edits
     ]
-    return plan_edits(account.graph.outline, account.ledger, shed, coming)
+    return plan_edits(meter.graph.outline, meter.token_counts, omissions, coming)
 
 
 def _less(trigger: int | None, num: int) -> int | None:

@@ -1,9 +1,9 @@
 """Foresight: the contexts that a session may be asked for next, so that an idle engine can compute them now.
 
-    the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out (`outlook`)
-    the one after an act's end   none is kept, since an act needs what would go, and the next turn may need the room
-    clearing edits of a request  what `context_management` of the last request takes out next (`clearing_ahead`)
-    folds                        each fragment that is visible, folded by itself, the newest first
+    the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out
+    (`turn_stats`) the one after an act's end   none is kept, since an act needs what would go, and the next turn may
+    need the room clearing edits of a request  what `context_management` of the last request takes out next
+    (`clearing_ahead`) folds                        each fragment that is visible, folded by itself, the newest first
     the context as it is         it was served with moved KV, or edited since
 
 Window: an eviction whose context is computed costs no more than an append, and a turn put before it has to be computed
@@ -27,7 +27,7 @@ max_tokens + overshoot - low, which leaves less than the watermark for the momen
 on: a plan is made when three quarters of that can be had; within 2 g of the budget, of what is there to be taken at
 all; and where the next turn of size g would go over it, any plan that makes room for two such turns.
 
-Pure, but for `look_ahead`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
+Pure, but for `plan_precompute`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from dataclasses import dataclass, replace
 from acmserve.context.edits import fragments as edit
 from acmserve.context.episodes.episode import Kind
 from acmserve.context.eviction.clearing_edits import VendorEdit
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
-from acmserve.context.eviction.planned_eviction import NUM_GROWTHS, KeptEviction, keep_eviction, takes_what_is_needed
+from acmserve.context.eviction.planned_eviction import NUM_GROWTHS, PlannedEviction, keep_eviction, takes_what_is_needed
 from acmserve.context.eviction.policy import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
-from acmserve.context.precompute.candidate import Foreseen, Reason, foresee
+from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason, candidates_of
 from acmserve.context.precompute.clearing import cleared, clearings, pending_uses
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import lasting_tokens, shown_tokens
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import Conflict
@@ -76,50 +76,52 @@ class View:
     suite: str = "sculptor"
 
 
-def look_ahead(account: Account, state: SessionState, view: View, tokenizer: Tokenizer) -> tuple[Foreseen, ...]:
+def plan_precompute(
+    meter: ContextMeter, state: SessionState, view: View, tokenizer: Tokenizer
+) -> tuple[PrecomputeCandidate, ...]:
     """What may come next, the likeliest first. The account follows the state, and keeps the eviction planned.
 
     In an open branch nothing is foreseen: it ends with a context that nobody knows yet.
     """
-    account.outlook.end_turn(account.ledger.between(0, len(account.ledger)))
+    meter.turn_stats.end_turn(meter.token_counts.between(0, len(meter.token_counts)))
     if state.branch is not None:
-        account.outlook.kept = None
+        meter.turn_stats.kept = None
         return ()
-    num_pending = pending_uses(account.graph.outline)
-    growth = account.outlook.growth(_growth(view.measured))
-    shed = cleared(account, account.shed, view.edits, num_pending)
-    found = clearings(account, state, shed, view.edits, growth, num_pending)
-    account.outlook.kept = renewed_eviction(account, state, view, shed, num_pending)
-    if account.outlook.kept is not None:
+    num_pending = pending_uses(meter.graph.outline)
+    growth = meter.turn_stats.growth(_growth(view.measured))
+    omissions = cleared(meter, meter.omissions, view.edits, num_pending)
+    found = clearings(meter, state, omissions, view.edits, growth, num_pending)
+    meter.turn_stats.kept = renewed_eviction(meter, state, view, omissions, num_pending)
+    if meter.turn_stats.kept is not None:
         assert view.budget is not None
-        left = max(0, view.budget.max_tokens - account.reserve - account.num_tokens)
+        left = max(0, view.budget.max_tokens - meter.reserve - meter.num_tokens)
         num_turns = max(1, math.ceil(left / growth))
-        after = account.outlook.kept.plan.shed
-        found.append(foresee(account, state, after, Reason.EVICTION, math.exp(-left / growth), num_turns))
-    elif (ended := _act_ended(account, state, view, shed, num_pending)) is not None:
+        after = meter.turn_stats.kept.plan.omissions
+        found.append(candidates_of(meter, state, after, Reason.EVICTION, math.exp(-left / growth), num_turns))
+    elif (ended := _act_ended(meter, state, view, omissions, num_pending)) is not None:
         found.append(ended)
-    found += _folds(account, state, view.suite, tokenizer)
+    found += _folds(meter, state, view.suite, tokenizer)
     likely_edit = max((item.probability for item in found if item.reason is not Reason.FOLD), default=0.0)
     if view.num_stale and likely_edit < 1:
-        found.append(Foreseen(state, Reason.AS_IT_IS, 1 - likely_edit, 1, view.num_stale))
+        found.append(PrecomputeCandidate(state, Reason.AS_IT_IS, 1 - likely_edit, 1, view.num_stale))
     return tuple(sorted(found, key=lambda item: -item.probability))
 
 
-def heal(state: SessionState, num_stale: int) -> tuple[Foreseen, ...]:
+def heal(state: SessionState, num_stale: int) -> tuple[PrecomputeCandidate, ...]:
     """The context as it is, where not all of its KV is exact."""
-    return (Foreseen(state, Reason.AS_IT_IS, 1.0, 1, num_stale),) if num_stale else ()
+    return (PrecomputeCandidate(state, Reason.AS_IT_IS, 1.0, 1, num_stale),) if num_stale else ()
 
 
-def prepare_mark(account: Account, budget: Budget, measured: Measured) -> int:
+def prepare_mark(meter: ContextMeter, budget: Budget, measured: Measured) -> int:
     """Tokens above which the next eviction is planned, at the end of a turn."""
-    growth, eviction = account.outlook.growth(measured.growth), budget.max_tokens - account.watermark(budget, measured)
-    margin = NUM_GROWTHS * growth + min(account.outlook.largest_growth(eviction), eviction)
-    return math.floor(budget.max_tokens - account.reserve - margin)
+    growth, eviction = meter.turn_stats.growth(measured.growth), budget.max_tokens - meter.watermark(budget, measured)
+    margin = NUM_GROWTHS * growth + min(meter.turn_stats.largest_growth(eviction), eviction)
+    return math.floor(budget.max_tokens - meter.reserve - margin)
 
 
 def renewed_eviction(
-    account: Account, state: SessionState, view: View, shed: Shed, num_pending: int = 0
-) -> KeptEviction | None:
+    meter: ContextMeter, state: SessionState, view: View, omissions: Omissions, num_pending: int = 0
+) -> PlannedEviction | None:
     """The eviction to keep from now on: the one that is, else a new one. Pure.
 
     A kept plan has to serve the next turn, too; one that could not take all that it should is exchanged when there is a
@@ -128,82 +130,91 @@ def renewed_eviction(
     budget, measured = view.budget, view.measured
     if budget is None or measured is None or budget.policy in MODEL_POLICIES:
         return None
-    growth = account.outlook.growth(measured.growth)
-    if account.num_tokens <= prepare_mark(account, budget, measured):
+    growth = meter.turn_stats.growth(measured.growth)
+    if meter.num_tokens <= prepare_mark(meter, budget, measured):
         return None
-    plan, kept = plan_ahead(account, budget, measured, shed, num_pending), _still_kept(account, state, shed, budget)
+    plan, kept = (
+        plan_next_eviction(meter, budget, measured, omissions, num_pending),
+        _still_kept(meter, state, omissions, budget),
+    )
     if kept is not None:
-        now = kept.now(account.graph, account.ledger, account.num_tokens)
+        now = kept.now(meter.graph, meter.token_counts, meter.num_tokens)
         takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
-        if takes_enough and now.num_after + account.reserve + growth <= budget.max_tokens:
+        if takes_enough and now.num_after + meter.reserve + growth <= budget.max_tokens:
             return kept
-    left, room = (budget.max_tokens - account.reserve - num for num in (account.num_tokens, plan.num_after))
-    lasting = lasting_tokens(account.graph.outline, account.ledger, shed)
+    left, room = (budget.max_tokens - meter.reserve - num for num in (meter.num_tokens, plan.num_after))
+    lasting = lasting_tokens(meter.graph.outline, meter.token_counts, omissions)
     can_have_all = left < NUM_GROWTHS * growth or plan.target >= lasting
     takes_most = plan.num_before - plan.num_after >= LEAST_SHARE * (plan.num_before - max(plan.target, lasting))
     is_due = left < growth and room >= NUM_GROWTHS * growth
     is_good = (can_have_all and takes_most and room >= 0) or is_due
-    return keep_eviction(plan, state, shed, budget) if plan.changes and is_good else None
+    return keep_eviction(plan, state, omissions, budget) if plan.changes and is_good else None
 
 
-def plan_ahead(account: Account, budget: Budget, measured: Measured, shed: Shed, num_pending: int = 0) -> EvictionPlan:
+def plan_next_eviction(
+    meter: ContextMeter, budget: Budget, measured: Measured, omissions: Omissions, num_pending: int = 0
+) -> EvictionPlan:
     """The eviction that brings the prompt to the low watermark once it has grown over the budget. Pure.
 
     Unannotated work goes only where the rest is not enough, since an act that starts meanwhile would keep it.
     """
-    low = account.watermark(budget, measured)
-    overshoot = account.outlook.growth(measured.growth) / 2
-    num_shown = shown_tokens(account.graph.outline, account.ledger, shed)
+    low = meter.watermark(budget, measured)
+    overshoot = meter.turn_stats.growth(measured.growth) / 2
+    num_shown = shown_tokens(meter.graph.outline, meter.token_counts, omissions)
     num_taken = budget.max_tokens + overshoot - low
     target = max(0, min(low, math.floor(num_shown - num_taken)))
-    plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_act=True)
+    plan = plan_policy(meter.graph, meter.token_counts, omissions, budget, target, num_pending, expects_act=True)
     if plan.num_after > target and budget.policy in EPISODE_POLICIES:
-        plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending)
+        plan = plan_policy(meter.graph, meter.token_counts, omissions, budget, target, num_pending)
     return plan
 
 
-def _act_ended(account: Account, state: SessionState, view: View, shed: Shed, num_pending: int) -> Foreseen | None:
+def _act_ended(
+    meter: ContextMeter, state: SessionState, view: View, omissions: Omissions, num_pending: int
+) -> PrecomputeCandidate | None:
     """What is evicted where the next turn goes over the budget and ends the act that runs, in the loop of one request.
 
     No pause comes between the end and the eviction, and with the act goes what it depended on, most of the context. Its
     last step, whose results are pending, will be gone, too. The plan is not kept: the one that comes is made then.
     """
-    budget, measured, active = view.budget, view.measured, account.graph.active
+    budget, measured, active = view.budget, view.measured, meter.graph.active
     if budget is None or measured is None or budget.policy not in EPISODE_POLICIES:
         return None
-    left = budget.max_tokens - account.reserve - account.num_tokens
-    if active is None or active.kind is not Kind.ACT or left >= account.outlook.growth(measured.growth):
+    left = budget.max_tokens - meter.reserve - meter.num_tokens
+    if active is None or active.kind is not Kind.ACT or left >= meter.turn_stats.growth(measured.growth):
         return None
-    outline, target = account.graph.outline, account.watermark(budget, measured)
-    plan = plan_policy(account.graph, account.ledger, shed, budget, target, num_pending, expects_end=True)
+    outline, target = meter.graph.outline, meter.watermark(budget, measured)
+    plan = plan_policy(meter.graph, meter.token_counts, omissions, budget, target, num_pending, expects_end=True)
     if not plan.changes or plan.num_before - plan.num_after < LEAST_SHARE * (plan.num_before - target):
         return None
-    ended = foresee(account, state, plan.shed, Reason.ACT_END, _PRIOR_END, 1)
-    num_open = shown_tokens(outline, account.ledger, plan.shed, outline.last_step())
+    ended = candidates_of(meter, state, plan.omissions, Reason.ACT_END, _PRIOR_END, 1)
+    num_open = shown_tokens(outline, meter.token_counts, plan.omissions, outline.last_step())
     return replace(ended, num_open=num_open) if num_open < ended.num_new else None
 
 
-def kept_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
+def kept_plan(meter: ContextMeter, state: SessionState, budget: Budget) -> EvictionPlan | None:
     """The kept eviction, where it still applies and brings the prompt, with what is new, under the budget. Pure."""
-    kept = _still_kept(account, state, account.shed, budget)
-    plan = None if kept is None else kept.now(account.graph, account.ledger, account.num_tokens)
-    return plan if plan is not None and plan.num_after + account.reserve <= budget.max_tokens else None
+    kept = _still_kept(meter, state, meter.omissions, budget)
+    plan = None if kept is None else kept.now(meter.graph, meter.token_counts, meter.num_tokens)
+    return plan if plan is not None and plan.num_after + meter.reserve <= budget.max_tokens else None
 
 
-def ready_plan(account: Account, state: SessionState, budget: Budget) -> EvictionPlan | None:
+def ready_plan(meter: ContextMeter, state: SessionState, budget: Budget) -> EvictionPlan | None:
     """The kept eviction, where its context was computed and the prompt comes near the budget. Pure."""
-    near = NUM_GROWTHS * account.outlook.growth(0.0)
-    is_near = account.num_tokens + account.reserve + near > budget.max_tokens
-    return kept_plan(account, state, budget) if is_near and account.outlook.is_ready(state) else None
+    near = NUM_GROWTHS * meter.turn_stats.growth(0.0)
+    is_near = meter.num_tokens + meter.reserve + near > budget.max_tokens
+    return kept_plan(meter, state, budget) if is_near and meter.turn_stats.is_ready(state) else None
 
 
-def _still_kept(account: Account, state: SessionState, shed: Shed, budget: Budget) -> KeptEviction | None:
+def _still_kept(
+    meter: ContextMeter, state: SessionState, omissions: Omissions, budget: Budget
+) -> PlannedEviction | None:
     """The kept eviction, unless something else was edited or work began that depends on what would go."""
-    kept = account.outlook.kept
-    if kept is None or not kept.applies(state, shed, budget):
+    kept = meter.turn_stats.kept
+    if kept is None or not kept.applies(state, omissions, budget):
         return None
     is_needed = budget.policy in EPISODE_POLICIES and takes_what_is_needed(
-        account.graph, account.ledger, kept.before, kept.plan.shed
+        meter.graph, meter.token_counts, kept.before, kept.plan.omissions
     )
     return None if is_needed else kept
 
@@ -212,9 +223,9 @@ def _growth(measured: Measured | None) -> float:
     return 0.0 if measured is None else measured.growth
 
 
-def _folds(account: Account, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[Foreseen]:
+def _folds(meter: ContextMeter, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[PrecomputeCandidate]:
     """Each visible fragment folded by itself, the newest first; those that a fold would not make shorter are left."""
-    found: list[Foreseen] = []
+    found: list[PrecomputeCandidate] = []
     visible = [f for f in state.fragments if f.visibility is Visibility.VISIBLE]
     for fragment in reversed(visible):
         if len(found) == MAX_FOLDS:
@@ -224,7 +235,7 @@ def _folds(account: Account, state: SessionState, suite: str, tokenizer: Tokeniz
         except Conflict:
             continue
         first = fragment.pieces[0].place.entry
-        num_behind = shown_tokens(account.graph.outline, account.ledger, account.shed, first)
+        num_behind = shown_tokens(meter.graph.outline, meter.token_counts, meter.omissions, first)
         num_new = max(1, num_behind - fragment.num_tokens)
-        found.append(Foreseen(folded, Reason.FOLD, _PRIOR_FOLD ** (len(found) + 1), 1, num_new))
+        found.append(PrecomputeCandidate(folded, Reason.FOLD, _PRIOR_FOLD ** (len(found) + 1), 1, num_new))
     return found

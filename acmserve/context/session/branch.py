@@ -10,9 +10,9 @@ The branch sees the main history. When it is closed its entries are left out, an
 is the returned message: the main conversation is the one that never branched and had the message as a tool result. A
 branch never holds a message of the user or the system, so nothing that a person said is left out with it.
 
-Decision: what is left out lies in the session's `Shed`, like what an eviction took out, so that rendering, counting and
-evicting need to know nothing of branches. `hide_closed` puts it there, and says it again wherever a shed is made anew.
-A branch whose work was done in a session of its own has no entries here (`is_empty`).
+Decision: what is left out lies in the session's `Omissions`, like what an eviction took out, so that rendering,
+counting and evicting need to know nothing of branches. `hide_closed` puts it there, and says it again wherever a shed
+is made anew. A branch whose work was done in a session of its own has no entries here (`is_empty`).
 
 Pure. It does not know sessions' states (`branch_edits.py`) or how calls are judged (`branch_tool.py`).
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import Shed, with_range
+from acmserve.context.transcript.omissions import Omissions, with_range
 from acmserve.context.transcript.outline import Role, role_of
 from acmserve.errors import IntegrityError
 
@@ -91,12 +91,12 @@ def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
     return next((branch for branch in branches if branch.holds(entry)), None)
 
 
-def hide_closed(shed: Shed, branches: Sequence[Branch]) -> Shed:
+def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:
     """The shed with the entries of all closed branches left out; the very shed where they are."""
     for branch in branches:
         if branch.end is not None and not branch.is_empty:
-            shed = with_range(shed, branch.start, branch.end)
-    return shed
+            omissions = with_range(omissions, branch.start, branch.end)
+    return omissions
 
 
 def branches_before(branches: Sequence[Branch], num_entries: int) -> tuple[Branch, ...]:
@@ -116,7 +116,7 @@ def branches_before(branches: Sequence[Branch], num_entries: int) -> tuple[Branc
     return tuple(kept)
 
 
-def check_branches(branches: Sequence[Branch], messages: Sequence[Message], shed: Shed) -> None:
+def check_branches(branches: Sequence[Branch], messages: Sequence[Message], omissions: Omissions) -> None:
     """Raise `IntegrityError` with the numbers when branches overlap, leave the transcript, or closed ones are shown."""
     position, num_entries = 0, len(messages)
     for branch in branches:
@@ -131,5 +131,5 @@ def check_branches(branches: Sequence[Branch], messages: Sequence[Message], shed
         if others:
             raise IntegrityError(f"session: {branch} holds the messages {others} of others than the model")
         position = end
-    if hide_closed(shed, branches) is not shed:
-        raise IntegrityError(f"session: a closed branch is shown, left out are only {shed.gone}")
+    if hide_closed(omissions, branches) is not omissions:
+        raise IntegrityError(f"session: a closed branch is shown, left out are only {omissions.gone}")

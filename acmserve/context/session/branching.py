@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from acmserve.context.session.branch import Branch, branches_before, ended_without, hide_closed, opened
 from acmserve.context.session.branch_tool import BranchCall
 from acmserve.context.transcript.outline import Role, role_of, tool_calls
-from acmserve.context.transcript.token_counts import Count, TokenLedger
+from acmserve.context.transcript.token_counts import Count, TokenCounts
 from acmserve.errors import Conflict, IntegrityError
 
 if TYPE_CHECKING:
-    from acmserve.context.session.state import Entry, SessionState
+    from acmserve.context.session.state import SessionState, TranscriptEntry
 
 INTERRUPTED = "another message came before it had returned."
 
@@ -34,12 +34,12 @@ class Spent:
     num_tokens: int = 0
 
 
-def count_spent(entries: tuple[Entry, ...], count: Count) -> Spent:
+def count_spent(entries: tuple[TranscriptEntry, ...], count: Count) -> Spent:
     """What these entries of a branch took. Reads all of them."""
     messages = [entry.message for entry in entries]
-    ledger = TokenLedger(count)
-    ledger.extend(messages)
-    return Spent(sum(len(tool_calls(message)) for message in messages), ledger.num_tokens)
+    token_counts = TokenCounts(count)
+    token_counts.extend(messages)
+    return Spent(sum(len(tool_calls(message)) for message in messages), token_counts.num_tokens)
 
 
 def spent_in(state: SessionState, count: Count) -> Spent:
@@ -58,8 +58,8 @@ def open_branch(state: SessionState, call_id: str, wanted: BranchCall) -> Sessio
     if state.branch is not None or not found or len(results) == len(state.entries):
         raise IntegrityError(f"session: no branch can open at entry {len(state.entries)}, open is {state.branch}")
     branch = Branch(call_id, results[-1] - 1, found[-1], len(state.entries), wanted.description, wanted.prompt)
-    told = opened(branch.description, branch.prompt)
-    return _tell(replace(state, branches=(*state.branches, branch)), branch, told)
+    fields = opened(branch.description, branch.prompt)
+    return _tell(replace(state, branches=(*state.branches, branch)), branch, fields)
 
 
 def close_branch(state: SessionState, message: str, spent: Spent, *, failed: bool = False) -> SessionState:
@@ -92,16 +92,16 @@ def cut_back_branches(state: SessionState) -> SessionState:
     """
     before = state.branch
     state = replace(state, branches=branches_before(state.branches, len(state.entries)))
-    shed = state.shed
+    omissions = state.omissions
     if state.branch is not None and state.branch is not before:
-        shed = shed.first(state.branch.call_entry)
+        omissions = omissions.first(state.branch.call_entry)
         state = _tell(state, state.branch, opened(state.branch.description, state.branch.prompt))
-    return replace(state, shed=hide_closed(shed, state.branches))
+    return replace(state, omissions=hide_closed(omissions, state.branches))
 
 
 def _end_branch(state: SessionState, closed: Branch, result: str) -> SessionState:
     state = _tell(replace(state, branches=(*state.branches[:-1], closed)), closed, result)
-    return replace(state, shed=hide_closed(state.shed, state.branches))
+    return replace(state, omissions=hide_closed(state.omissions, state.branches))
 
 
 def _tell(state: SessionState, branch: Branch, result: str) -> SessionState:

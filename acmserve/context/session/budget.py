@@ -56,7 +56,7 @@ class Budget:
 
     def as_dict(self) -> dict[str, Any]:
         """The budget as JSON, in tokens; `parse_budget` reads it back equal."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "max_tokens": self.max_tokens,
             "low_watermark": AUTO if self.low_watermark is None else self.low_watermark,
             "policy": self.policy,
@@ -64,8 +64,8 @@ class Budget:
         for name, policies in _OPTIONS.items():
             if self.policy in policies:
                 value = getattr(self, name)
-                told[name] = sorted(value) if isinstance(value, frozenset) else value
-        return told
+                fields[name] = sorted(value) if isinstance(value, frozenset) else value
+        return fields
 
 
 def parse_budget(value: object, window: int, field: str = "budget") -> Budget:

@@ -21,7 +21,7 @@ from acmserve.context.session.branch import Branch
 from acmserve.context.session.branch_tool import BRANCH
 from acmserve.context.session.branching import Spent
 from acmserve.context.session.parent import Parent, mark_of
-from acmserve.context.session.state import PLACED, Origin, SessionState, append_internal, cut_back
+from acmserve.context.session.state import PLACED, Author, SessionState, append_internal, cut_back
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.outline import Outline, Role
 
@@ -29,7 +29,7 @@ from acmserve.context.transcript.outline import Outline, Role
 def fork(state: SessionState, session_id: str, description: str, prompt: str) -> SessionState:
     """The state of a branch of the session `session_id`, which has this state."""
     cut = cut_back(state, state.entries[: num_complete(state)])
-    num_messages = sum(entry.origin is not Origin.INTERNAL for entry in cut.entries)
+    num_messages = sum(entry.origin is not Author.INTERNAL for entry in cut.entries)
     parent = Parent(session_id, mark_of(state.digest_key), description, prompt, len(cut.entries), num_messages)
     return replace(cut, parent=parent)
 

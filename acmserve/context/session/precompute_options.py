@@ -24,7 +24,7 @@ _KNOWN = ("mode", "max_pool_share")
 
 
 @dataclass(frozen=True, slots=True)
-class AheadOptions:
+class PrecomputeOptions:
     """`max_pool_share`: the part of the KV cache that contexts computed ahead may take at one time."""
 
     mode: str = "off"
@@ -36,14 +36,14 @@ class AheadOptions:
         return self.mode == "predict"
 
     def as_dict(self) -> dict[str, Any]:
-        """The options as JSON; `parse_ahead` reads them back equal."""
+        """The options as JSON; `parse_precompute` reads them back equal."""
         return {"mode": self.mode, "max_pool_share": self.max_pool_share}
 
 
-def parse_ahead(value: object, field: str = "ahead") -> AheadOptions:
+def parse_precompute(value: object, field: str = "precompute") -> PrecomputeOptions:
     """The options that `value` writes: an object, or just its mode.
 
-    Raises `InvalidRequest` whose field is the path of the bad value, `ahead.mode`.
+    Raises `InvalidRequest` whose field is the path of the bad value, `precompute.mode`.
     """
     given = value if isinstance(value, Mapping) else {"mode": value}
     for name in given:
@@ -57,4 +57,4 @@ def parse_ahead(value: object, field: str = "ahead") -> AheadOptions:
         raise InvalidRequest(
             f"{field}.max_pool_share", f"must be a number from 0 to 1, not {echo(share)}.", "0.2 is the default."
         )
-    return AheadOptions(mode, float(share))
+    return PrecomputeOptions(mode, float(share))

@@ -17,25 +17,25 @@ from collections.abc import Sequence
 from acmserve.context.session.fragment import Piece
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message, Place, with_texts
-from acmserve.context.transcript.omissions import render_shed, shed_messages
+from acmserve.context.transcript.omissions import omit_from_messages, render_without
 
 
 def render(state: SessionState) -> list[Message]:
     """The messages that the model sees, in order."""
-    return render_shed(render_whole(state), state.shed)
+    return render_without(render_whole(state), state.omissions)
 
 
 def render_entries(state: SessionState) -> list[Message | None]:
     """What the model sees of each entry, None where nothing is left of it."""
-    return shed_messages(render_whole(state), state.shed)
+    return omit_from_messages(render_whole(state), state.omissions)
 
 
 def evicted_entries(state: SessionState) -> frozenset[int]:
     """The entries whose text the model does not see, because an eviction took it out."""
-    if not state.shed:
+    if not state.omissions:
         return frozenset()
     messages = [entry.message for entry in state.entries]
-    left = shed_messages(messages, state.shed)
+    left = omit_from_messages(messages, state.omissions)
     return frozenset(
         index
         for index, (old, new) in enumerate(zip(messages, left, strict=True))

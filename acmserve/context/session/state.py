@@ -11,7 +11,7 @@ cancelled leaves the last state that was stored. Count and order of the entries 
 Decision: clients resend their whole history, and `adopt` recognises it by digests. Entries that the client does not
 hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn* and stay exactly as
 long as the answer of that turn is recognised. Where the history diverges, everything behind is replaced, and fragments
-that reach there are dropped; edits of earlier text stay, and so does what was taken out in front of it (`shed`). A
+that reach there are dropped; edits of earlier text stay, and so does what was taken out in front of it (`omissions`). A
 branch that is open ends, failed, where somebody else than the model speaks: no such message is left out with it.
 
 It does not know how a text is hidden (`edits.py`), searched (`search.py`), or stored (`archive.py`).
@@ -30,9 +30,9 @@ from acmserve.context.session.branching import cut_back_branches, end_where_inte
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.parent import Parent
-from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.transcript.message import Message, Place, digest_message, text_at
-from acmserve.context.transcript.omissions import EMPTY, Shed, shed_before_divergence
+from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence
 from acmserve.errors import IntegrityError, InvalidRequest, NotFound
 
 MAX_SEARCH_HITS = 1000
@@ -42,7 +42,7 @@ _NUM_IDS = 16**5
 _ID_STEP = 0x9E375  # odd, so that multiples visit every number below _NUM_IDS; golden ratio, so that neighbours differ
 
 
-class Origin(Enum):
+class Author(Enum):
     """Who wrote an entry, and whether the client holds it."""
 
     CLIENT = "client"
@@ -51,7 +51,7 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TranscriptEntry:
     """One message. `digest` is the identity of what the client holds of it (empty for internal entries).
 
     `turn` numbers the answers made on the server; -1 for the client's own messages. `sealed` entries are never replaced
@@ -59,7 +59,7 @@ class Entry:
     """
 
     message: Message
-    origin: Origin
+    origin: Author
     digest: bytes = b""
     turn: int = -1
     sealed: bool = False
@@ -79,21 +79,21 @@ class SearchHit:
 class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
-    `shed` is what an eviction took out, by entry, and what closed branches hold; `budget` and `ahead` are the session's
-    own, None where it has none. `parent` is the session of which this one is a branch.
+    `omissions` is what an eviction took out, by entry, and what closed branches hold; `budget` and `precompute` are the
+    session's own, None where it has none. `parent` is the session of which this one is a branch.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TranscriptEntry, ...] = ()
     fragments: tuple[Fragment, ...] = ()
     hits: tuple[SearchHit, ...] = ()
     num_ids: int = 0
     num_turns: int = 0
     digest_key: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    shed: Shed = EMPTY
+    omissions: Omissions = EMPTY
     budget: Budget | None = None
     branches: tuple[Branch, ...] = ()
     parent: Parent | None = None
-    ahead: AheadOptions | None = None
+    precompute: PrecomputeOptions | None = None
 
     @property
     def branch(self) -> Branch | None:
@@ -167,11 +167,11 @@ class SessionState:
                 raise IntegrityError(f"session: {before} and {after} overlap")
         for fragment in self.fragments:
             _check_fragment(fragment)
-        self.shed.check_integrity()
-        ends = [end for _, end in self.shed.gone[-1:]] + [max(self.shed.entries, default=-1) + 1]
+        self.omissions.check_integrity()
+        ends = [end for _, end in self.omissions.gone[-1:]] + [max(self.omissions.entries, default=-1) + 1]
         if max(ends) > len(self.entries):
             raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
-        check_branches(self.branches, [entry.message for entry in self.entries], self.shed)
+        check_branches(self.branches, [entry.message for entry in self.entries], self.omissions)
 
 
 def _check_fragment(fragment: Fragment) -> None:
@@ -207,10 +207,10 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
     digests = [_digest(index, message, state.digest_key) for index, message in enumerate(messages)]
-    kept: list[Entry] = []
+    kept: list[TranscriptEntry] = []
     num_known = 0
     for entry in state.entries:
-        if entry.origin is Origin.INTERNAL:
+        if entry.origin is Author.INTERNAL:
             kept.append(entry)
             continue
         if num_known == len(messages) or entry.digest != digests[num_known]:
@@ -219,7 +219,7 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
         num_known += 1
     left = cut_back(state, kept)
     new = tuple(
-        Entry(message, Origin.CLIENT, digest)
+        TranscriptEntry(message, Author.CLIENT, digest)
         for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
     )
     adopted = end_where_interrupted(replace(left, entries=(*left.entries, *new)))
@@ -227,11 +227,11 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
     return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
 
 
-def cut_back(state: SessionState, kept: Sequence[Entry]) -> SessionState:
+def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionState:
     """The state when only its first entries are left, `kept`, which may be in other words: a turn that was cut goes."""
     kept = list(kept)
-    answered = {entry.turn for entry in kept if entry.origin is Origin.ANSWER}
-    while kept and kept[-1].origin is Origin.INTERNAL and kept[-1].turn not in answered and kept[-1].turn != PLACED:
+    answered = {entry.turn for entry in kept if entry.origin is Author.ANSWER}
+    while kept and kept[-1].origin is Author.INTERNAL and kept[-1].turn not in answered and kept[-1].turn != PLACED:
         kept.pop()
     limit = len(kept)
     stays = [left for fragment in state.fragments if (left := _left_of(fragment, limit)) is not None]
@@ -244,8 +244,8 @@ def cut_back(state: SessionState, kept: Sequence[Entry]) -> SessionState:
     )
     if limit == len(state.entries):
         return cut
-    shed = shed_before_divergence(state.shed, [entry.message for entry in kept])
-    return cut_back_branches(replace(cut, shed=shed))
+    omissions = omissions_before_divergence(state.omissions, [entry.message for entry in kept])
+    return cut_back_branches(replace(cut, omissions=omissions))
 
 
 def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:
@@ -279,7 +279,7 @@ def append_internal(state: SessionState, messages: Sequence[Message], turn: int 
     They belong to the running turn, or to `turn`: with `PLACED` they stay as long as what stands before them.
     """
     number = state.num_turns if turn is None else turn
-    new = (Entry(message, Origin.INTERNAL, turn=number, sealed=True) for message in messages)
+    new = (TranscriptEntry(message, Author.INTERNAL, turn=number, sealed=True) for message in messages)
     return replace(state, entries=(*state.entries, *new))
 
 
@@ -292,7 +292,7 @@ def append_answer(state: SessionState, message: Message, client_view: Message | 
     seen = message if client_view is None else client_view
     digest = digest_message(seen, state.digest_key)
     sealed = digest != digest_message(message, state.digest_key)
-    entry = Entry(message, Origin.ANSWER, digest, state.num_turns, sealed=sealed)
+    entry = TranscriptEntry(message, Author.ANSWER, digest, state.num_turns, sealed=sealed)
     return replace(state, entries=(*state.entries, entry))
 
 

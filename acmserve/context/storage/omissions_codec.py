@@ -1,4 +1,4 @@
-"""A `Shed` as a JSON value and back, for the archive of sessions.
+"""A `Omissions` as a JSON value and back, for the archive of sessions.
 
     {"gone": [[3, 9]], "entries": {"11": {"text": true, "calls": [0], "notes": ["[explored a: ...]"]}}}
 
@@ -9,39 +9,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from acmserve.context.transcript.omissions import EntryShed, Shed
+from acmserve.context.transcript.omissions import MessageOmissions, Omissions
 
 _FLAGS = ("reasoning", "text")
 _CALLS = ("calls", "cleared", "inputs")
 
 
-def shed_value(shed: Shed) -> dict[str, Any]:
+def omissions_value(omissions: Omissions) -> dict[str, Any]:
     """The shed as a JSON object."""
     return {
-        "gone": [list(span) for span in shed.gone],
-        "entries": {str(entry): _entry_value(shed.entries[entry]) for entry in sorted(shed.entries)},
+        "gone": [list(span) for span in omissions.gone],
+        "entries": {str(entry): _entry_value(omissions.entries[entry]) for entry in sorted(omissions.entries)},
     }
 
 
-def shed_from(value: Any) -> Shed:
-    """The shed that `shed_value` made a value of.
+def omissions_from(value: Any) -> Omissions:
+    """The shed that `omissions_value` made a value of.
 
     Raises `TypeError` or `ValueError` for any other value, and `IntegrityError` for ranges that cannot be.
     """
     gone = tuple((_number(start), _number(end)) for start, end in _list(value["gone"]))
-    shed = Shed(gone, {int(entry): _entry_from(kept) for entry, kept in _dict(value["entries"]).items()})
-    shed.check_integrity()
-    return shed
+    omissions = Omissions(gone, {int(entry): _entry_from(kept) for entry, kept in _dict(value["entries"]).items()})
+    omissions.check_integrity()
+    return omissions
 
 
-def _entry_value(kept: EntryShed) -> dict[str, Any]:
-    told: dict[str, Any] = {name: True for name in _FLAGS if getattr(kept, name)}
-    told |= {name: sorted(getattr(kept, name)) for name in _CALLS if getattr(kept, name)}
-    told |= {"notes": list(kept.notes)} if kept.notes else {}
-    return told | ({"summary": kept.summary} if kept.summary else {})
+def _entry_value(kept: MessageOmissions) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: True for name in _FLAGS if getattr(kept, name)}
+    fields |= {name: sorted(getattr(kept, name)) for name in _CALLS if getattr(kept, name)}
+    fields |= {"notes": list(kept.notes)} if kept.notes else {}
+    return fields | ({"summary": kept.summary} if kept.summary else {})
 
 
-def _entry_from(value: Any) -> EntryShed:
+def _entry_from(value: Any) -> MessageOmissions:
     unknown = set(_dict(value)) - {*_FLAGS, *_CALLS, "notes", "summary"}
     if unknown or any(value.get(name, True) is not True for name in _FLAGS):
         raise ValueError(f"what is taken out of a message is {sorted(value)}")
@@ -50,7 +50,7 @@ def _entry_from(value: Any) -> EntryShed:
         raise TypeError("a note or a summary is no text")
     calls, cleared, inputs = (frozenset(_number(item) for item in _list(value.get(name, []))) for name in _CALLS)
     summary = value.get("summary", "")
-    return EntryShed("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes), summary)
+    return MessageOmissions("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes), summary)
 
 
 def _number(value: Any) -> int:

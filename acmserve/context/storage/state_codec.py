@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from acmserve.context.session.budget import parse_budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.precompute_options import parse_ahead
-from acmserve.context.session.state import Entry, Origin, SearchHit, SessionState
+from acmserve.context.session.precompute_options import parse_precompute
+from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
 from acmserve.context.storage.branch_codec import branch_from, branch_value, parent_from, parent_value
-from acmserve.context.storage.omissions_codec import shed_from, shed_value
+from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
 from acmserve.context.transcript.message import Place
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
@@ -32,6 +32,8 @@ REMEDY = "Restore it from a backup, or move it away to start without the session
 _T = TypeVar("_T")
 _NUL = b"\\u0000"
 _MAX_KEY_BYTES = 64
+# Keys as files of acmserve 0.1 spell them.
+_RENAMED = {"shed": "omissions", "ahead": "precompute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def unpack(data: object) -> Any:
         raise ValueError("a row is nested too deep") from None
 
 
-def entry_value(entry: Entry) -> dict[str, Any]:
+def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
     """An entry as a JSON object."""
     return {
         "message": dict(entry.message),
@@ -151,12 +153,16 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
         value["branches"] = [branch_value(branch) for branch in state.branches]
     if state.parent is not None:
         value["parent"] = parent_value(state.parent)
-    if state.ahead is not None:
-        value["ahead"] = state.ahead.as_dict()
-    if not value and not state.shed and state.budget is None:
+    if state.precompute is not None:
+        value["precompute"] = state.precompute.as_dict()
+    if not value and not state.omissions and state.budget is None:
         return []
     return [
-        {"shed": shed_value(state.shed), "budget": None if state.budget is None else state.budget.as_dict()} | value
+        {
+            "omissions": omissions_value(state.omissions),
+            "budget": None if state.budget is None else state.budget.as_dict(),
+        }
+        | value
     ]
 
 
@@ -211,16 +217,16 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
     """The fields of a state that `limit_values` wrote."""
     if not rows:
         return {}
-    [row] = rows
+    [row] = ({_RENAMED.get(key, key): value for key, value in row.items()} for row in rows)
     budget = _field(row, "budget", dict, type(None))
     if budget is not None:
         budget = parse_budget(budget, _is(budget.get("max_tokens"), "max_tokens", int))
     return {
-        "shed": shed_from(_field(row, "shed", dict)),
+        "omissions": omissions_from(_field(row, "omissions", dict)),
         "budget": budget,
         "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
         "parent": None if "parent" not in row else parent_from(row["parent"]),
-        "ahead": None if "ahead" not in row else parse_ahead(_is(row["ahead"], "ahead", dict)),
+        "precompute": None if "precompute" not in row else parse_precompute(_is(row["precompute"], "precompute", dict)),
     }
 
 
@@ -229,10 +235,10 @@ def damaged(where: str, error: Exception) -> AcmError:
     return AcmError(f"{where} is damaged: {error}. {REMEDY}")
 
 
-def _entry(value: Any) -> Entry:
-    return Entry(
+def _entry(value: Any) -> TranscriptEntry:
+    return TranscriptEntry(
         message=_field(value, "message", dict),
-        origin=Origin(_field(value, "origin", str)),
+        origin=Author(_field(value, "origin", str)),
         digest=bytes.fromhex(_field(value, "digest", str)),
         turn=_field(value, "turn", int),
         sealed=_field(value, "sealed", bool),

@@ -4,7 +4,7 @@
     state  ---------> state ------------------------> state ---------> state      only the last one is ever stored
 
 Each edit sees the result of the one before. The engine sees only the conversation that results, so the text behind
-them moves once. A summary needs a model, which this layer does not have: the outcome then names it in `wants`, and the
+them moves once. A summary needs a model, which this layer does not have: the outcome then names it in `needs`, and the
 caller runs the same batch again with it supplied.
 """
 
@@ -18,7 +18,7 @@ from acmserve.context.edits import fragments as edit
 from acmserve.context.edits.cost import EditCost, edit_cost
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.run import SummaryWanted, Workbench
+from acmserve.context.tools.run import SummaryWanted, ToolContext
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import InvalidRequest
 
@@ -55,15 +55,15 @@ class EditDone:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The state after all edits; with `wants` nothing was done yet."""
+    """The state after all edits; with `needs` nothing was done yet."""
 
     state: SessionState
     done: tuple[EditDone, ...] = ()
-    wants: SummaryWanted | None = None
+    needs: SummaryWanted | None = None
 
 
 def run_batch(
-    state: SessionState, batch: Sequence[Edit], bench: Workbench, summaries: Mapping[tuple[str, str], str]
+    state: SessionState, batch: Sequence[Edit], bench: ToolContext, summaries: Mapping[tuple[str, str], str]
 ) -> BatchOutcome:
     """Carry out all edits in order. `summaries` has the summaries made so far, by (fragment id, focus).
 
@@ -76,7 +76,7 @@ def run_batch(
             if wanted.kind is EditKind.SUMMARIZE:
                 missing = _missing_summary(state, fragment, wanted, summaries)
                 if missing is not None:
-                    return BatchOutcome(before, wants=missing)
+                    return BatchOutcome(before, needs=missing)
             num_before = num_shown_tokens(fragment, bench)
             state = _apply(state, fragment, wanted, bench, summaries)
         except InvalidRequest as error:
@@ -88,14 +88,14 @@ def run_batch(
     return BatchOutcome(state, tuple(done))
 
 
-def num_shown_tokens(fragment: Fragment, bench: Workbench) -> int:
+def num_shown_tokens(fragment: Fragment, bench: ToolContext) -> int:
     """Tokens that the model sees of a fragment: its text, or what stands in its place."""
     if fragment.shown is None:
         return fragment.num_tokens
     return sum(count_tokens(bench.tokenizer, text) for text in fragment.shown)
 
 
-def _target(state: SessionState, wanted: Edit, bench: Workbench) -> tuple[SessionState, Fragment]:
+def _target(state: SessionState, wanted: Edit, bench: ToolContext) -> tuple[SessionState, Fragment]:
     if (wanted.fragment_id is None) == (wanted.messages is None):
         raise InvalidRequest("fragment_id", "name a fragment or a range of messages, one of the two.")
     if wanted.fragment_id is not None:
@@ -125,7 +125,7 @@ def _apply(
     state: SessionState,
     fragment: Fragment,
     wanted: Edit,
-    bench: Workbench,
+    bench: ToolContext,
     summaries: Mapping[tuple[str, str], str],
 ) -> SessionState:
     fragment_id = fragment.fragment_id

@@ -11,7 +11,7 @@ from acmserve.context.edits.cost import EditCost
 from acmserve.context.edits.fragments import Cut
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.state import SearchHit, SessionState
-from acmserve.context.tools.search import Found, Match, look_at
+from acmserve.context.tools.search import Found, TextMatch, look_at
 from acmserve.errors import InvalidRequest
 
 _PREVIEW_CHARS = 40
@@ -80,7 +80,7 @@ def detail(state: SessionState, hit: SearchHit, context_size: int) -> str:
     return _match(match)
 
 
-def _match(match: Match) -> str:
+def _match(match: TextMatch) -> str:
     score = "" if match.score is None else f", similarity {match.score}"
     inside = match.hidden_in
     hidden = "" if inside is None else f", in {inside.visibility.value} {inside.fragment_id}"

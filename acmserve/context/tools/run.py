@@ -6,7 +6,7 @@ A wrong call is an ordinary result that says what to do instead; the state stays
 same state and the same call give the same result text, since it becomes part of the cached conversation.
 
 A summary needs a model and a semantic search needs an embedder; this layer has neither. `run_tool` then answers with
-`wants`, and the caller calls again with what was wanted in `supplied`.
+`needs`, and the caller calls again with what was wanted in `supplied`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EmbeddingsWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Workbench:
+class ToolContext:
     """What a call needs besides the state. `fidelity` is what the next step will be asked for.
 
     `scope` is what a call of `delimiter` is judged against; None: what the transcript says.
@@ -75,7 +75,7 @@ class Workbench:
 class ToolOutcome:
     """`result` goes back to the model; `error` says what was wrong with the call (the state is the old one then).
 
-    `changed`: the conversation renders differently now. With `wants` nothing was done yet: call again with it supplied.
+    `changed`: the conversation renders differently now. With `needs` nothing was done yet: call again with it supplied.
     `scope` is that behind a call of `delimiter`, for the next call of the same step.
     """
 
@@ -83,12 +83,12 @@ class ToolOutcome:
     result: str = ""
     changed: bool = False
     fragment_ids: tuple[str, ...] = ()
-    wants: SummaryWanted | EmbeddingsWanted | None = None
+    needs: SummaryWanted | EmbeddingsWanted | None = None
     error: InvalidRequest | None = None
     scope: Scope | None = None
 
 
-def run_tool(state: SessionState, call: ToolCall, bench: Workbench) -> ToolOutcome:
+def run_tool(state: SessionState, call: ToolCall, bench: ToolContext) -> ToolOutcome:
     """Carry out one call on a state. Never raises for a wrong call."""
     try:
         tool = find_tool(bench.suite, call.name)
@@ -114,7 +114,7 @@ def find_tool(suite: str, name: str) -> Mapping[str, Any]:
 Arguments = Mapping[str, Any]
 
 
-def _delimit(state: SessionState, arguments: object, bench: Workbench) -> ToolOutcome:
+def _delimit(state: SessionState, arguments: object, bench: ToolContext) -> ToolOutcome:
     """A mark changes nothing by itself: the call and its result, in the transcript, are the annotation."""
     if state.branch is not None:
         raise Conflict("action", "episodes are marked in the main conversation only.", "Call return first.")
@@ -123,7 +123,7 @@ def _delimit(state: SessionState, arguments: object, bench: Workbench) -> ToolOu
     return ToolOutcome(state, marked.result, error=marked.error, scope=marked.scope)
 
 
-def _fragment_context(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+def _fragment_context(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
     cut = edits.cut_between(
         state, args["start_marker"], args["end_marker"], args["num_fragments"], args["role"], bench.tokenizer
     )
@@ -137,26 +137,26 @@ def _fragment_context(state: SessionState, args: Arguments, bench: Workbench) ->
     return ToolOutcome(cut.state, result, fragment_ids=tuple(f.fragment_id for f in cut.fragments))
 
 
-def _fold_fragment(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+def _fold_fragment(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
     new = edits.fold(state, args["fragment_id"], bench.suite, bench.tokenizer)
     return _hidden(new, args["fragment_id"], bench)
 
 
-def _summarize_fragment(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+def _summarize_fragment(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
     fragment_id, focus = args["fragment_id"], args["focus"]
     fragment = edits.check_summarizable(state, fragment_id, focus)
     stored = fragment.summary(focus)
     summary = stored if stored is not None else bench.supplied
     if summary is None:
         wanted = SummaryWanted(fragment_id, state.fragment_text(fragment), focus, fragment.num_tokens)
-        return ToolOutcome(state, wants=wanted)
+        return ToolOutcome(state, needs=wanted)
     if not isinstance(summary, str):
         raise TypeError(f"summarize_fragment was supplied with {type(summary).__name__}, not a summary")
     new = edits.summarize(state, fragment_id, focus, summary, bench.suite, bench.tokenizer)
     return _hidden(new, fragment_id, bench)
 
 
-def _hidden(new: SessionState, fragment_id: str, bench: Workbench) -> ToolOutcome:
+def _hidden(new: SessionState, fragment_id: str, bench: ToolContext) -> ToolOutcome:
     fragment = new.fragment(fragment_id)
     num_shown = sum(count_tokens(bench.tokenizer, text) for text in fragment.shown or ())
     cost = edit_cost(new, fragment, num_shown, bench.fidelity, bench.tokenizer)
@@ -164,10 +164,10 @@ def _hidden(new: SessionState, fragment_id: str, bench: Workbench) -> ToolOutcom
     return ToolOutcome(new, result, changed=True, fragment_ids=(fragment_id,))
 
 
-def _restore(*allowed: Visibility) -> Callable[[SessionState, Arguments, Workbench], ToolOutcome]:
+def _restore(*allowed: Visibility) -> Callable[[SessionState, Arguments, ToolContext], ToolOutcome]:
     """A handler that restores fragments in one of these states."""
 
-    def restore(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+    def restore(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
         fragment = state.fragment(args["fragment_id"])
         if fragment.visibility in _OTHER_WAY and fragment.visibility not in allowed:
             raise Conflict(
@@ -180,20 +180,20 @@ def _restore(*allowed: Visibility) -> Callable[[SessionState, Arguments, Workben
     return restore
 
 
-def _shown(new: SessionState, fragment: Fragment, bench: Workbench) -> ToolOutcome:
+def _shown(new: SessionState, fragment: Fragment, bench: ToolContext) -> ToolOutcome:
     cost = edit_cost(new, fragment, fragment.num_tokens, bench.fidelity, bench.tokenizer)
     result = tool_result.restored(fragment, cost)
     return ToolOutcome(new, result, changed=True, fragment_ids=(fragment.fragment_id,))
 
 
-def _restore_context(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+def _restore_context(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
     new = edits.restore_all(state)
     gone = tuple(f for f in state.fragments if f not in new.fragments)
     hidden = tuple(f.fragment_id for f in gone if f.hidden)
     return ToolOutcome(new, tool_result.restored_all(gone, hidden), changed=bool(hidden), fragment_ids=hidden)
 
 
-def _search_context(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+def _search_context(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
     query, role, max_results, size = args["query"], args["role"], args["max_results"], args["context_size"]
     if args.get("mode", "exact") == "exact":
         found = search_exact(state, query, role, max_results, size)
@@ -202,7 +202,7 @@ def _search_context(state: SessionState, args: Arguments, bench: Workbench) -> T
         raise InvalidRequest("query", "is empty.", "Give the text to search for.")
     candidates = passages(state, role)
     if bench.supplied is None:
-        return ToolOutcome(state, wants=EmbeddingsWanted((query, *(p.text for p in candidates))))
+        return ToolOutcome(state, needs=EmbeddingsWanted((query, *(p.text for p in candidates))))
     if isinstance(bench.supplied, str):
         raise TypeError("search_context was supplied with a text, not with vectors")
     best = rank(candidates, bench.supplied, args["similarity_threshold"], max_results)
@@ -210,7 +210,7 @@ def _search_context(state: SessionState, args: Arguments, bench: Workbench) -> T
     return ToolOutcome(found.state, tool_result.found(found, query, role))
 
 
-def _get_search_detail(state: SessionState, args: Arguments, bench: Workbench) -> ToolOutcome:
+def _get_search_detail(state: SessionState, args: Arguments, bench: ToolContext) -> ToolOutcome:
     hit = state.hit(args["search_id"])
     return ToolOutcome(state, tool_result.detail(state, hit, args["extended_context"]))
 
@@ -220,7 +220,7 @@ _OTHER_WAY = {
     Visibility.FOLDED: "Call expand_fragment instead.",
     Visibility.SUMMARIZED: "Call revert_summary instead.",
 }
-_HANDLERS: Mapping[str, Callable[[SessionState, Arguments, Workbench], ToolOutcome]] = {
+_HANDLERS: Mapping[str, Callable[[SessionState, Arguments, ToolContext], ToolOutcome]] = {
     "fragment_context": _fragment_context,
     "fold_fragment": _fold_fragment,
     "summarize_fragment": _summarize_fragment,
@@ -234,6 +234,6 @@ _HANDLERS: Mapping[str, Callable[[SessionState, Arguments, Workbench], ToolOutco
 }
 
 
-def with_supplied(bench: Workbench, supplied: str | Sequence[Sequence[float]]) -> Workbench:
+def with_input(bench: ToolContext, supplied: str | Sequence[Sequence[float]]) -> ToolContext:
     """The workbench of the second call, with what the first one wanted."""
     return replace(bench, supplied=supplied)

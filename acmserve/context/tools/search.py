@@ -23,7 +23,7 @@ _OUR_TOOLS = frozenset(tool["function"]["name"] for tools in SUITES.values() for
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class TextMatch:
     """One match to show: its hit, the text around it, and the hidden fragment it stands in, if any.
 
     `evicted`: the model does not see its message any more.
@@ -45,7 +45,7 @@ class Found:
     """
 
     state: SessionState
-    matches: tuple[Match, ...]
+    matches: tuple[TextMatch, ...]
     num_matches: int
     ignored_case: bool = False
 
@@ -75,7 +75,7 @@ def show(state: SessionState, spans: Sequence[tuple[Piece, float | None]], conte
     return Found(state, tuple(scored), len(matches))
 
 
-def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -> list[Match]:
+def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -> list[TextMatch]:
     """Each hit with `context_size` characters of its text on either side, as far as that goes."""
     wanted = {hit.place for hit in hits}
     hiding: dict[Place, list[tuple[Piece, Fragment]]] = {}
@@ -92,7 +92,7 @@ def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -
         redacted = [piece for piece, fragment in here if fragment.visibility is Visibility.REDACTED]
         role = str(state.entries[hit.place.entry].message.get("role"))
         excerpt = _excerpt(state.text_at(hit.place), hit, context_size, redacted)
-        matches.append(Match(hit, excerpt, role, hidden_in, evicted=hit.place.entry in evicted))
+        matches.append(TextMatch(hit, excerpt, role, hidden_in, evicted=hit.place.entry in evicted))
     return matches
 
 

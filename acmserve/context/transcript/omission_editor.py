@@ -1,6 +1,6 @@
-"""Takes parts of a conversation out, one by one, and keeps count of what is left. The result is a new `Shed`.
+"""Takes parts of a conversation out, one by one, and keeps count of what is left. The result is a new `Omissions`.
 
-    editor = ShedEditor(outline, ledger, shed)
+    editor = OmissionEditor(outline, ledger, shed)
     editor.drop_call(use); editor.num_tokens <= target ?; ...; editor.shed()
 
 Every operation does nothing when it was done before. A message that is left with nothing joins the ranges that are
@@ -13,23 +13,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import replace
 
-from acmserve.context.transcript.omissions import NOTHING, EntryShed, Shed
+from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
 from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
 from acmserve.context.transcript.outline import Outline, Role, Use
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 
 
-class ShedEditor:
+class OmissionEditor:
     """`num_tokens` is what the conversation weighs now; `num_operations` counts what took something visible.
 
     `num_uses` and `num_reasoning` are the tool calls and the messages' reasonings that this editor took or cleared.
     """
 
-    def __init__(self, outline: Outline, ledger: TokenLedger, before: Shed) -> None:
+    def __init__(self, outline: Outline, token_counts: TokenCounts, before: Omissions) -> None:
         self._outline = outline
-        self._ledger = ledger
+        self._token_counts = token_counts
         self._before = before
-        self._changed: dict[int, EntryShed] = {}
+        self._changed: dict[int, MessageOmissions] = {}
         self._gone: set[int] = set()
         self.num_tokens = self._count(before)
         self.num_operations = 0
@@ -37,23 +37,25 @@ class ShedEditor:
         self.num_reasoning = 0
         self.first_entry: int | None = None
 
-    def _count(self, before: Shed) -> int:
+    def _count(self, before: Omissions) -> int:
         """What is shown before the first operation, counted once for each shed."""
-        num_saved = self._ledger.remembered(before)
+        num_saved = self._token_counts.remembered(before)
         if num_saved is not None:
-            return self._ledger.num_tokens - num_saved
-        num_shown = shown_tokens(self._outline, self._ledger, before)
-        self._ledger.remember(before, self._ledger.num_tokens - num_shown)
+            return self._token_counts.num_tokens - num_saved
+        num_shown = shown_tokens(self._outline, self._token_counts, before)
+        self._token_counts.remember(before, self._token_counts.num_tokens - num_shown)
         return num_shown
 
-    def of(self, entry: int) -> EntryShed:
+    def of(self, entry: int) -> MessageOmissions:
         """What is taken out of an assistant's message now."""
         kept = self._changed.get(entry) or self._before.entries.get(entry)
         if kept is not None:
             return kept
         if not self._before.in_gone(entry):
             return NOTHING
-        return EntryShed(reasoning=True, text=True, calls=frozenset(range(len(self._outline.lines[entry].names))))
+        return MessageOmissions(
+            reasoning=True, text=True, calls=frozenset(range(len(self._outline.lines[entry].names)))
+        )
 
     def has_lost(self, use: Use) -> bool:
         """Whether a tool call is gone."""
@@ -73,7 +75,7 @@ class ShedEditor:
             return
         result = self._outline.result(use)
         if result is not None:
-            self.num_tokens -= result_tokens(self._ledger.size(result), kept, use.number, self._ledger)
+            self.num_tokens -= result_tokens(self._token_counts.size(result), kept, use.number, self._token_counts)
             self._gone.add(result)
         self._set(use.entry, replace(kept, calls=kept.calls | {use.number}))
         self.num_uses += 1
@@ -90,9 +92,9 @@ class ShedEditor:
         )
         if new == kept:
             return
-        size = self._ledger.size(result)
-        self.num_tokens += result_tokens(size, new, use.number, self._ledger)
-        self.num_tokens -= result_tokens(size, kept, use.number, self._ledger)
+        size = self._token_counts.size(result)
+        self.num_tokens += result_tokens(size, new, use.number, self._token_counts)
+        self.num_tokens -= result_tokens(size, kept, use.number, self._token_counts)
         self._set(use.entry, new)
         self.num_uses += use.number not in kept.cleared
 
@@ -101,7 +103,7 @@ class ShedEditor:
         line = self._outline.lines[entry]
         if line.role is Role.RESULT:
             if entry not in self._gone and not self._before.in_gone(entry):
-                self.num_tokens -= self._ledger.size(entry).total
+                self.num_tokens -= self._token_counts.size(entry).total
                 self._gone.add(entry)
                 self._touch(entry)
             return
@@ -125,7 +127,7 @@ class ShedEditor:
         """Put a summary in the place of a message."""
         self._set(entry, replace(self.of(entry), summary=summary))
 
-    def shed(self) -> Shed:
+    def omissions(self) -> Omissions:
         """All that is taken out now."""
         if not self._changed and not self._gone:
             return self._before
@@ -136,11 +138,11 @@ class ShedEditor:
             else:
                 entries.pop(entry, None)
                 gone.add(entry)
-        shed = Shed(self._ranges(gone, entries), entries)
-        self._ledger.remember(shed, self._ledger.num_tokens - self.num_tokens)
-        return shed
+        omissions = Omissions(self._ranges(gone, entries), entries)
+        self._token_counts.remember(omissions, self._token_counts.num_tokens - self.num_tokens)
+        return omissions
 
-    def _ranges(self, gone: set[int], entries: dict[int, EntryShed]) -> tuple[tuple[int, int], ...]:
+    def _ranges(self, gone: set[int], entries: dict[int, MessageOmissions]) -> tuple[tuple[int, int], ...]:
         """The ranges from before and new entries, grown together where nothing else lies between."""
         cut = sorted(entries)
         pieces = sorted([*self._before.gone, *((entry, entry + 1) for entry in gone)])
@@ -156,12 +158,12 @@ class ShedEditor:
         """Whether all of `[start, end)` is protected, or stands in `cut` on its own."""
         if end <= start:
             return True
-        return self._outline.num_sheddable(start, end) == bisect_left(cut, end) - bisect_left(cut, start)
+        return self._outline.num_omittable(start, end) == bisect_left(cut, end) - bisect_left(cut, start)
 
-    def _set(self, entry: int, new: EntryShed) -> None:
-        line, size, old = self._outline.lines[entry], self._ledger.size(entry), self.of(entry)
-        self.num_tokens += message_tokens(line, size, new, self._ledger)
-        self.num_tokens -= message_tokens(line, size, old, self._ledger)
+    def _set(self, entry: int, new: MessageOmissions) -> None:
+        line, size, old = self._outline.lines[entry], self._token_counts.size(entry), self.of(entry)
+        self.num_tokens += message_tokens(line, size, new, self._token_counts)
+        self.num_tokens -= message_tokens(line, size, old, self._token_counts)
         self._changed[entry] = new
         if is_left(line, old):
             took_text = new.text and not old.text

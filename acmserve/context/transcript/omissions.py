@@ -4,8 +4,8 @@
     shed              entry 1: call 0 is gone       gone               entry 4: all gone but a note
     rendered   user   assistant(text, edit)                  result   assistant("[explored A: ...]")  user
 
-A `Shed` names parts of messages by entry number and holds no text but the notes, so it is small, and taking it away
-shows everything again. Rendering is a pure function, deterministic to the byte, and safe whatever the data says:
+A `Omissions` names parts of messages by entry number and holds no text but the notes, so it is small, and taking it
+away shows everything again. Rendering is a pure function, deterministic to the byte, and safe whatever the data says:
 
 - A result shares the fate of its call, so neither is ever left alone; results are found by pairing, not by the data.
 - A message of the assistant that would say nothing and call nothing is left out; `tool_calls` is never an empty list.
@@ -35,7 +35,7 @@ CLEARED_ARGUMENTS = "{}"
 
 
 @dataclass(frozen=True, slots=True)
-class EntryShed:
+class MessageOmissions:
     """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
 
     `calls` are gone with their results; the results of `cleared` are a placeholder, the arguments of `inputs` are
@@ -57,18 +57,18 @@ class EntryShed:
         return (self.summary, *self.notes) if self.summary else self.notes
 
 
-NOTHING = EntryShed()
+NOTHING = MessageOmissions()
 
 
 @dataclass(frozen=True, slots=True)
-class Shed:
+class Omissions:
     """`gone` are ranges `[start, end)` of entries, ascending and apart, whose messages are left out altogether.
 
     An entry in `entries` is rendered as that says, inside such a range too; user and system messages always stay.
     """
 
     gone: tuple[tuple[int, int], ...] = ()
-    entries: Mapping[int, EntryShed] = field(default_factory=dict)
+    entries: Mapping[int, MessageOmissions] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.gone or self.entries)
@@ -92,13 +92,13 @@ class Shed:
         """The entry that has the summary; None where there is none."""
         return next((entry for entry, kept in self.entries.items() if kept.summary), None)
 
-    def first(self, num_entries: int) -> Shed:
+    def first(self, num_entries: int) -> Omissions:
         """What is taken out of the first entries; nothing where the summary that speaks for it stands behind them."""
         summarized = self.summarized
         if summarized is not None and summarized >= num_entries:
             return EMPTY
         gone = tuple((start, min(end, num_entries)) for start, end in self.gone if start < num_entries)
-        return Shed(gone, {entry: kept for entry, kept in self.entries.items() if entry < num_entries})
+        return Omissions(gone, {entry: kept for entry, kept in self.entries.items() if entry < num_entries})
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when ranges are empty, touch, or are out of order."""
@@ -116,21 +116,21 @@ class Shed:
             raise IntegrityError(f"shed: {num_summaries} summaries")
 
 
-EMPTY = Shed()
+EMPTY = Omissions()
 
 
-def with_range(shed: Shed, start: int, end: int) -> Shed:
+def with_range(omissions: Omissions, start: int, end: int) -> Omissions:
     """The shed with entries `[start, end)` gone, whatever was taken out of them before; the very shed if they are."""
-    inside = [entry for entry in shed.entries if start <= entry < end]
-    if not inside and any(first <= start and end <= last for first, last in shed.gone):
-        return shed
-    touching = [(first, last) for first, last in shed.gone if first <= end and start <= last]
+    inside = [entry for entry in omissions.entries if start <= entry < end]
+    if not inside and any(first <= start and end <= last for first, last in omissions.gone):
+        return omissions
+    touching = [(first, last) for first, last in omissions.gone if first <= end and start <= last]
     merged = (min([start, *(first for first, _ in touching)]), max([end, *(last for _, last in touching)]))
-    gone = sorted([*(piece for piece in shed.gone if piece not in touching), merged])
-    return Shed(tuple(gone), {entry: kept for entry, kept in shed.entries.items() if entry not in inside})
+    gone = sorted([*(piece for piece in omissions.gone if piece not in touching), merged])
+    return Omissions(tuple(gone), {entry: kept for entry, kept in omissions.entries.items() if entry not in inside})
 
 
-def shed_before_divergence(shed: Shed, kept: Sequence[Message]) -> Shed:
+def omissions_before_divergence(omissions: Omissions, kept: Sequence[Message]) -> Omissions:
     """What stays taken out when only the messages `kept` of the old history stay.
 
     The results of the last step may have changed with what follows, so nothing is taken from that step either.
@@ -140,17 +140,17 @@ def shed_before_divergence(shed: Shed, kept: Sequence[Message]) -> Shed:
         limit -= 1
     if limit and role_of(kept[limit - 1]) is Role.ASSISTANT:
         limit -= 1
-    return shed.first(limit)
+    return omissions.first(limit)
 
 
-def render_shed(messages: Sequence[Message], shed: Shed) -> list[Message]:
+def render_without(messages: Sequence[Message], omissions: Omissions) -> list[Message]:
     """The messages that are left. `messages` has one for each entry."""
-    return [message for message in shed_messages(messages, shed) if message is not None]
+    return [message for message in omit_from_messages(messages, omissions) if message is not None]
 
 
-def shed_messages(messages: Sequence[Message], shed: Shed) -> list[Message | None]:
+def omit_from_messages(messages: Sequence[Message], omissions: Omissions) -> list[Message | None]:
     """What is left of each message, None where that is nothing."""
-    if not shed:
+    if not omissions:
         return list(messages)
     pairing = Pairing()
     rendered: list[Message | None] = []
@@ -158,46 +158,48 @@ def shed_messages(messages: Sequence[Message], shed: Shed) -> list[Message | Non
         role = role_of(message)
         if role is Role.ASSISTANT:
             pairing.add_calls(entry, message)
-            left = None if shed.is_gone(entry) else shed_message(message, shed.entries.get(entry, NOTHING))
+            left = (
+                None if omissions.is_gone(entry) else omit_from_message(message, omissions.entries.get(entry, NOTHING))
+            )
         elif role is Role.RESULT:
-            left = _shed_result(entry, message, pairing.take_result(message), shed)
+            left = _omit_from_result(entry, message, pairing.take_result(message), omissions)
         else:
             left = message
         rendered.append(left)
     return rendered
 
 
-def _shed_result(entry: int, message: Message, use: Use | None, shed: Shed) -> Message | None:
+def _omit_from_result(entry: int, message: Message, use: Use | None, omissions: Omissions) -> Message | None:
     """A result as its call wants it; one that answers no call stands for itself."""
     if use is None:
-        return None if shed.is_gone(entry) else message
-    if shed.has_lost(use):
+        return None if omissions.is_gone(entry) else message
+    if omissions.has_lost(use):
         return None
-    if use.number in shed.entries.get(use.entry, NOTHING).cleared:
+    if use.number in omissions.entries.get(use.entry, NOTHING).cleared:
         return {**message, "content": PLACEHOLDER}
     return message
 
 
-def shed_message(message: Message, shed: EntryShed) -> Message | None:
+def omit_from_message(message: Message, omissions: MessageOmissions) -> Message | None:
     """A message of the assistant without what is taken out of it; None when nothing is left to say."""
-    if shed == NOTHING:
+    if omissions == NOTHING:
         return message
-    left: dict[str, Any] = dict(without_reasoning(message) if shed.reasoning else message)
+    left: dict[str, Any] = dict(without_reasoning(message) if omissions.reasoning else message)
     if left.get("content") == []:
         left["content"] = ""
-    if shed.text:
+    if omissions.text:
         left = {name: value for name, value in left.items() if name not in {"refusal", "audio"}} | {"content": ""}
     calls = [
-        _without_arguments(call) if index in shed.inputs else call
+        _without_arguments(call) if index in omissions.inputs else call
         for index, call in enumerate(tool_calls(message))
-        if index not in shed.calls
+        if index not in omissions.calls
     ]
     if calls:
         left["tool_calls"] = calls
     else:
         left.pop("tool_calls", None)
-    if shed.lines:
-        left["content"] = _with_notes(left, shed.lines)
+    if omissions.lines:
+        left["content"] = _with_notes(left, omissions.lines)
     elif not calls and not has_text(left):
         return None
     return message if left == message else left

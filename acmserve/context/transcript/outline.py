@@ -133,7 +133,7 @@ class Outline:
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.lines: list[Line] = []
         self._pairing = Pairing()
-        self._num_sheddable = [0]
+        self._num_omittable = [0]
         for message in messages:
             self.append(message)
 
@@ -154,7 +154,7 @@ class Outline:
             if line.use is not None:
                 self.lines[line.use.entry].results[line.use.number] = entry
         self.lines.append(line)
-        self._num_sheddable.append(self._num_sheddable[-1] + (role is not Role.PROTECTED))
+        self._num_omittable.append(self._num_omittable[-1] + (role is not Role.PROTECTED))
         return line
 
     def reread(self, entry: int, message: Message) -> None:
@@ -179,9 +179,9 @@ class Outline:
         backwards = range(len(self.lines) - 1, -1, -1)
         return next((entry for entry in backwards if self.lines[entry].role is Role.ASSISTANT), 0)
 
-    def num_sheddable(self, start: int, end: int) -> int:
+    def num_omittable(self, start: int, end: int) -> int:
         """How many of the entries `[start, end)` are messages of the assistant or results."""
-        return self._num_sheddable[end] - self._num_sheddable[start]
+        return self._num_omittable[end] - self._num_omittable[start]
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a call and its result do not name each other."""
@@ -191,5 +191,5 @@ class Outline:
                     raise IntegrityError(f"outline: call {entry}.{index} has result {result}, which answers another")
             if line.use is not None and self.result(line.use) != entry:
                 raise IntegrityError(f"outline: result {entry} answers {line.use}, which has {self.result(line.use)}")
-        if self._num_sheddable[-1] != sum(line.role is not Role.PROTECTED for line in self.lines):
-            raise IntegrityError(f"outline: counted {self._num_sheddable[-1]} messages that may be taken out")
+        if self._num_omittable[-1] != sum(line.role is not Role.PROTECTED for line in self.lines):
+            raise IntegrityError(f"outline: counted {self._num_omittable[-1]} messages that may be taken out")

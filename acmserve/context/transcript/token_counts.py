@@ -7,7 +7,7 @@ and `base_tokens` what stands in every prompt besides the messages (the tools, t
 alone, so the sum may be off by a token or two at each seam: `calibrate` takes the difference to a prompt that was
 really served into the base.
 
-It does not know what is shown: see `shed_tokens.py`. A turn costs what its new messages cost.
+It does not know what is shown: see `omitted_tokens.py`. A turn costs what its new messages cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from acmserve.context.transcript.message import Message, texts
-from acmserve.context.transcript.omissions import CLEARED_ARGUMENTS, PLACEHOLDER, Shed
+from acmserve.context.transcript.omissions import CLEARED_ARGUMENTS, PLACEHOLDER, Omissions
 from acmserve.context.transcript.outline import Role, call_arguments, call_name, role_of, tool_calls
 from acmserve.context.transcript.reasoning import reasoning_texts, without_reasoning
 from acmserve.errors import IntegrityError
@@ -40,7 +40,7 @@ class EntrySize:
         return self.overhead + self.text + self.reasoning + sum(self.calls)
 
 
-class TokenLedger:
+class TokenCounts:
     """The sizes of all messages, in order."""
 
     def __init__(
@@ -57,12 +57,12 @@ class TokenLedger:
         self._result_overhead = message_overhead if result_overhead is None else result_overhead
         self.base_tokens = base_tokens
         self._sizes: list[EntrySize] = []
-        self._sheddable: list[bool] = []
+        self._omittable: list[bool] = []
         self._sums = [0]
-        self._sheddable_sums = [0]
+        self._omittable_sums = [0]
         self._texts: dict[str, int] = {}
         self._num_summed = 0
-        self._saved: tuple[Shed, int] | None = None
+        self._saved: tuple[Omissions, int] | None = None
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -76,7 +76,7 @@ class TokenLedger:
         """Count the messages that are new."""
         for message in messages:
             self._sizes.append(self._size(message))
-            self._sheddable.append(role_of(message) is not Role.PROTECTED)
+            self._omittable.append(role_of(message) is not Role.PROTECTED)
 
     def recount(self, entry: int, message: Message) -> None:
         """Count one message again: what is shown of it has changed (a fold, a restore)."""
@@ -86,7 +86,7 @@ class TokenLedger:
 
     def rewind(self, num_entries: int) -> None:
         """Forget all but the first messages."""
-        del self._sizes[num_entries:], self._sheddable[num_entries:]
+        del self._sizes[num_entries:], self._omittable[num_entries:]
         self._saved = None
         self._num_summed = min(self._num_summed, num_entries)
 
@@ -94,13 +94,13 @@ class TokenLedger:
         """A prompt that counted `num_counted` here had `num_served` tokens in truth."""
         self.base_tokens += num_served - num_counted
 
-    def remember(self, shed: Shed, num_saved: int) -> None:
+    def remember(self, omissions: Omissions, num_saved: int) -> None:
         """Keep what this very shed saves: messages that are appended do not change it."""
-        self._saved = (shed, num_saved)
+        self._saved = (omissions, num_saved)
 
-    def remembered(self, shed: Shed) -> int | None:
+    def remembered(self, omissions: Omissions) -> int | None:
         """What this shed saves, if it is the last one that was remembered."""
-        return self._saved[1] if self._saved is not None and self._saved[0] is shed else None
+        return self._saved[1] if self._saved is not None and self._saved[0] is omissions else None
 
     def size(self, entry: int) -> EntrySize:
         """The size of one message."""
@@ -111,10 +111,10 @@ class TokenLedger:
         self._sum_up()
         return self._sums[end] - self._sums[start]
 
-    def sheddable_between(self, start: int, end: int) -> int:
+    def omittable_between(self, start: int, end: int) -> int:
         """Tokens of the messages `[start, end)` of the assistant and of tools."""
         self._sum_up()
-        return self._sheddable_sums[end] - self._sheddable_sums[start]
+        return self._omittable_sums[end] - self._omittable_sums[start]
 
     def count(self, text: str) -> int:
         """Tokens of a text that is no part of the conversation."""
@@ -152,15 +152,15 @@ class TokenLedger:
         if start == len(self._sizes) == len(self._sums) - 1:
             return
         new = [size.total for size in self._sizes[start:]]
-        mine = [total if own else 0 for total, own in zip(new, self._sheddable[start:], strict=True)]
+        mine = [total if own else 0 for total, own in zip(new, self._omittable[start:], strict=True)]
         self._sums[start:] = accumulate(new, initial=self._sums[start])
-        self._sheddable_sums[start:] = accumulate(mine, initial=self._sheddable_sums[start])
+        self._omittable_sums[start:] = accumulate(mine, initial=self._omittable_sums[start])
         self._num_summed = len(self._sizes)
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when the running sums are not the sums."""
         total = sum(size.total for size in self._sizes)
-        if self.between(0, len(self)) != total or len(self._sheddable) != len(self._sizes):
+        if self.between(0, len(self)) != total or len(self._omittable) != len(self._sizes):
             raise IntegrityError(f"ledger: {len(self)} messages of {total} tokens, summed {self.between(0, len(self))}")
 
 

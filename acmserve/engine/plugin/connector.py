@@ -2,8 +2,8 @@
 
 Scheduler side: a request arrives (`on_new_request`): its session's sources become an edit plan, and its block hashes
 get the plan's lineage. It finishes (`request_finished_all_groups`): what it computed becomes a source, and the receipt
-goes out with the answer. In between `Jumps` works, called by the scheduler mixin; without the mixin (a scheduler that
-is not ours, a connector inside a MultiConnector) this connector answers no session and says so in the receipt.
+goes out with the answer. In between `MoveExecutor` works, called by the scheduler mixin; without the mixin (a scheduler
+that is not ours, a connector inside a MultiConnector) this connector answers no session and says so in the receipt.
 
 Worker side: the copies of a step are carried out in `start_load_kv`, before that step's forward pass.
 
@@ -27,20 +27,20 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.requests.admission import SessionTerms, may_be_source, read_terms
 from acmserve.engine.requests.lineage_hasher import LineageHasher
-from acmserve.engine.requests.receipt import Account
+from acmserve.engine.requests.receipt import ReceiptBuilder
 from acmserve.engine.requests.session_request import SessionRequest, plan_segments
 from acmserve.engine.requests.source_store import Owner, SourceStore, StoreLimits
-from acmserve.engine.scheduling.background_prefill import AheadWork
+from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.engine.scheduling.forgetting import FORGOTTEN, forget_session, withdraw
-from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm import compat
-from acmserve.engine.worker.copies import Copy, StepCopies
-from acmserve.engine.worker.kv_mover import Abilities, Mover
+from acmserve.engine.worker.copies import KVCopy, StepCopies
+from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
-from acmserve.plan.fidelity import Planned, plan_wish, refused
+from acmserve.plan.fidelity import FidelityPlan, plan_wish, refused
 from acmserve.plan.lineage import marks_in
 from acmserve.plan.planner import EditPlan
-from acmserve.plan.source import Source, tail_digest
+from acmserve.plan.source import ServedSequence, tail_digest
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector 
 
 
 class AcmConnector(KVConnectorBase_V1, SupportsHMA):
-    """See the module. Attributes `jumps`, `ahead` and `store` exist on the scheduler side only."""
+    """See the module. Attributes `move_executor`, `precompute` and `store` exist on the scheduler side only."""
 
     lineage_keys = True
     """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
@@ -71,9 +71,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._vllm_config = vllm_config
         self.attached = False
         self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
-        self._copies: list[Copy] = []
+        self._copies: list[KVCopy] = []
         self._stats = AcmStats()
-        self._mover: Mover | None = None
+        self._mover: KVMover | None = None
         limits = StoreLimits(
             self.config.max_sessions, self.config.max_sources_per_session, self.config.max_source_bytes
         )
@@ -89,8 +89,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         self._block_size = self._vllm_config.cache_config.block_size
         self._hash_function = compat.block_hash_function(self._vllm_config)
-        self.ahead = AheadWork(kv_cache_manager, self._block_size, self.config)
-        self.jumps = Jumps(kv_cache_manager, self._block_size, self.ahead.blocks)
+        self.precompute = BackgroundPrefill(kv_cache_manager, self._block_size, self.config)
+        self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.precompute.blocks)
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
         """The workers report what they are able to do; the weakest decides."""
@@ -108,32 +108,36 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         refusal = terms.refusal or (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
         move_refusal = refusal or self.abilities.move_refusal
         forgotten = self._forget(request, terms.owner) if terms.forget else ()
-        sources: tuple[Source, ...] = ()
-        planned = Planned(EditPlan(request.num_prompt_tokens), choice=refused(terms.wish, refusal))
+        sources: tuple[ServedSequence, ...] = ()
+        planned = FidelityPlan(EditPlan(request.num_prompt_tokens), choice=refused(terms.wish, refusal))
         if refusal is None:
             sources = self.store.get(terms.owner)
             planned = self._plan(request, terms, sources, move_refusal)
-        account, fidelity = Account(request.num_prompt_tokens), terms.wish.fidelity
-        session = SessionRequest(request.request_id, terms.owner, fidelity, account, planned.anew, planned.choice)
+        receipt_builder, fidelity = ReceiptBuilder(request.num_prompt_tokens), terms.wish.fidelity
+        session = SessionRequest(
+            request.request_id, terms.owner, fidelity, receipt_builder, planned.anew, planned.choice
+        )
         if fidelity != "exact":
             session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
-        self.jumps.add(session, request, planned.plan, sources)
-        if terms.ahead:
-            self.ahead.add(session, request, refusal)
+        self.move_executor.add(session, request, planned.plan, sources)
+        if terms.precompute:
+            self.precompute.add(session, request, refusal)
         if session.marks and self.lineage_keys:
             hasher = LineageHasher(self._hash_function, self._block_size, session.marks)
             compat.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
 
-    def _forget(self, request: Request, owner: Owner) -> tuple[Source, ...]:
+    def _forget(self, request: Request, owner: Owner) -> tuple[ServedSequence, ...]:
         """The forgotten sources of `owner`; none where acmserve keeps no KV reusable in the first place."""
         if not self.attached or self.abilities.copy_refusal is not None:
             return ()
         prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
-        sources = forget_session(owner, prompt, self.store, self.jumps, self._hash_function)
-        self.ahead.forget(owner, request.block_hashes)
+        sources = forget_session(owner, prompt, self.store, self.move_executor, self._hash_function)
+        self.precompute.forget(owner, request.block_hashes)
         return sources
 
-    def _forgotten_reason(self, request: Request, terms: SessionTerms, forgotten: tuple[Source, ...]) -> str | None:
+    def _forgotten_reason(
+        self, request: Request, terms: SessionTerms, forgotten: tuple[ServedSequence, ...]
+    ) -> str | None:
         """`FORGOTTEN` when the forgotten sources would have served this request with moved KV, else None."""
         if not forgotten:
             return None
@@ -141,8 +145,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return FORGOTTEN if marks else None
 
     def _plan(
-        self, request: Request, terms: SessionTerms, sources: tuple[Source, ...], move_refusal: str | None
-    ) -> Planned:
+        self, request: Request, terms: SessionTerms, sources: tuple[ServedSequence, ...], move_refusal: str | None
+    ) -> FidelityPlan:
         return plan_wish(
             np.asarray(request.prompt_token_ids, dtype=np.int32),
             sources,
@@ -156,22 +160,22 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Tokens of the prompt that vLLM's prefix cache holds under the exact hashes."""
         num_blocks = 0
         for block_hash in request.block_hashes:
-            if self.jumps.lookup(block_hash) is None:
+            if self.move_executor.lookup(block_hash) is None:
                 break
             num_blocks += 1
         return num_blocks * self._block_size
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens that a jump adds behind the prefix hit of a waiting request; always loaded in the same step."""
-        return self.jumps.on_lookup(request.request_id, num_computed_tokens), False
+        return self.move_executor.on_lookup(request.request_id, num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """A waiting request was admitted."""
-        watching = self.ahead.blocks.watching
-        ahead = self.ahead.on_admitted(request.request_id, blocks.blocks[0]) if watching else []
-        self.jumps.on_admitted(request.request_id, ahead)
+        watching = self.precompute.blocks.watching
+        precompute = self.precompute.on_admitted(request.request_id, blocks.blocks[0]) if watching else []
+        self.move_executor.on_admitted(request.request_id, precompute)
 
-    def add_copies(self, copies: list[Copy]) -> None:
+    def add_copies(self, copies: list[KVCopy]) -> None:
         """Copies for the step that is being built (from the scheduler mixin)."""
         self._copies += copies
 
@@ -184,16 +188,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         """Record the sequence as a source and hand out the receipt."""
-        if self.ahead.blocks.watching:
-            self.ahead.blocks.on_freed(block_ids[0])
-        session = self.jumps.remove(request.request_id)
+        if self.precompute.blocks.watching:
+            self.precompute.blocks.on_freed(block_ids[0])
+        session = self.move_executor.remove(request.request_id)
         if session is None:
             return False, None
-        self.ahead.remove(request.request_id)
-        hidden = withdraw(session, request, self.jumps)
+        self.precompute.remove(request.request_id)
+        hidden = withdraw(session, request, self.move_executor)
         if not hidden and self.attached and self.abilities.copy_refusal is None and may_be_source(request):
             self._record_source(session, request, block_ids[0])
-        if not session.ahead:
+        if not session.precompute:
             self._stats.add(session.settle())
         return False, session.answer()
 
@@ -212,13 +216,13 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if num_rest and self.config.keep_tail and num_blocks < len(block_ids):
             keys = marks_in(marks, num_blocks * bs, num_tokens)
             key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
-            if compat.register_tail(self.jumps.pool, block_ids[num_blocks], key, num_tokens):
+            if compat.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
                 tail_key = key
-        self.store.add(session.owner, Source(tokens, bs, hashes, tail_key, marks))
+        self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks))
 
-    def _release_tail(self, source: Source) -> None:
+    def _release_tail(self, source: ServedSequence) -> None:
         if source.tail_key is not None:
-            compat.release_tail(self.jumps.pool, source.tail_key)
+            compat.release_tail(self.move_executor.pool, source.tail_key)
 
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""
@@ -229,8 +233,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Token counts since the last call."""
         if self.role is not KVConnectorRole.SCHEDULER:
             return None
-        if self.ahead.blocks.watching:
-            self._stats.add_ahead(self.ahead.blocks.take_counts())
+        if self.precompute.blocks.watching:
+            self._stats.add_precomputed(self.precompute.blocks.take_counts())
         if self._stats.is_empty():
             return None
         stats, self._stats = self._stats, AcmStats()
@@ -255,12 +259,12 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store or the jumps are off, between steps."""
         self.store.check_integrity()
-        self.jumps.check_integrity()
-        self.ahead.check_integrity()
+        self.move_executor.check_integrity()
+        self.precompute.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""
-        self._mover = Mover(self._vllm_config, kv_caches, self.config.num_threads)
+        self._mover = KVMover(self._vllm_config, kv_caches, self.config.num_threads)
 
     def inspect(self, model: torch.nn.Module) -> None:
         """Worker: the model is loaded; learn its rotations (from `compat`, before the handshake)."""

@@ -22,19 +22,25 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 )
 
 from acmserve.engine.requests.receipt import Receipt
-from acmserve.engine.scheduling.background_blocks import AheadCounts
+from acmserve.engine.scheduling.background_blocks import BackgroundCounts
 
 TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens", "repaired_tokens")
-AHEAD_KEYS: Final = ("ahead_computed_tokens", "ahead_used_tokens", "ahead_wasted_tokens", "ahead_seconds")
+PRECOMPUTE_KEYS: Final = {
+    "precomputed_tokens": "computed_tokens",
+    "precomputed_used_tokens": "used_tokens",
+    "precomputed_wasted_tokens": "wasted_tokens",
+    "precomputed_seconds": "seconds",
+}
+"""Counter -> the field of `BackgroundCounts` that it adds up."""
 _DOCUMENTATION: Final = {
     "kept_tokens": "Prompt tokens of session requests whose KV was kept where it was, exact.",
     "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
     "computed_tokens": "Prompt tokens of session requests that were computed.",
     "repaired_tokens": "Of the computed ones, those that moved KV could have served: computed for fidelity's sake.",
-    "ahead_computed_tokens": "Tokens that background requests computed ahead.",
-    "ahead_used_tokens": "Tokens computed ahead that a request then kept or moved.",
-    "ahead_wasted_tokens": "Tokens computed ahead whose KV was lost before any request used it.",
-    "ahead_seconds": "Seconds of idle time in which background requests were computed.",
+    "precomputed_tokens": "Tokens that background requests computed ahead.",
+    "precomputed_used_tokens": "Tokens computed ahead that a request then kept or moved.",
+    "precomputed_wasted_tokens": "Tokens computed ahead whose KV was lost before any request used it.",
+    "precomputed_seconds": "Seconds of idle time in which background requests were computed.",
     "requests": "Finished session requests, by the fidelity they asked for.",
     "choices": "Finished session requests of fidelity auto, by the fidelity that was chosen.",
     "fallbacks": "Finished session requests that were computed although a move was asked for, by reason.",
@@ -61,20 +67,25 @@ class AcmStats(KVConnectorStats):
         if receipt.fallback_reason is not None:
             _count(self.data["fallbacks"], receipt.fallback_reason, 1)
 
-    def add_ahead(self, counts: AheadCounts) -> None:
+    def add_precomputed(self, counts: BackgroundCounts) -> None:
         """Count work ahead, and what became of it."""
-        for key in AHEAD_KEYS:
-            self.data[key] += getattr(counts, key.removeprefix("ahead_"))
+        for key, name in PRECOMPUTE_KEYS.items():
+            self.data[key] += getattr(counts, name)
 
     def reset(self) -> None:
         """Start again at zero; a payload handed out before keeps its numbers."""
-        self.data = {**dict.fromkeys((*TOKEN_KEYS, *AHEAD_KEYS), 0), "requests": {}, "choices": {}, "fallbacks": {}}
+        self.data = {
+            **dict.fromkeys((*TOKEN_KEYS, *PRECOMPUTE_KEYS), 0),
+            "requests": {},
+            "choices": {},
+            "fallbacks": {},
+        }
 
     def aggregate(self, other: KVConnectorStats) -> AcmStats:
         """Add the numbers of `other` to these."""
         if not isinstance(other, AcmStats):
             raise TypeError(f"cannot add {type(other).__name__} to AcmStats")
-        for key in (*TOKEN_KEYS, *AHEAD_KEYS):
+        for key in (*TOKEN_KEYS, *PRECOMPUTE_KEYS):
             self.data[key] += other.data[key]
         for key in ("requests", "choices", "fallbacks"):
             for label, number in other.data[key].items():
@@ -86,14 +97,14 @@ class AcmStats(KVConnectorStats):
         return {
             "acm requests": sum(self.data["requests"].values()),
             **{f"acm {key.replace('_', ' ')}": self.data[key] for key in TOKEN_KEYS},
-            "acm ahead computed tokens": self.data["ahead_computed_tokens"],
-            "acm ahead used tokens": self.data["ahead_used_tokens"],
+            "acm precomputed tokens": self.data["precomputed_tokens"],
+            "acm precomputed tokens used": self.data["precomputed_used_tokens"],
             "acm fallbacks": sum(self.data["fallbacks"].values()),
         }
 
     def is_empty(self) -> bool:
         """True when no receipt and no work ahead was counted."""
-        return not self.data["requests"] and not any(self.data[key] for key in AHEAD_KEYS)
+        return not self.data["requests"] and not any(self.data[key] for key in PRECOMPUTE_KEYS)
 
 
 class AcmPromMetrics(KVConnectorPromMetrics):
@@ -110,7 +121,7 @@ class AcmPromMetrics(KVConnectorPromMetrics):
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._unregister()
-        self._counters = {name: self._counter(name, labelnames) for name in (*TOKEN_KEYS, *AHEAD_KEYS)}
+        self._counters = {name: self._counter(name, labelnames) for name in (*TOKEN_KEYS, *PRECOMPUTE_KEYS)}
         self._requests = self._counter("requests", [*labelnames, "fidelity"])
         self._choices = self._counter("choices", [*labelnames, "chosen"])
         self._fallbacks = self._counter("fallbacks", [*labelnames, "reason"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.source_store import Owner
 from acmserve.errors import InvalidRequest
-from acmserve.plan.fidelity import Wish
+from acmserve.plan.fidelity import RequestedFidelity
 from acmserve.plan.repair import DEFAULT_REPAIR
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 class SessionTerms:
     """What a session request asked for; `refusal` says why nothing can be reused for this one, else None.
 
-    `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too. `ahead`
-    marks a background request, which is always `exact`.
+    `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
+    `precompute` marks a background request, which is always `exact`.
     """
 
     owner: Owner
-    wish: Wish
+    wish: RequestedFidelity
     refusal: str | None
     forget: bool = False
-    ahead: bool = False
+    precompute: bool = False
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -50,7 +50,7 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
     if acm is not None:
         parsed = parse_acm_params(acm)
         max_tokens = getattr(params, "max_tokens", None)
-        if parsed.ahead and max_tokens != 1:
+        if parsed.precompute and max_tokens != 1:
             raise InvalidRequest("max_tokens", f"must be 1 for a request that computes ahead, not {max_tokens!r}")
         return parsed
     if session_id is not None:
@@ -68,9 +68,9 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     if params is None or request.sampling_params is None:
         return None
     owner = (params.session_id, request.cache_salt)
-    fidelity = "exact" if params.ahead else params.fidelity or default_fidelity
-    wish = Wish(fidelity, params.repair or DEFAULT_REPAIR)
-    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.ahead)
+    fidelity = "exact" if params.precompute else params.fidelity or default_fidelity
+    wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
+    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.precompute)
 
 
 def may_be_source(request: Request) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import BlockHash, generate_block_hash_extra_keys, hash_block_tokens
 from vllm.v1.request import Request
 
-from acmserve.plan.lineage import Mark, marks_in
+from acmserve.plan.lineage import LineageMark, marks_in
 
 
 class LineageHasher:
@@ -22,7 +22,7 @@ class LineageHasher:
     (`compat.rehash` drops those that were already made).
     """
 
-    def __init__(self, hash_function: Callable[[Any], bytes], block_size: int, marks: Sequence[Mark]) -> None:
+    def __init__(self, hash_function: Callable[[Any], bytes], block_size: int, marks: Sequence[LineageMark]) -> None:
         self._hash_function = hash_function
         self._block_size = block_size
         self.marks = marks

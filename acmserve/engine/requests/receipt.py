@@ -1,13 +1,13 @@
 """The receipt: what really happened to the prompt of one request, token by token.
 
-`Account` follows the prompt from left to right as the scheduler advances over it and remembers how each token's KV
-came about. A preempted request starts again from whatever its blocks still hold in the cache; the tokens that survive
-keep their first entry, so the three counts always sum to the prompt length.
+`ReceiptBuilder` follows the prompt from left to right as the scheduler advances over it and remembers how each token's
+KV came about. A preempted request starts again from whatever its blocks still hold in the cache; the tokens that
+survive keep their first entry, so the three counts always sum to the prompt length.
 
-Kept tokens that a background request had computed, and that nobody used before this request, are `ahead_tokens`: a part
-of the kept ones, not a fourth count. In the same way `repaired_tokens` are a part of the computed ones: KV of another
-context could have served them, and the fidelity of the request had them computed. A background request that was ended
-early has a receipt over the tokens it got to.
+Kept tokens that a background request had computed, and that nobody used before this request, are `precomputed_tokens`:
+a part of the kept ones, not a fourth count. In the same way `repaired_tokens` are a part of the computed ones: KV of
+another context could have served them, and the fidelity of the request had them computed. A background request that was
+ended early has a receipt over the tokens it got to.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from acmserve.plan.auto import Choice
+from acmserve.plan.auto import AutoDecision
 
 Span = tuple[int, int]
 """Tokens `[start, end)` of a sequence."""
 
 
-class Origin(Enum):
+class KVOrigin(Enum):
     """How the KV of a token came about."""
 
     KEPT = "kept"
@@ -31,12 +31,12 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReceiptEntry:
     """Tokens `[start, end)` of the prompt; `src_start` is where moved KV lay in its source."""
 
     start: int
     end: int
-    origin: Origin
+    origin: KVOrigin
     src_start: int = 0
 
 
@@ -56,7 +56,7 @@ class Receipt:
     computed_tokens: int
     moves: tuple[tuple[int, int, int], ...]
     fallback_reason: str | None
-    ahead_tokens: int = 0
+    precomputed_tokens: int = 0
     repaired_tokens: int = 0
     chosen: str | None = None
     reason: str | None = None
@@ -70,7 +70,7 @@ class Receipt:
             "kept_tokens": self.kept_tokens,
             "moved_tokens": self.moved_tokens,
             "computed_tokens": self.computed_tokens,
-            "ahead_tokens": self.ahead_tokens,
+            "precomputed_tokens": self.precomputed_tokens,
             "repaired_tokens": self.repaired_tokens,
             "chosen": self.chosen,
             "reason": self.reason,
@@ -79,33 +79,34 @@ class Receipt:
         }
 
 
-class Account:
+class ReceiptBuilder:
     """Entries of one request in order of position; what no entry covers was computed."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self.num_prompt_tokens = num_prompt_tokens
-        self._entries: list[Entry] = []
-        self._ahead: list[Span] = []
+        self._entries: list[ReceiptEntry] = []
+        self._precompute: list[Span] = []
         self._end = 0
 
-    def admit(self, num_hit: int, ahead: Iterable[Span] = ()) -> None:
-        """The request starts (again) on a prefix of `num_hit` tokens found in the cache, `ahead` computed ahead."""
+    def admit(self, num_hit: int, precompute: Iterable[Span] = ()) -> None:
+        """The request starts (again) on a prefix of `num_hit` tokens found in the cache, `precompute` computed
+        ahead."""
         survivors = [entry for entry in self._entries if entry.start < num_hit]
-        self._entries = [Entry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
-        self._ahead = [(start, min(end, num_hit)) for start, end in self._ahead if start < num_hit]
-        self._ahead += [span for span in ahead if span[0] >= self._end]
+        self._entries = [ReceiptEntry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
+        self._precompute = [(start, min(end, num_hit)) for start, end in self._precompute if start < num_hit]
+        self._precompute += [span for span in precompute if span[0] >= self._end]
         if num_hit > self._end:
-            self._add(Entry(self._end, num_hit, Origin.KEPT))
+            self._add(ReceiptEntry(self._end, num_hit, KVOrigin.KEPT))
         self._end = max(self._end, num_hit)
 
-    def jump(self, entries: list[Entry]) -> None:
+    def jump(self, entries: list[ReceiptEntry]) -> None:
         """A jump carried `entries` out."""
         for entry in entries:
             self._add(entry)
 
-    def add_ahead(self, spans: Iterable[Span]) -> None:
+    def add_precomputed(self, spans: Iterable[Span]) -> None:
         """The KV that a jump kept in `spans` was computed ahead."""
-        self._ahead += spans
+        self._precompute += spans
 
     def advance(self, end: int) -> None:
         """The scheduler has computed up to token `end`."""
@@ -124,15 +125,15 @@ class Account:
         return end - start - covered
 
     def close(
-        self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: Choice | None = None
+        self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: AutoDecision | None = None
     ) -> Receipt:
         """The receipt of the prompt as it stands; `anew` was planned to be computed for fidelity's sake."""
         moved = self._merged_moves()
-        kept = [(e.start, e.end) for e in self._entries if e.origin is Origin.KEPT]
+        kept = [(e.start, e.end) for e in self._entries if e.origin is KVOrigin.KEPT]
         num_kept = sum(end - start for start, end in kept)
-        num_ahead = sum(
-            max(min(end, ahead_end) - max(start, ahead_start), 0)
-            for ahead_start, ahead_end in self._ahead
+        num_precomputed = sum(
+            max(min(end, precompute_end) - max(start, precompute_start), 0)
+            for precompute_start, precompute_end in self._precompute
             for start, end in kept
         )
         num_moved = sum(num_tokens for _, _, num_tokens in moved)
@@ -144,22 +145,22 @@ class Account:
             computed_tokens=self.num_prompt_tokens - num_kept - num_moved,
             moves=moved,
             fallback_reason=fallback_reason,
-            ahead_tokens=num_ahead,
+            precomputed_tokens=num_precomputed,
             repaired_tokens=sum(self._num_computed(start, end) for start, end in anew),
             chosen=choice.fidelity if choice else None,
             reason=choice.reason if choice else None,
         )
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: ReceiptEntry) -> None:
         end = min(entry.end, self.num_prompt_tokens)
         if end > entry.start:
-            self._entries.append(Entry(entry.start, end, entry.origin, entry.src_start))
+            self._entries.append(ReceiptEntry(entry.start, end, entry.origin, entry.src_start))
         self._end = max(self._end, entry.end)
 
     def _merged_moves(self) -> tuple[tuple[int, int, int], ...]:
         moves: list[tuple[int, int, int]] = []
         for e in self._entries:
-            if e.origin is not Origin.MOVED:
+            if e.origin is not KVOrigin.MOVED:
                 continue
             n = e.end - e.start
             if moves and (moves[-1][0] + moves[-1][2], moves[-1][1] + moves[-1][2]) == (e.start, e.src_start):

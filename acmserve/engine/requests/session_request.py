@@ -20,23 +20,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acmserve.engine.requests.receipt import Account, Origin, Receipt, Span
+from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, Span
 from acmserve.engine.requests.source_store import Owner
-from acmserve.plan.auto import Choice
-from acmserve.plan.lineage import Mark, move_key
+from acmserve.plan.auto import AutoDecision
+from acmserve.plan.lineage import LineageMark, move_key
 from acmserve.plan.planner import EditPlan
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ReusableRange:
     """Prompt tokens `[dst_start, dst_end)` may take the KV of `source` from token `src_start` on."""
 
     dst_start: int
     dst_end: int
     src_start: int
-    source: Source
-    origin: Origin
+    source: ServedSequence
+    origin: KVOrigin
 
     def src_at(self, position: int) -> int:
         """Token of the source whose KV belongs at prompt token `position`."""
@@ -48,25 +48,25 @@ class SessionRequest:
     """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused.
 
     `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
-    that one on, and it does not become a source. `ahead` marks a background request; `inherited_from` is where the
+    that one on, and it does not become a source. `precompute` marks a background request; `inherited_from` is where the
     tokens begin that it copied in this step and that had been computed ahead. `anew` and `choice` are for the receipt:
-    see `edit.fidelity.Planned`.
+    see `edit.fidelity.FidelityPlan`.
     """
 
     request_id: str
     owner: Owner
     fidelity: str
-    account: Account
+    receipt_builder: ReceiptBuilder
     anew: tuple[Span, ...] = ()
-    choice: Choice | None = None
-    segments: list[Segment] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    choice: AutoDecision | None = None
+    segments: list[ReusableRange] = field(default_factory=list)
+    marks: list[LineageMark] = field(default_factory=list)
     fallback_reason: str | None = None
     num_hit: int = 0
-    planned: tuple[Segment, ...] = ()
+    planned: tuple[ReusableRange, ...] = ()
     taken_back: list[int] = field(default_factory=list)
     hidden_from: int | None = None
-    ahead: bool = False
+    precompute: bool = False
     inherited_from: int | None = None
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
@@ -91,8 +91,8 @@ class SessionRequest:
 
     def end_early(self, num_computed: int, reason: str) -> None:
         """A background request goes no further; `num_computed` tokens are computed now."""
-        self.account.advance(num_computed)
-        self.account.end_here()
+        self.receipt_builder.advance(num_computed)
+        self.receipt_builder.end_here()
         self.fallback_reason = reason
         self.receipt = self.acm = None
 
@@ -112,14 +112,14 @@ class SessionRequest:
     def _close(self) -> Receipt:
         """A reason is given only where a planned move ended up computed."""
         missed = any(
-            segment.origin is Origin.MOVED and not self.account.covers(segment.dst_start, segment.dst_end)
+            segment.origin is KVOrigin.MOVED and not self.receipt_builder.covers(segment.dst_start, segment.dst_end)
             for segment in self.planned
         )
-        planned_anything = any(segment.origin is Origin.MOVED for segment in self.planned)
+        planned_anything = any(segment.origin is KVOrigin.MOVED for segment in self.planned)
         reason = self.fallback_reason if missed or not planned_anything else None
-        return self.account.close(self.fidelity, reason, self.anew, self.choice)
+        return self.receipt_builder.close(self.fidelity, reason, self.anew, self.choice)
 
-    def segment_at(self, position: int) -> Segment | None:
+    def segment_at(self, position: int) -> ReusableRange | None:
         """The segment that covers prompt token `position`, if any."""
         for segment in self.segments:
             if segment.dst_start <= position < segment.dst_end:
@@ -135,14 +135,14 @@ class SessionRequest:
         for segment in [s for s in self.segments if s.dst_start < end and start < s.dst_end]:
             self._cut(segment, end)
 
-    def refuse(self, segment: Segment, start: int, end: int, reason: str) -> int | None:
+    def refuse(self, segment: ReusableRange, start: int, end: int, reason: str) -> int | None:
         """Tokens `[start, end)` of `segment` will be computed; the part behind `end` stays and is asked for again.
 
         When nothing of the segment remains, the lineage marks in the refused range are taken back: no moved KV
         begins there. Returns the position of the first mark taken back (block hashes change from its block on).
         """
         self._cut(segment, end)
-        if segment.origin is Origin.MOVED:
+        if segment.origin is KVOrigin.MOVED:
             self.fallback_reason = self.fallback_reason or reason
         if end < segment.dst_end:
             return None
@@ -152,32 +152,34 @@ class SessionRequest:
         self.taken_back += [mark.position for mark in gone]
         return min((mark.position for mark in gone), default=None)
 
-    def _cut(self, segment: Segment, end: int) -> None:
+    def _cut(self, segment: ReusableRange, end: int) -> None:
         """Drop what lies before `end` from `segment`."""
         index = self.segments.index(segment)
         rest = []
         if end < segment.dst_end:
             src_start = segment.src_at(end)
-            rest.append(Segment(end, segment.dst_end, src_start, segment.source, segment.origin))
+            rest.append(ReusableRange(end, segment.dst_end, src_start, segment.source, segment.origin))
         self.segments[index : index + 1] = rest
 
 
-def plan_segments(plan: EditPlan, sources: tuple[Source, ...], owner: Owner) -> tuple[list[Segment], list[Mark]]:
+def plan_segments(
+    plan: EditPlan, sources: tuple[ServedSequence, ...], owner: Owner
+) -> tuple[list[ReusableRange], list[LineageMark]]:
     """Segments of a plan and the lineage marks of its request: those of the kept prefix, and one for each move."""
-    segments: list[Segment] = []
-    marks: list[Mark] = []
+    segments: list[ReusableRange] = []
+    marks: list[LineageMark] = []
     if plan.keep and plan.keep.source is not None:
         source = sources[plan.keep.source]
-        segments.append(Segment(0, plan.keep.num_tokens, 0, source, Origin.KEPT))
+        segments.append(ReusableRange(0, plan.keep.num_tokens, 0, source, KVOrigin.KEPT))
         kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
         marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
     for move in plan.moves:
         source = sources[move.source]
         identity = source.digest_at(move.src_start + move.num_tokens)
         key = move_key(owner, identity, move.dst_start, move.src_start, move.num_tokens)
-        segments.append(Segment(move.dst_start, move.dst_end, move.src_start, source, Origin.MOVED))
-        num_hops = source.num_hops(move.src_start, move.src_start + move.num_tokens)
+        segments.append(ReusableRange(move.dst_start, move.dst_end, move.src_start, source, KVOrigin.MOVED))
+        num_rotations = source.num_rotations(move.src_start, move.src_start + move.num_tokens)
         turned = int(move.dst_start != move.src_start)
         num_removed = plan.num_removed_before(move, sources)
-        marks.append(Mark(move.dst_start, key, move.num_tokens, num_hops + turned, num_removed))
+        marks.append(LineageMark(move.dst_start, key, move.num_tokens, num_rotations + turned, num_removed))
     return segments, marks

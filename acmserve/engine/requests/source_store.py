@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from acmserve.errors import IntegrityError
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 Owner = tuple[str, str | None]
 
@@ -32,10 +32,10 @@ class StoreLimits:
 class SourceStore:
     """Sources by owner, least recently used first. `on_drop` is told of every source that leaves."""
 
-    def __init__(self, limits: StoreLimits, on_drop: Callable[[Source], None] = lambda source: None) -> None:
+    def __init__(self, limits: StoreLimits, on_drop: Callable[[ServedSequence], None] = lambda source: None) -> None:
         self.limits = limits
         self._on_drop = on_drop
-        self._sessions: OrderedDict[Owner, list[Source]] = OrderedDict()
+        self._sessions: OrderedDict[Owner, list[ServedSequence]] = OrderedDict()
         self._num_bytes = 0
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class SourceStore:
     def num_bytes(self) -> int:
         return self._num_bytes
 
-    def get(self, owner: Owner) -> tuple[Source, ...]:
+    def get(self, owner: Owner) -> tuple[ServedSequence, ...]:
         """The sources of `owner`, newest first; counts as a use."""
         sources = self._sessions.get(owner)
         if sources is None:
@@ -53,7 +53,7 @@ class SourceStore:
         self._sessions.move_to_end(owner)
         return tuple(reversed(sources))
 
-    def add(self, owner: Owner, source: Source) -> None:
+    def add(self, owner: Owner, source: ServedSequence) -> None:
         """Record a served sequence; drops what it extends, then whatever exceeds the limits."""
         if source.num_bytes > self.limits.max_bytes:
             return
@@ -68,7 +68,7 @@ class SourceStore:
         while len(self._sessions) > self.limits.max_sessions or self._num_bytes > self.limits.max_bytes:
             self._drop_oldest()
 
-    def forget(self, owner: Owner) -> tuple[Source, ...]:
+    def forget(self, owner: Owner) -> tuple[ServedSequence, ...]:
         """Drop everything of `owner`; returns what was dropped, newest first. Unknown owners are fine."""
         dropped = tuple(reversed(self._sessions.get(owner, ())))
         for source in dropped:
@@ -92,7 +92,7 @@ class SourceStore:
         if longest > self.limits.max_sources_per_session:
             raise IntegrityError(f"source store: a session has {longest} sources, limits are {self.limits}")
 
-    def _drop(self, sources: list[Source], source: Source) -> None:
+    def _drop(self, sources: list[ServedSequence], source: ServedSequence) -> None:
         sources.remove(source)
         self._num_bytes -= source.num_bytes
         self._on_drop(source)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from acmserve.engine.requests.receipt import Origin, Span
+from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.scheduling.jump import Jump
 from acmserve.engine.vllm import compat
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-POOL_SHARE = "ahead_pool_share"
+POOL_SHARE = "precompute_pool_share"
 """Why a background request ended early: its blocks are the whole share of the pool that work ahead may hold."""
-WARM_BLOCKS = "ahead_warm_blocks"
+WARM_BLOCKS = "precompute_warm_blocks"
 """Why a background request ended early: the next block to be handed out holds KV that was in use a moment ago."""
 
 _MOST_OVERTAKING = 1024
@@ -50,7 +50,7 @@ _MOST_OVERTAKING = 1024
 
 
 @dataclass(slots=True)
-class AheadBlock:
+class BackgroundBlock:
     """Tokens `[start, end)` of a sequence of `owner` were computed ahead in this block; the range may be empty."""
 
     owner: Owner
@@ -63,7 +63,7 @@ class AheadBlock:
 
 
 @dataclass(slots=True)
-class AheadCounts:
+class BackgroundCounts:
     """Tokens computed ahead, and what became of them; seconds in which the engine did nothing else."""
 
     computed_tokens: int = 0
@@ -72,7 +72,7 @@ class AheadCounts:
     seconds: float = 0.0
 
 
-class AheadBlocks:
+class BackgroundBlocks:
     """Blocks computed ahead, by block id. Unplaced ones are freed, or about to be, and not yet in their place."""
 
     reuse_first = True
@@ -82,13 +82,13 @@ class AheadBlocks:
 
     def __init__(self, pool: BlockPool, block_size: int, max_pool_share: float, min_age_s: float) -> None:
         self.clock: Callable[[], float] = time.monotonic
-        self.counts = AheadCounts()
-        self._reported = AheadCounts()
+        self.counts = BackgroundCounts()
+        self._reported = BackgroundCounts()
         self.max_blocks = int(max_pool_share * pool.num_gpu_blocks)
         self.pool = pool
         self._block_size = block_size
         self._min_age_s = min_age_s
-        self._blocks: dict[int, AheadBlock] = {}
+        self._blocks: dict[int, BackgroundBlock] = {}
         self._unplaced: dict[int, None] = {}
         self._placed: dict[int, None] = {}
         self._freed_at: dict[int, float] = {}
@@ -123,7 +123,7 @@ class AheadBlocks:
             block = self._blocks.get(table[index])
             if block is None:
                 begin = min(max(inherited, index * bs), last)
-                self._blocks[table[index]] = AheadBlock(owner, begin, last)
+                self._blocks[table[index]] = BackgroundBlock(owner, begin, last)
                 continue
             if inherited < last:
                 if block.end < inherited:
@@ -156,7 +156,7 @@ class AheadBlocks:
         kept: list[Span] = []
         for run in jump.runs if self._blocks else ():
             spans = [self.use(*piece) for piece in run.pieces(self._block_size)]
-            kept += [span for span in spans if span is not None and run.segment.origin is Origin.KEPT]
+            kept += [span for span in spans if span is not None and run.segment.origin is KVOrigin.KEPT]
         return kept
 
     def inherit_jump(self, jump: Jump) -> int:
@@ -246,11 +246,11 @@ class AheadBlocks:
             if not self.pool.blocks[block_id].ref_cnt:
                 self._waste(block_id)
 
-    def take_counts(self) -> AheadCounts:
+    def take_counts(self) -> BackgroundCounts:
         """What was counted since the last call."""
         before, now = self._reported, self.counts
         self._reported = replace(now)
-        return AheadCounts(**{f.name: getattr(now, f.name) - getattr(before, f.name) for f in fields(now)})
+        return BackgroundCounts(**{f.name: getattr(now, f.name) - getattr(before, f.name) for f in fields(now)})
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when the ledger, the pool and the counts disagree."""

@@ -17,7 +17,7 @@ its engine loop goes on when the foreground is gone. That loop spins while anyth
 cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
 scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
 
-Order of calls in one step (`compat.JumpSchedulerMixin`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
+Order of calls in one step (`compat.MoveSchedulerMixin`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
 `finish_step`; later `on_processed` and `take_ended`.
 """
 
@@ -32,7 +32,7 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner
-from acmserve.engine.scheduling.background_blocks import AheadBlocks
+from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.forgetting import FORGOTTEN
 from acmserve.engine.vllm import compat
 from acmserve.errors import IntegrityError
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.request import Request
 
-NO_PROGRESS = "ahead_kv_cache_full"
+NO_PROGRESS = "precompute_kv_cache_full"
 """Why a background request ended early: vLLM did not schedule it although nobody else was there."""
 
 _MAX_IDLE_STEPS = 8
 """Steps that a background request may stand still alone: a jump is prepared in one, stale output drains in two."""
 
 
-class AheadWork:
+class BackgroundPrefill:
     """The background requests of one scheduler, in order of arrival."""
 
     yields = True
@@ -57,13 +57,13 @@ class AheadWork:
 
     def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, config: EngineConfig) -> None:
         pool = kv_cache_manager.block_pool
-        self.blocks = AheadBlocks(pool, block_size, config.ahead_max_pool_share, config.ahead_min_age_s)
+        self.blocks = BackgroundBlocks(pool, block_size, config.precompute_max_pool_share, config.precompute_min_age_s)
         self._manager = kv_cache_manager
         self._block_size = block_size
-        self._chunk_tokens = config.ahead_chunk_tokens
-        self._chunk_s = config.ahead_chunk_s
+        self._chunk_tokens = config.precompute_chunk_tokens
+        self._chunk_s = config.precompute_chunk_s
         self._tokens_per_s = math.inf
-        self._quiet_s = config.ahead_quiet_s
+        self._quiet_s = config.precompute_quiet_s
         self._requests: dict[str, tuple[SessionRequest, Request]] = {}
         self._ended: dict[str, str] = {}
         self._let_in: str | None = None
@@ -80,7 +80,7 @@ class AheadWork:
         """A background request arrived; with a `refusal` it ends before it begins."""
         if not self._requests:
             self._disturbed_at = self.blocks.clock()
-        session.ahead = True
+        session.precompute = True
         session.fallback_reason = refusal
         self._requests[session.request_id] = (session, request)
         if refusal is None:

@@ -27,11 +27,11 @@ import numpy as np
 from acmserve.engine.requests.lineage_hasher import LineageHasher
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner, SourceStore
-from acmserve.engine.scheduling.move_executor import Jumps
+from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm import compat
-from acmserve.plan.lineage import Mark
+from acmserve.plan.lineage import LineageMark
 from acmserve.plan.match import common_prefix
-from acmserve.plan.source import Source, Tokens
+from acmserve.plan.source import ServedSequence, Tokens
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -40,12 +40,12 @@ FORGOTTEN = "forgotten"
 """`fallback_reason` of a request whose moves were forgotten on its own arrival."""
 
 
-def num_unaffected(served: Tokens, marks: Iterable[Mark], prompt: Tokens) -> int:
+def num_unaffected(served: Tokens, marks: Iterable[LineageMark], prompt: Tokens) -> int:
     """Tokens at the start of `served` (int32) that `prompt` (int32) repeats and whose KV was not moved."""
     return min(common_prefix(prompt, served), min((mark.position for mark in marks), default=len(served)))
 
 
-def keys_to_forget(source: Source, prompt: Tokens) -> tuple[bytes, ...]:
+def keys_to_forget(source: ServedSequence, prompt: Tokens) -> tuple[bytes, ...]:
     """Cache keys of `source` from its first affected block on, the tail's included."""
     first = num_unaffected(source.tokens, source.marks, prompt) // source.block_size
     tail = (source.tail_key,) if source.tail_key is not None else ()
@@ -53,33 +53,33 @@ def keys_to_forget(source: Source, prompt: Tokens) -> tuple[bytes, ...]:
 
 
 def forget_session(
-    owner: Owner, prompt: Tokens, store: SourceStore, jumps: Jumps, hash_function: Callable[[Any], bytes]
-) -> tuple[Source, ...]:
+    owner: Owner, prompt: Tokens, store: SourceStore, move_executor: MoveExecutor, hash_function: Callable[[Any], bytes]
+) -> tuple[ServedSequence, ...]:
     """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats; call between two steps.
 
     Returns the sources that were forgotten, newest first; nothing can be found under their keys any more.
     """
     sources = store.forget(owner)
     for source in sources:
-        compat.evict_keys(jumps.pool, keys_to_forget(source, prompt))
-    for session, request in jumps.of_owner(owner):
+        compat.evict_keys(move_executor.pool, keys_to_forget(source, prompt))
+    for session, request in move_executor.of_owner(owner):
         tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
-        block = num_unaffected(tokens, session.marks, prompt) // jumps.block_size
-        evict_from(block, request, jumps)
-        session.marks.append(Mark(block * jumps.block_size, secrets.token_bytes(32)))
-        compat.set_hasher(request, LineageHasher(hash_function, jumps.block_size, session.marks), block)
+        block = num_unaffected(tokens, session.marks, prompt) // move_executor.block_size
+        evict_from(block, request, move_executor)
+        session.marks.append(LineageMark(block * move_executor.block_size, secrets.token_bytes(32)))
+        compat.set_hasher(request, LineageHasher(hash_function, move_executor.block_size, session.marks), block)
         session.hidden_from = block if session.hidden_from is None else min(block, session.hidden_from)
     return sources
 
 
-def evict_from(block: int, request: Request, jumps: Jumps) -> None:
+def evict_from(block: int, request: Request, move_executor: MoveExecutor) -> None:
     """Let nobody find what `request` cached from block `block` on."""
-    compat.evict_keys(jumps.pool, request.block_hashes[block:])
+    compat.evict_keys(move_executor.pool, request.block_hashes[block:])
 
 
-def withdraw(session: SessionRequest, request: Request, jumps: Jumps) -> bool:
+def withdraw(session: SessionRequest, request: Request, move_executor: MoveExecutor) -> bool:
     """Whether the session was forgotten while `request` was alive; what it hid then goes with it."""
     if session.hidden_from is None:
         return False
-    evict_from(session.hidden_from, request, jumps)
+    evict_from(session.hidden_from, request, move_executor)
     return True

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from acmserve.engine.requests.receipt import Entry
-from acmserve.engine.requests.session_request import Segment, SessionRequest
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.requests.receipt import ReceiptEntry
+from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
+from acmserve.engine.worker.copies import KVCopy
 
 
 class Block(Protocol):
@@ -31,10 +31,10 @@ Lookup = Callable[[bytes], Block | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Prompt tokens `[start, end)` from one source; `blocks` hold the source tokens, first to last."""
 
-    segment: Segment
+    segment: ReusableRange
     start: int
     end: int
     blocks: tuple[Block, ...]
@@ -56,7 +56,7 @@ class Run:
 class Jump:
     """Adjacent runs, never empty; the computed position leaps from `start` to `end`."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[BlockRun, ...]
 
     @property
     def start(self) -> int:
@@ -70,14 +70,14 @@ class Jump:
     def blocks(self) -> tuple[Block, ...]:
         return tuple(block for run in self.runs for block in run.blocks)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ReceiptEntry]:
         """The jump as entries of the request's account."""
-        return [Entry(run.start, run.end, run.segment.origin, run.src_start) for run in self.runs]
+        return [ReceiptEntry(run.start, run.end, run.segment.origin, run.src_start) for run in self.runs]
 
 
 def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | None:
     """The longest jump from `position` whose source blocks are all cached; None when the first is not."""
-    runs: list[Run] = []
+    runs: list[BlockRun] = []
     while (segment := request.segment_at(position)) is not None:
         run = _plan_run(segment, position, lookup)
         if run is None:
@@ -97,11 +97,11 @@ def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
             continue
         start = max(run.start, position)
         num_skipped = run.segment.src_at(start) // block_size - run.src_start // block_size
-        runs.append(Run(run.segment, start, run.end, run.blocks[num_skipped:]))
+        runs.append(BlockRun(run.segment, start, run.end, run.blocks[num_skipped:]))
     return Jump(tuple(runs)) if runs else None
 
 
-def next_available(segment: Segment, position: int, lookup: Lookup) -> int:
+def next_available(segment: ReusableRange, position: int, lookup: Lookup) -> int:
     """First token from `position` on, at a source block boundary, whose block is cached; else the segment's end."""
     bs = segment.source.block_size
     for index in range(segment.src_at(position) // bs, (segment.src_at(segment.dst_end) - 1) // bs + 1):
@@ -111,13 +111,13 @@ def next_available(segment: Segment, position: int, lookup: Lookup) -> int:
     return segment.dst_end
 
 
-def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_size: int) -> list[Copy]:
+def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_size: int) -> list[KVCopy]:
     """The copies that carry `jump` out; `dst_block_ids` is the request's whole block table."""
     copies = []
     for run in jump.runs:
         first, last = run.start // block_size, (run.end - 1) // block_size
         copies.append(
-            Copy(
+            KVCopy(
                 request_id=request_id,
                 src_start=run.src_start,
                 dst_start=run.start,
@@ -129,7 +129,7 @@ def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_siz
     return copies
 
 
-def _plan_run(segment: Segment, position: int, lookup: Lookup) -> Run | None:
+def _plan_run(segment: ReusableRange, position: int, lookup: Lookup) -> BlockRun | None:
     bs = segment.source.block_size
     src_start, src_end = segment.src_at(position), segment.src_at(segment.dst_end)
     blocks: list[Block] = []
@@ -142,4 +142,4 @@ def _plan_run(segment: Segment, position: int, lookup: Lookup) -> Run | None:
         blocks.append(block)
     if not blocks:
         return None
-    return Run(segment, position, position + src_end - src_start, tuple(blocks))
+    return BlockRun(segment, position, position + src_end - src_start, tuple(blocks))

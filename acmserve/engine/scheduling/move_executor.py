@@ -1,6 +1,6 @@
 """Jumps: carries edit plans out, step by step, around vLLM's own scheduler.
 
-One step, seen from here (`compat.JumpSchedulerMixin` calls in this order):
+One step, seen from here (`compat.MoveSchedulerMixin` calls in this order):
 
     begin_step      before anything is allocated: find and pin the source blocks of every jump that may happen now;
                     a running request that stands at a segment gets its computed position advanced over it
@@ -23,12 +23,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.receipt import Span
-from acmserve.engine.requests.session_request import Segment, SessionRequest, plan_segments
+from acmserve.engine.requests.session_request import ReusableRange, SessionRequest, plan_segments
 from acmserve.engine.scheduling import jump as jumping
-from acmserve.engine.scheduling.background_blocks import AheadBlocks
+from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.jump import Jump
 from acmserve.engine.vllm import compat
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.copies import KVCopy
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from acmserve.engine.requests.source_store import Owner
     from acmserve.plan.planner import EditPlan
-    from acmserve.plan.source import Source
+    from acmserve.plan.source import ServedSequence
 
 SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
@@ -48,19 +48,19 @@ _NUM_PREPARED = 4
 """Waiting requests for which sources are pinned ahead of one step; the others are asked for when their turn comes."""
 
 
-class Jumps:
+class MoveExecutor:
     """The jumps of one scheduler. `pins` are source blocks referenced for the current step only."""
 
     pin_sources = True
     """Negative control of the simulator: without pins a source can be handed out before it is copied."""
 
-    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, ahead: AheadBlocks) -> None:
+    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, precompute: BackgroundBlocks) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
-        self._ahead = ahead
+        self._precompute = precompute
         self.block_size = block_size
         self._sessions: dict[str, tuple[SessionRequest, Request]] = {}
-        self._jumps: dict[str, Jump] = {}
+        self._move_executor: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, None] = {}
         self._considered: set[str] = set()
@@ -88,7 +88,9 @@ class Jumps:
         """The live requests of one session, waiting or running."""
         return [entry for entry in self._sessions.values() if entry[0].owner == owner]
 
-    def add(self, session: SessionRequest, request: Request, plan: EditPlan, sources: tuple[Source, ...]) -> None:
+    def add(
+        self, session: SessionRequest, request: Request, plan: EditPlan, sources: tuple[ServedSequence, ...]
+    ) -> None:
         """A session request arrived with its plan."""
         session.segments, session.marks = plan_segments(plan, sources, session.owner)
         session.planned = tuple(session.segments)
@@ -159,7 +161,7 @@ class Jumps:
         if jump is None:
             return
         if self._pin(session, jump, 0):
-            self._jumps[session.request_id] = jump
+            self._move_executor[session.request_id] = jump
             request.num_computed_tokens = jump.end
 
     def _prepare_waiting(self, session: SessionRequest, request: Request) -> None:
@@ -171,7 +173,7 @@ class Jumps:
         num_idle_hits = sum(block.ref_cnt == 0 for block in hit.blocks[0])
         num_needed = -(-request.num_tokens // self.block_size) - len(hit.blocks[0]) + num_idle_hits
         if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
-            self._jumps[session.request_id] = jump
+            self._move_executor[session.request_id] = jump
         else:
             self._num_reserved += num_needed
 
@@ -184,7 +186,7 @@ class Jumps:
             self._refuse(session, request, segment, position)
         return None
 
-    def _refuse(self, session: SessionRequest, request: Request, segment: Segment, position: int) -> None:
+    def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> None:
         end = jumping.next_available(segment, position, self.lookup)
         changed = session.refuse(segment, position, end, SOURCE_GONE)
         if changed is not None:
@@ -210,13 +212,13 @@ class Jumps:
         if session is None:
             return 0
         session.num_hit = num_hit
-        jump = self._jumps.pop(request_id, None)
+        jump = self._move_executor.pop(request_id, None)
         if session.segment_at(num_hit) is None:
             return 0
         if jump is not None and jump.start <= num_hit:
             jump = jumping.plan_trimmed(jump, num_hit, self.block_size)
             if jump is not None:
-                self._jumps[request_id] = jump
+                self._move_executor[request_id] = jump
                 return jump.end - num_hit
         elif jump is None and request_id in self._considered:
             return 0
@@ -236,12 +238,12 @@ class Jumps:
             self._refuse(session, request, segment, stop)
         return num_new
 
-    def on_admitted(self, request_id: str, ahead: Sequence[Span] = ()) -> None:
-        """vLLM allocated blocks for a waiting request; `ahead` is what of its prefix hit was computed ahead."""
+    def on_admitted(self, request_id: str, precompute: Sequence[Span] = ()) -> None:
+        """vLLM allocated blocks for a waiting request; `precompute` is what of its prefix hit was computed ahead."""
         session = self.get(request_id)
         if session is not None:
             self._admitted.add(request_id)
-            session.account.admit(session.num_hit, ahead)
+            session.receipt_builder.admit(session.num_hit, precompute)
             session.carry_out(0, session.num_hit)
 
     def on_preempted(self, request: Request) -> int:
@@ -249,49 +251,51 @@ class Jumps:
 
         Returns how many of its tokens have KV: not those that this very step would have copied or computed.
         """
-        jump = self._jumps.pop(request.request_id, None)
+        jump = self._move_executor.pop(request.request_id, None)
         num_computed = jump.start if jump else request.num_computed_tokens
         session = self.get(request.request_id)
         if session is not None:
-            session.account.advance(num_computed)
+            session.receipt_builder.advance(num_computed)
             session.arm()
         return num_computed
 
-    def finish_step(self, scheduled: Iterable[str]) -> tuple[list[Copy], list[str], list[KVCacheBlock]]:
+    def finish_step(self, scheduled: Iterable[str]) -> tuple[list[KVCopy], list[str], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
         Returns the copies for the workers, the *running* requests that leapt, and the pinned blocks, which the caller
         hands to vLLM's fence (last block first, so that the head of a source outlives its tail).
         """
-        copies: list[Copy] = []
+        copies: list[KVCopy] = []
         leapt: list[str] = []
         scheduled_ids = set(scheduled)
-        for request_id, jump in self._jumps.items():
+        for request_id, jump in self._move_executor.items():
             session, request = self._sessions[request_id]
             was_waiting = request_id in self._admitted
             if request_id in scheduled_ids:
                 block_ids = self._manager.get_block_ids(request_id)[0]
                 copies += jumping.plan_copies(jump, request_id, block_ids, self.block_size)
-                session.account.jump(jump.entries())
-                if session.ahead:
-                    session.inherited_from = self._ahead.inherit_jump(jump)
+                session.receipt_builder.jump(jump.entries())
+                if session.precompute:
+                    session.inherited_from = self._precompute.inherit_jump(jump)
                 else:
-                    session.account.add_ahead(self._ahead.use_jump(jump))
+                    session.receipt_builder.add_precomputed(self._precompute.use_jump(jump))
                 session.carry_out(jump.start, jump.end)
                 if not was_waiting:
                     leapt.append(request_id)
             elif request.num_computed_tokens == jump.end:
                 request.num_computed_tokens = jump.start
         pins, self._pins = self._pins[::-1], []
-        self._jumps.clear()
+        self._move_executor.clear()
         self._admitted.clear()
-        self._ahead.on_freed([block.block_id for block in pins[::-1]])
+        self._precompute.on_freed([block.block_id for block in pins[::-1]])
         return copies, leapt, pins
 
     def check_integrity(self) -> None:
         """Between steps nothing may be pinned, and no jump may be pending."""
-        if self._pins or self._jumps:
-            raise IntegrityError(f"jumps: {len(self._pins)} pins, {len(self._jumps)} jumps pending between steps")
+        if self._pins or self._move_executor:
+            raise IntegrityError(
+                f"jumps: {len(self._pins)} pins, {len(self._move_executor)} jumps pending between steps"
+            )
         dead = [rid for rid, (_, request) in self._sessions.items() if request.is_finished()]
         if dead:
             raise IntegrityError(f"jumps: {len(dead)} finished requests still tracked: {dead[:3]}")

@@ -4,7 +4,7 @@ Everything vLLM does not promise is reached from here, so that a new vLLM is jud
 compares every seam with what this file was written against; when one does not fit, the plugin stays off and says so.
 
     seam                                        what we do there
-    SchedulerConfig.get_scheduler_cls           compose JumpSchedulerMixin with whatever scheduler vLLM chose
+    SchedulerConfig.get_scheduler_cls           compose MoveSchedulerMixin with whatever scheduler vLLM chose
     Scheduler._reserve_prefill_lookahead        end a prefill chunk where a move begins
     Scheduler.update_from_output                the receipt goes out with every output of a session request
     Scheduler._build_kv_connector_meta          turn the step's jumps into copies, or roll them back
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from acmserve.engine.plugin.connector import AcmConnector
     from acmserve.engine.requests.lineage_hasher import LineageHasher
-    from acmserve.engine.scheduling.background_prefill import AheadWork
-    from acmserve.engine.scheduling.move_executor import Jumps
+    from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
+    from acmserve.engine.scheduling.move_executor import MoveExecutor
 else:
     _Base = object
 
@@ -116,7 +116,7 @@ def _expected_seams() -> dict[tuple[type, str], tuple[str, ...]]:
     }
 
 
-class JumpSchedulerMixin(_Base):
+class MoveSchedulerMixin(_Base):
     """Small overrides around a vLLM scheduler; the work is in `engine/scheduling/move_executor.py`."""
 
     resend_leapt = True
@@ -124,8 +124,8 @@ class JumpSchedulerMixin(_Base):
     flag_sync_loads = True
     """Negative control of the simulator: without the flag vLLM copies after the forward pass."""
 
-    _jumps: Jumps | None = None
-    _ahead: AheadWork
+    _move_executor: MoveExecutor | None = None
+    _precompute: BackgroundPrefill
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,16 +134,16 @@ class JumpSchedulerMixin(_Base):
         connector = getattr(self, "connector", None)
         if isinstance(connector, AcmConnector):
             connector.attached = True
-            self._jumps = connector.jumps
-            self._ahead = connector.ahead
+            self._move_executor = connector.move_executor
+            self._precompute = connector.precompute
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if self._jumps is None or not (self._jumps.active or self._ahead.blocks.num_free):
+        if self._move_executor is None or not (self._move_executor.active or self._precompute.blocks.num_free):
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
-        held = self._hold_background() if self._ahead.num_alive else []
-        self._ahead.blocks.place()
-        if self._jumps.num_alive > len(held):
-            self._jumps.begin_step(self.running, itertools.chain(self.kv_holding_waiting, self.waiting))
+        held = self._hold_background() if self._precompute.num_alive else []
+        self._precompute.blocks.place()
+        if self._move_executor.num_alive > len(held):
+            self._move_executor.begin_step(self.running, itertools.chain(self.kv_holding_waiting, self.waiting))
             # Overridden only while a session request is alive: vLLM calls it for every request in every step, and one
             # more Python frame for each of 64 decoding requests costs 7 % of a step.
             self._reserve_prefill_lookahead = self._cap_chunk
@@ -156,37 +156,37 @@ class JumpSchedulerMixin(_Base):
 
     def _hold_background(self) -> list[Request]:
         """Take background requests out of the way of everybody else; returns those to put back after the step."""
-        assert self._jumps is not None
+        assert self._move_executor is not None
         num_waiting = len(self.waiting) + len(self.kv_holding_waiting) - self.num_waiting_for_streaming_input
-        num_others = len(self.running) + num_waiting - self._ahead.num_alive
-        for request in self._ahead.to_preempt(num_others):
+        num_others = len(self.running) + num_waiting - self._precompute.num_alive
+        for request in self._precompute.to_preempt(num_others):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
-        held = self._ahead.to_hold(num_others)
+        held = self._precompute.to_hold(num_others)
         self.waiting.remove_requests(held)
-        self._jumps.withhold(request.request_id for request in held)
+        self._move_executor.withhold(request.request_id for request in held)
         return held
 
     def _cap_chunk(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        assert self._jumps is not None
+        assert self._move_executor is not None
         num_new: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        num_new = self._ahead.cap_chunk(request, num_computed_tokens, num_new)
-        return self._jumps.cap_chunk(request, num_computed_tokens, num_new)
+        num_new = self._precompute.cap_chunk(request, num_computed_tokens, num_new)
+        return self._move_executor.cap_chunk(request, num_computed_tokens, num_new)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if self._jumps is not None:
+        if self._move_executor is not None:
             # vLLM 0.32 registers block hashes when it schedules; a request that is preempted later in the same step
             # (priority policy) leaves hashes of KV that nobody will compute (vLLM issue 57580).
-            num_computed = self._jumps.on_preempted(request)
+            num_computed = self._move_executor.on_preempted(request)
             block_ids, *other_groups = self.kv_cache_manager.get_block_ids(request.request_id)
             if not other_groups:
-                self.kv_cache_manager.evict_blocks(set(block_ids[num_computed // self._jumps.block_size :]))
-                self._ahead.blocks.on_freed(block_ids)
+                self.kv_cache_manager.evict_blocks(set(block_ids[num_computed // self._move_executor.block_size :]))
+                self._precompute.blocks.on_freed(block_ids)
         super()._preempt_request(request, *args, **kwargs)
 
     def _build_kv_connector_meta(self, connector: AcmConnector, scheduler_output: SchedulerOutput) -> Any:
-        if self._jumps is not None and self._jumps.active:
-            copies, leapt, pins = self._jumps.finish_step(scheduler_output.num_scheduled_tokens)
+        if self._move_executor is not None and self._move_executor.active:
+            copies, leapt, pins = self._move_executor.finish_step(scheduler_output.num_scheduled_tokens)
             connector.add_copies(copies)
             if copies and self.flag_sync_loads:
                 scheduler_output.has_sync_kv_loads = True
@@ -195,22 +195,22 @@ class JumpSchedulerMixin(_Base):
             if pins:
                 # Nobody reads them where nothing is copied, and the step that a fence waits for may never come.
                 self._free_cow_retained_blocks(pins, self.sched_step_seq + 1 if copies else 0)
-            self._ahead.finish_step(scheduler_output.num_scheduled_tokens, not self.get_num_unfinished_requests())
+            self._precompute.finish_step(scheduler_output.num_scheduled_tokens, not self.get_num_unfinished_requests())
         return super()._build_kv_connector_meta(connector, scheduler_output)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any
     ) -> dict[int, EngineCoreOutputs]:
-        if self._jumps is not None:
-            self._ahead.on_processed(scheduler_output.num_scheduled_tokens)
+        if self._move_executor is not None:
+            self._precompute.on_processed(scheduler_output.num_scheduled_tokens)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, *args, **kwargs)
-        if self._jumps is not None and self._jumps.active:
+        if self._move_executor is not None and self._move_executor.active:
             # A stop string ends a request in the front end, so the receipt cannot wait for the engine's last output.
             for output in (output for client in outputs.values() for output in client.outputs):
-                session = self._jumps.get(output.request_id)
+                session = self._move_executor.get(output.request_id)
                 if session is not None and output.kv_transfer_params is None:
                     output.kv_transfer_params = session.answer()
-            if self._ahead.num_alive:
+            if self._precompute.num_alive:
                 for client_index, output in self._end_background():
                     outputs.setdefault(client_index, _no_outputs()).outputs.append(output)
         return outputs
@@ -220,7 +220,7 @@ class JumpSchedulerMixin(_Base):
         from vllm.v1.engine import EngineCoreOutput
         from vllm.v1.request import RequestStatus
 
-        for session in self._ahead.take_ended():
+        for session in self._precompute.take_ended():
             for request in self.finish_requests(session.request_id, RequestStatus.FINISHED_LENGTH_CAPPED):
                 yield (
                     request.client_index,
@@ -236,7 +236,7 @@ class JumpSchedulerMixin(_Base):
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         done = bool(super().reset_prefix_cache(*args, **kwargs))
-        if done and self._jumps is not None:
+        if done and self._move_executor is not None:
             # vLLM tells a connector only when `reset_connector` is set; ours has nothing but names of the cache's KV.
             cast("AcmConnector", self.connector).reset_cache()
         return done
@@ -268,9 +268,9 @@ def _no_outputs() -> EngineCoreOutputs:
 @functools.cache
 def compose_scheduler(base: type) -> type:
     """`base` with the mixin in front; a class that has it already is returned as it is."""
-    if issubclass(base, JumpSchedulerMixin):
+    if issubclass(base, MoveSchedulerMixin):
         return base
-    return type(f"Acm{base.__name__}", (JumpSchedulerMixin, base), {"__module__": __name__})
+    return type(f"Acm{base.__name__}", (MoveSchedulerMixin, base), {"__module__": __name__})
 
 
 def install() -> None:

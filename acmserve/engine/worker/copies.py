@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class KVCopy:
     """Copy the KV of one contiguous token range of one request, into that request's own blocks.
 
         source sequence   ......[src_start ............ src_start+n)......     blocks src_block_ids
@@ -38,4 +38,4 @@ class Copy:
 class StepCopies:
     """All copies of one scheduler step, in no particular order (they never overlap)."""
 
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[KVCopy, ...] = ()

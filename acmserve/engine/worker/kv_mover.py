@@ -1,7 +1,7 @@
 """The worker's half: what this model and these kernels are able to do, and the copies of a step.
 
 `Abilities` are found twice: on the scheduler side from the configuration (`of_engine`), on each worker from the loaded
-model and the real KV cache tensors (`Mover.inspect`). Both must agree before anything is moved. A copy at delta 0
+model and the real KV cache tensors (`KVMover.inspect`). Both must agree before anything is moved. A copy at delta 0
 needs a known layout only; a move needs keys whose rotation can be turned.
 
 It does not know requests, sessions or plans: only block ids, positions and tensors.
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -61,14 +61,14 @@ class Abilities:
         return cls(reason, reason)
 
 
-class Mover:
+class KVMover:
     """The KV cache tensors of one worker and the kernel that moves in them."""
 
     def __init__(self, vllm_config: VllmConfig, kv_caches: dict[str, torch.Tensor], num_threads: int) -> None:
         self._vllm_config = vllm_config
         self._kv_caches = kv_caches
         self._num_threads = num_threads or torch.get_num_threads()
-        self._layer_mover: dispatch.Mover | None = None
+        self._layer_mover: dispatch.LayerMover | None = None
         self._block_size = 0
 
     def inspect(self, model: torch.nn.Module) -> Abilities:
@@ -90,7 +90,7 @@ class Mover:
                 layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
             except ValueError as unfit:
                 move_refusal = f"model: {unfit}"
-            self._layer_mover = dispatch.Mover(layers, self._num_threads)
+            self._layer_mover = dispatch.LayerMover(layers, self._num_threads)
         except MoveRefused as refused:
             return Abilities(refused.reason, refused.reason)
         except ValueError as unfit:
@@ -99,7 +99,7 @@ class Mover:
         self._block_size = layers[0].layout.block_size
         return Abilities(None, move_refusal)
 
-    def carry_out(self, copies: Sequence[Copy]) -> None:
+    def carry_out(self, copies: Sequence[KVCopy]) -> None:
         """Run all copies of one step, all layers, in one call of the kernel."""
         assert self._layer_mover is not None
         bs = self._block_size
@@ -108,7 +108,7 @@ class Mover:
         for copy in copies:
             src.append(slot_range(copy.src_block_ids, copy.src_start % bs, copy.num_tokens, bs))
             dst.append(slot_range(copy.dst_block_ids, copy.dst_start % bs, copy.num_tokens, bs))
-            segments.append(Segment(start, start + copy.num_tokens, copy.delta))
+            segments.append(SlotRun(start, start + copy.num_tokens, copy.delta))
             start += copy.num_tokens
         self._layer_mover.move(torch.cat(src), torch.cat(dst), segments)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
 
-from acmserve.engine.worker.copies import Copy, StepCopies
+from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities
 
 
@@ -19,7 +19,7 @@ class StepMetadata(KVConnectorMetadata):
         self.step = step
 
     @property
-    def copies(self) -> tuple[Copy, ...]:
+    def copies(self) -> tuple[KVCopy, ...]:
         return self.step.copies
 
 

@@ -32,7 +32,7 @@ from vllm.logger import init_logger
 
 from acmserve.context.anthropic.compaction_blocks import check_compaction, has_compaction
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
-from acmserve.context.session.precompute_options import parse_ahead
+from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
@@ -193,22 +193,24 @@ def _check_no_compact(edits: Sequence[VendorEdit]) -> None:
 
 def _chat_request(sessions: Sessions, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
     raw_request: Request = kwargs["raw_request"]
-    if params.ahead:
+    if params.precompute:
         raise InvalidRequest(
-            "kv_transfer_params.acm.ahead",
+            "kv_transfer_params.acm.precompute",
             "has no meaning in a chat of a session, whose answer is recorded.",
-            "Use acm.ahead, or POST /v1/acm/sessions/{session_id}/prepare.",
+            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
         )
     tenant = sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
     loop = parse_loop_options(body.get("acm") or {}, sessions.max_tool_calls)
     budget = (body.get("acm") or {}).get("budget")
     wanted = None if budget is None else sessions.budgets.parse(budget, "acm.budget")
     options = parse_map_options((body.get("acm") or {}).get("map"))
-    ahead = (body.get("acm") or {}).get("ahead")
-    wanted_ahead = None if ahead is None else parse_ahead(ahead, "acm.ahead")
+    precompute = (body.get("acm") or {}).get("precompute")
+    wanted_precompute = None if precompute is None else parse_precompute(precompute, "acm.precompute")
     edits = parse_context_management(body)
     _check_no_pause(edits or ())
-    return ChatRequest(kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits, wanted_ahead)
+    return ChatRequest(
+        kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits, wanted_precompute
+    )
 
 
 def _check_no_pause(edits: Sequence[VendorEdit]) -> None:
@@ -240,10 +242,10 @@ def refuse(error: InvalidRequest, path: str) -> JSONResponse:
     response = problem_response(error)
     if not path.endswith((MESSAGES_PATH, COUNT_PATH)):
         return response
-    told = json.loads(bytes(response.body))["error"]
-    told["type"] = "not_found_error" if response.status_code == 404 else "invalid_request_error"
-    told["message"] = str(error)
-    return JSONResponse({"type": "error", "error": told}, status_code=response.status_code)
+    fields = json.loads(bytes(response.body))["error"]
+    fields["type"] = "not_found_error" if response.status_code == 404 else "invalid_request_error"
+    fields["message"] = str(error)
+    return JSONResponse({"type": "error", "error": fields}, status_code=response.status_code)
 
 
 def _closing_maps(lifespan: Callable[[FastAPI], Any]) -> Callable[[FastAPI], Any]:

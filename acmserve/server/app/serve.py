@@ -143,7 +143,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none)",
         ),
         (
-            "--ahead",
+            "--precompute",
             str,
             "MODE",
             "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
@@ -258,9 +258,9 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
     if context:
         before = (given.kv_connector_extra_config if given is not None else {}).get(SERVER_SECTION, {})
         extra[SERVER_SECTION] = before | context
-    ahead = ContextConfig.parse(extra).ahead_options
-    if ahead is not None:
-        extra["ahead_max_pool_share"] = ahead.max_pool_share
+    precompute = ContextConfig.parse(extra).precompute_options
+    if precompute is not None:
+        extra["precompute_max_pool_share"] = precompute.max_pool_share
     if given is None:
         return KVTransferConfig(kv_connector=CONNECTOR_NAME, kv_role="kv_both", kv_connector_extra_config=extra)
     if given.kv_connector is None:

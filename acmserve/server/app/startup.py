@@ -41,7 +41,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
     def drop(session: Session) -> None:
         served.drop(*session.key)
         for sessions in opened:
-            sessions.ahead.forget(session)
+            sessions.precompute.forget(session)
 
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
@@ -62,7 +62,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
         budgets=budgets,
         maps=open_maps(config, state, table, tokenizer, counting, window),
         background=ServedBackground(state),
-        ahead=config.ahead_options,
+        precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
     )
     opened.append(sessions)

@@ -3,9 +3,10 @@
     adopted state --> clearing edits --> summary (`compact_20260112`) --> budget --> state to render, and what is told
                       of the request                                     (`compact` wants a summary, too)
 
-Edits come first: what they clear counts for the budget no more. Both act on the one `shed` of the session, so whatever
-is taken out stays out in every later turn, and is stored with the session. An eviction that was planned at the end of
-an earlier turn, and computed ahead, is carried out as it was planned where it still applies (`context.foresight`).
+Edits come first: what they clear counts for the budget no more. Both act on the one `omissions` of the session, so
+whatever is taken out stays out in every later turn, and is stored with the session. An eviction that was planned at the
+end of an earlier turn, and computed ahead, is carried out as it was planned where it still applies
+(`context.foresight`).
 
 A summary takes a model's time, and the session may be asked meanwhile: it is decided and carried out on the same state,
 and the account is brought back to it in between. Where no summary can be had nothing is changed, the request goes on,
@@ -22,14 +23,14 @@ from vllm.logger import init_logger
 
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.context.eviction.compact import Compaction, Summary, plan_nothing
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.precompute.planner import kept_plan, ready_plan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.errors import AcmError, Conflict, Unavailable
-from acmserve.server.budget.budgets import Beside, Budgets, told_steps, told_unmet
+from acmserve.server.budget.budgets import Budgets, PromptOverhead, steps_json, unmet_json
 
 NOT_WORTH_IT = "what is left to summarize is no longer than a summary"
 
@@ -73,7 +74,7 @@ class Evicted:
 class _Summarized:
     """What came of a summary: the state with it and its plan, or the state as it was and the reason."""
 
-    account: Account
+    meter: ContextMeter
     state: SessionState
     plan: EvictionPlan | None = None
     summary: Summary | None = None
@@ -87,7 +88,7 @@ class Enforcement:
         self,
         budgets: Budgets,
         session: Session,
-        beside: Beside,
+        beside: PromptOverhead,
         summarizer: ConversationSummarizer,
         can_move: bool,
         predicts: Callable[[SessionState], bool] = lambda state: False,
@@ -106,22 +107,22 @@ class Enforcement:
         if budget is None and edits is None:
             self._budgets.end_scope(self._session)
             return Enforced(state)
-        self._num_beside = self._budgets.num_beside(self._beside)
-        account, state = self._budgets.follow(self._session, state)
-        account.expect(self._num_beside)
-        told: dict[str, Any] = {}
+        self._num_beside = self._budgets.num_overhead(self._beside)
+        meter, state = self._budgets.follow(self._session, state)
+        meter.expect(self._num_beside)
+        fields: dict[str, Any] = {}
         report: dict[str, Any] | None = None
         if edits is not None:
-            account, state, told = await self._edit(account, state, edits)
+            meter, state, fields = await self._edit(meter, state, edits)
         if budget is not None:
-            account, state, report = await self._keep_to(budget, account, state)
-        counted = account.counted()
+            meter, state, report = await self._keep_to(budget, meter, state)
+        counted = meter.counted()
         edited = None
         if edits is not None:
-            edited = told | {"applied_edits": [*account.applied(), *told.get("applied_edits", ())]}
+            edited = fields | {"applied_edits": [*meter.applied(), *fields.get("applied_edits", ())]}
         if report is not None:
             report["tokens"] = counted.num_tokens
-        return Enforced(state, report, edited, lambda served: account.calibrate(counted, served))
+        return Enforced(state, report, edited, lambda served: meter.calibrate(counted, served))
 
     async def evict(self, *, dry_run: bool) -> Evicted:
         """Plan an eviction down to the low watermark, whether the budget is exceeded or not.
@@ -135,103 +136,103 @@ class Enforcement:
             raise Conflict(
                 "budget", "this session has none.", "PUT .../budget sets one, --budget one for all sessions."
             )
-        account = self._budgets.account(self._session)
+        meter = self._budgets.meter(self._session)
         if budget.policy != "compact":
-            return Evicted(self._budgets.plan(account, budget, can_move=self._can_move))
-        target = self._budgets.watermark(account, budget, can_move=False)
-        compaction = account.compaction(target, self._summarizer.max_tokens)
+            return Evicted(self._budgets.plan(meter, budget, can_move=self._can_move))
+        target = self._budgets.watermark(meter, budget, can_move=False)
+        compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
-            return Evicted(account.judge(_nothing(account, target), budget, NOT_WORTH_IT))
+            return Evicted(meter.judge(_nothing(meter, target), budget, NOT_WORTH_IT))
         if dry_run:
-            predicted = account.judge(account.summarized(compaction, None), budget)
+            predicted = meter.judge(meter.summarized(compaction, None), budget)
             return Evicted(predicted, Summary("", compaction.num_tokens, self._summarizer.max_tokens))
-        summary = await self._ask(account, compaction, budget.instructions)
+        summary = await self._ask(meter, compaction, budget.instructions)
         if self._session.state is not state:
             raise Conflict("budget", "the conversation went on while its summary was written.", "Ask again.")
-        account = self._budgets.account(self._session)
-        plan = account.summarized(compaction, summary.text)
+        meter = self._budgets.meter(self._session)
+        plan = meter.summarized(compaction, summary.text)
         reason = _unusable(summary, plan)
         if reason:
             raise Unavailable(reason)
-        return Evicted(account.judge(plan, budget), summary)
+        return Evicted(meter.judge(plan, budget), summary)
 
     async def _edit(
-        self, account: Account, state: SessionState, edits: Sequence[VendorEdit]
-    ) -> tuple[Account, SessionState, dict[str, Any]]:
+        self, meter: ContextMeter, state: SessionState, edits: Sequence[VendorEdit]
+    ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
         """Clear, then summarize all but the last step where the trigger of a `Compact` is exceeded."""
-        state = account.edit(edits, state)
-        told: dict[str, Any] = {}
+        state = meter.edit(edits, state)
+        fields: dict[str, Any] = {}
         for edit in edits:
-            if isinstance(edit, Compact) and account.num_tokens > edit.trigger_tokens:
-                done = await self._summarize(account, state, 0, edit.instructions)
-                account, state = done.account, done.state
+            if isinstance(edit, Compact) and meter.num_tokens > edit.trigger_tokens:
+                done = await self._summarize(meter, state, 0, edit.instructions)
+                meter, state = done.meter, done.state
                 if done.plan is None:
-                    told["unmet"] = f"{COMPACT}: {done.reason}"
+                    fields["unmet"] = f"{COMPACT}: {done.reason}"
                     continue
                 applied = {"type": COMPACT, "cleared_input_tokens": done.plan.cleared_input_tokens}
-                told["applied_edits"] = [applied | {"summary": told_summary(done.summary)}]
-        return account, state, told
+                fields["applied_edits"] = [applied | {"summary": summary_json(done.summary)}]
+        return meter, state, fields
 
     async def _keep_to(
-        self, budget: Budget, account: Account, state: SessionState
-    ) -> tuple[Account, SessionState, dict[str, Any]]:
+        self, budget: Budget, meter: ContextMeter, state: SessionState
+    ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
         """The state under a budget, and the report."""
         if budget.policy == "compact":
-            return await self._compact(budget, account, state)
-        plan = self._due_eviction(budget, account, state)
+            return await self._compact(budget, meter, state)
+        plan = self._due_eviction(budget, meter, state)
         if plan is not None:
-            state = account.carry_out(plan, state)
-        return account, state, _report(budget, plan)
+            state = meter.carry_out(plan, state)
+        return meter, state, _report(budget, plan)
 
-    def _due_eviction(self, budget: Budget, account: Account, state: SessionState) -> EvictionPlan | None:
+    def _due_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
         """What goes in front of this step: what the budget demands, or what is ready and soon would have to."""
         predicts = self._predicts(state)
-        if not account.exceeds(budget):
-            return ready_plan(account, state, budget) if predicts else None
-        kept = kept_plan(account, state, budget) if predicts else None
-        return kept or self._budgets.plan(account, budget, can_move=self._can_move)
+        if not meter.exceeds(budget):
+            return ready_plan(meter, state, budget) if predicts else None
+        kept = kept_plan(meter, state, budget) if predicts else None
+        return kept or self._budgets.plan(meter, budget, can_move=self._can_move)
 
     async def _compact(
-        self, budget: Budget, account: Account, state: SessionState
-    ) -> tuple[Account, SessionState, dict[str, Any]]:
+        self, budget: Budget, meter: ContextMeter, state: SessionState
+    ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
         """The state under a budget whose policy is a summary, and the report."""
         plan, summary = None, None
-        if account.exceeds(budget):
-            target = self._budgets.watermark(account, budget, can_move=False)
-            done = await self._summarize(account, state, target, budget.instructions)
-            account, state, summary = done.account, done.state, done.summary
-            plan = account.judge(done.plan or _nothing(account, target), budget, done.reason)
-        return account, state, _report(budget, plan) | {"summary": told_summary(summary)}
+        if meter.exceeds(budget):
+            target = self._budgets.watermark(meter, budget, can_move=False)
+            done = await self._summarize(meter, state, target, budget.instructions)
+            meter, state, summary = done.meter, done.state, done.summary
+            plan = meter.judge(done.plan or _nothing(meter, target), budget, done.reason)
+        return meter, state, _report(budget, plan) | {"summary": summary_json(summary)}
 
-    async def _summarize(self, account: Account, state: SessionState, target: int, instructions: str) -> _Summarized:
+    async def _summarize(self, meter: ContextMeter, state: SessionState, target: int, instructions: str) -> _Summarized:
         """Have the oldest steps summarized; the account, which another request may have moved on, is at the state."""
-        compaction = account.compaction(target, self._summarizer.max_tokens)
+        compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
-            return _Summarized(account, state, reason=NOT_WORTH_IT)
+            return _Summarized(meter, state, reason=NOT_WORTH_IT)
         summary, reason = None, ""
         try:
-            summary = await self._ask(account, compaction, instructions)
+            summary = await self._ask(meter, compaction, instructions)
         except AcmError as error:
             logger.warning("acmserve: session %r goes on without a summary: %s", self._session.session_id, error)
             reason = str(error)
-        account = self._budgets.account(self._session)
-        account.follow(state, keep_active=False)
-        account.expect(self._num_beside)
+        meter = self._budgets.meter(self._session)
+        meter.follow(state, keep_active=False)
+        meter.expect(self._num_beside)
         if summary is None:
-            return _Summarized(account, state, reason=reason)
-        plan = account.summarized(compaction, summary.text)
+            return _Summarized(meter, state, reason=reason)
+        plan = meter.summarized(compaction, summary.text)
         reason = _unusable(summary, plan)
         if reason:
-            return _Summarized(account, state, None, summary, reason)
-        return _Summarized(account, account.carry_out(plan, state), plan, summary)
+            return _Summarized(meter, state, None, summary, reason)
+        return _Summarized(meter, meter.carry_out(plan, state), plan, summary)
 
-    async def _ask(self, account: Account, compaction: Compaction, instructions: str) -> Summary:
-        num_tokens = compaction.num_tokens + account.ledger.count(instructions)
+    async def _ask(self, meter: ContextMeter, compaction: Compaction, instructions: str) -> Summary:
+        num_tokens = compaction.num_tokens + meter.token_counts.count(instructions)
         return await self._summarizer.summarize_conversation(compaction.text, num_tokens, instructions)
 
 
-def _nothing(account: Account, target: int) -> EvictionPlan:
-    return plan_nothing(account.graph.outline, account.ledger, account.shed, target)
+def _nothing(meter: ContextMeter, target: int) -> EvictionPlan:
+    return plan_nothing(meter.graph.outline, meter.token_counts, meter.omissions, target)
 
 
 def _unusable(summary: Summary, plan: EvictionPlan) -> str:
@@ -243,7 +244,7 @@ def _unusable(summary: Summary, plan: EvictionPlan) -> str:
     return ""
 
 
-def told_summary(summary: Summary | None) -> dict[str, Any] | None:
+def summary_json(summary: Summary | None) -> dict[str, Any] | None:
     """What a summary cost, as answers say it; None where no model was asked."""
     if summary is None:
         return None
@@ -257,6 +258,6 @@ def _report(budget: Budget, plan: EvictionPlan | None) -> dict[str, Any]:
         "policy": budget.policy,
         "tokens": 0,
         "evicted_tokens": 0 if plan is None else plan.cleared_input_tokens,
-        "evicted": [] if plan is None else told_steps(plan.steps),
-        "unmet": None if plan is None else told_unmet(plan.unmet),
+        "evicted": [] if plan is None else steps_json(plan.steps),
+        "unmet": None if plan is None else unmet_json(plan.unmet),
     }

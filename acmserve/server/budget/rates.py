@@ -18,7 +18,7 @@ _PRIOR_PREFILL_RATE = 2_000.0
 _PRIOR_SPEEDUP = 50.0
 
 
-class Pace:
+class Rates:
     """Rates in tokens a second."""
 
     def __init__(self) -> None:

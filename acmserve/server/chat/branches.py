@@ -130,7 +130,7 @@ class LoopBranches:
         """What the open branch took so far."""
         return spent_in(state, lambda text: count_tokens(self.tokenizer, text))
 
-    def told(self, state: SessionState) -> list[dict[str, Any]]:
+    def as_json(self, state: SessionState) -> list[dict[str, Any]]:
         """What the answer says of the branches that it had to do with."""
         spent = self.spent(state)
         return [

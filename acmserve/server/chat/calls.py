@@ -81,8 +81,8 @@ class ContextTools:
             self._check(name, num_before)
             self.branches.check_other(name)
             if name in NAMES:
-                told = self.branches.call(made.call_id, name, arguments, self.session.state)
-                return replace(made, result=told, changed=True)
+                fields = self.branches.call(made.call_id, name, arguments, self.session.state)
+                return replace(made, result=fields, changed=True)
             suite = find_suite(self.suites, name)
             outcome = await self.sessions.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
         except InvalidRequest as error:

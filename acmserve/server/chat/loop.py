@@ -28,7 +28,7 @@ from vllm.logger import init_logger
 from acmserve.errors import InvalidRequest
 from acmserve.server.chat.model_step import Step, StepReader, add_completion_tokens, read_whole, render_event
 from acmserve.server.chat.request import LoopRequest
-from acmserve.server.chat.steps import Endpoint, LoopCourse, Turn
+from acmserve.server.chat.steps import Endpoint, ToolLoop, Turn
 from acmserve.server.http.errors import problem_response
 
 __all__ = ["Turn", "run_loop"]
@@ -45,7 +45,7 @@ async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[
     comes back once the first step has begun; its iterator is an async generator that has to be closed. Raises
     InvalidRequest for a request that a loop cannot serve. An error of the first step is returned as vLLM gave it.
     """
-    loop = LoopCourse(turn, core, raw_request, LoopRequest(body, turn.options))
+    loop = ToolLoop(turn, core, raw_request, LoopRequest(body, turn.options))
     response = await loop.ask()
     if isinstance(response, StreamingResponse):
         events = with_sse_keep_alive(_stream(loop, response), _keep_alive_seconds(raw_request))
@@ -61,7 +61,7 @@ async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[
     return response
 
 
-def _answer(loop: LoopCourse, step: Step, response: JSONResponse) -> JSONResponse:
+def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
     """vLLM's JSON of the last step, as the answer of all steps."""
     choice = step.payload["choices"][0]
     message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
@@ -74,7 +74,7 @@ def _answer(loop: LoopCourse, step: Step, response: JSONResponse) -> JSONRespons
     return JSONResponse(payload, headers=headers, background=response.background)
 
 
-async def _stream(loop: LoopCourse, response: StreamingResponse) -> AsyncGenerator[str, None]:
+async def _stream(loop: ToolLoop, response: StreamingResponse) -> AsyncGenerator[str, None]:
     """One stream out of the streams of all steps; whatever fails is said in it, as vLLM does."""
     try:
         async with aclosing(_stream_steps(loop, response)) as events:
@@ -88,14 +88,14 @@ async def _stream(loop: LoopCourse, response: StreamingResponse) -> AsyncGenerat
     yield DONE
 
 
-async def _stream_steps(loop: LoopCourse, response: Response | None) -> AsyncGenerator[str, None]:
+async def _stream_steps(loop: ToolLoop, response: Response | None) -> AsyncGenerator[str, None]:
     while isinstance(response, StreamingResponse):
         reader = StepReader(loop.spoken, loop.num_completion_tokens, first=not loop.steps)
         try:
             async with aclosing(response.body_iterator) as events:
                 async for event in events:
-                    for told in reader.take(event):
-                        yield told
+                    for fields in reader.take(event):
+                        yield fields
         finally:
             await _run_background(response)
         step = reader.step()
@@ -110,7 +110,7 @@ async def _stream_steps(loop: LoopCourse, response: Response | None) -> AsyncGen
         yield _error_event(response, loop)
 
 
-async def _stream_end_of_step(loop: LoopCourse, step: Step) -> AsyncGenerator[str, None]:
+async def _stream_end_of_step(loop: ToolLoop, step: Step) -> AsyncGenerator[str, None]:
     """What is told once a step is complete: its receipt, its context calls, and at last how the answer ends."""
     number = len(loop.steps)
     yield _chunk(step, {}, acm={"event": "receipt", "step": number, "receipt": loop.receipt})
@@ -138,11 +138,11 @@ def _chunk(step: Step, delta: dict[str, Any], **extra: Any) -> str:
     return render_event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}], **extra})
 
 
-def _error_event(response: JSONResponse, loop: LoopCourse) -> str:
+def _error_event(response: JSONResponse, loop: ToolLoop) -> str:
     return render_event(json.loads(bytes(response.body)) | {"acm": loop.acm})
 
 
-def _finish_reason(loop: LoopCourse, step: Step) -> str | None:
+def _finish_reason(loop: ToolLoop, step: Step) -> str | None:
     """vLLM's, but `tool_calls` only where the client gets calls."""
     if step.finish_reason == "tool_calls" and not loop.client_calls:
         return "stop"

@@ -78,8 +78,8 @@ class Spoken:
 
     def message_texts(self) -> dict[str, Any]:
         """The texts of the client's message: always `content`, None where nothing was said."""
-        told = {name: joined.text for name, joined in self.texts.items() if joined.text}
-        return {"content": None} | told
+        values = {name: joined.text for name, joined in self.texts.items() if joined.text}
+        return {"content": None} | values
 
 
 def read_whole(body: bytes, spoken: Spoken) -> Step:
@@ -136,10 +136,10 @@ class StepReader:
         choice = chunk["choices"][0]
         if self._spoken.is_silent:
             choice = _without_tokens(choice)
-        told = self._told(dict(delta))
+        values = self._told(dict(delta))
         ends = choice.get("finish_reason") is not None
-        if told or (not ends and _has_tokens(choice, delta)):
-            yield self._render(chunk, {**choice, "delta": told, "finish_reason": None})
+        if values or (not ends and _has_tokens(choice, delta)):
+            yield self._render(chunk, {**choice, "delta": values, "finish_reason": None})
             choice = _without_tokens(choice)
         if ends:
             self._end = {**chunk, "choices": [{**choice, "delta": {}}]}
@@ -152,17 +152,17 @@ class StepReader:
 
     def _told(self, delta: dict[str, Any]) -> dict[str, Any]:
         """The part of a delta that is passed on: its texts, and the role once in the whole answer."""
-        told: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in delta.items():
             if name in TEXTS and isinstance(value, str):
                 text = self._spoken.add(name, value)
                 if text or self._first:
-                    told[name] = text
+                    values[name] = text
             elif name == "role":
-                told |= {name: value} if self._first else {}
+                values |= {name: value} if self._first else {}
             elif name != "tool_calls" and value is not None:
-                told[name] = value
-        return told
+                values[name] = value
+        return values
 
 
 def _without_tokens(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from acmserve.context.session.state import append_answer, append_internal, end_t
 from acmserve.context.storage.session import Session
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
-from acmserve.server.budget.budgets import Beside
+from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
 from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, split_calls
@@ -67,7 +67,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class LoopCourse:
+class ToolLoop:
     """`stopped_by` is None while the answer goes on; `late_texts` are those that may be told only when a step is over.
 
     `core(request, raw_request)` is vLLM's route function.
@@ -103,16 +103,16 @@ class LoopCourse:
                 "steps": self.steps,
                 "stopped_by": self.stopped_by,
             }
-            | self._told_budget
-            | self._told_branches
-            | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.told))
+            | self._budget_json
+            | self._branches_json
+            | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.fields))
         )
 
     @property
-    def _told_branches(self) -> dict[str, Any]:
+    def _branches_json(self) -> dict[str, Any]:
         """The branches that this answer had to do with; nothing where there are none."""
-        told = self.branches.told(self.turn.session.state)
-        return {"branches": told} if told else {}
+        fields = self.branches.as_json(self.turn.session.state)
+        return {"branches": fields} if fields else {}
 
     @property
     def edited(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class LoopCourse:
         return {} if edited is None else {FIELD: edited}
 
     @property
-    def _told_budget(self) -> dict[str, Any]:
+    def _budget_json(self) -> dict[str, Any]:
         """What the last step's budget demanded; nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
         return {} if report is None else {"budget": report}
@@ -140,8 +140,8 @@ class LoopCourse:
                 raise
             return await self._ask()
         if isinstance(response, JSONResponse) and 400 <= response.status_code < 500:
-            told = json.loads(bytes(response.body)).get("error") or {}
-            if self._fail_branch(str(told.get("message", response.status_code))):
+            fields = json.loads(bytes(response.body)).get("error") or {}
+            if self._fail_branch(str(fields.get("message", response.status_code))):
                 return await self._ask()
         return response
 
@@ -171,7 +171,7 @@ class LoopCourse:
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
         turn = self.turn
-        beside = Beside(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
+        beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
         self._enforced = await turn.sessions.enforce(
             turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
         )
@@ -191,8 +191,8 @@ class LoopCourse:
             logger.exception("acmserve: step %d of a tool loop failed", len(self.steps))
             response = _refused(error)
         if isinstance(response, JSONResponse) and response.status_code != 200:
-            told = json.loads(bytes(response.body)) | {"acm": self.acm}
-            return JSONResponse(told, response.status_code, background=response.background)
+            fields = json.loads(bytes(response.body)) | {"acm": self.acm}
+            return JSONResponse(fields, response.status_code, background=response.background)
         return response
 
     async def carry_out(self, step: Step) -> AsyncIterator[Operation]:
@@ -207,7 +207,7 @@ class LoopCourse:
         done: list[Operation] = []
         open_now = self.turn.session.state.branch
         inside = {} if open_now is None else {"branch": open_now.call_id}
-        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._told_budget)
+        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json)
         self.num_completion_tokens += step.num_completion_tokens
         tools = self._context_tools()
         for call in ours:
@@ -263,7 +263,7 @@ class LoopCourse:
         if self.stopped_by is not None and turn.turn_map is None:
             frame = frame_of(self.request.frame(), self.request.preset_name)
             suite = next((name for name in turn.options.suites if name in RESTORE_TOOLS), None)
-            turn.sessions.ahead.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
+            turn.sessions.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""

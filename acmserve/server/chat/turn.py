@@ -29,16 +29,16 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
-from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
-from acmserve.context.session.state import Origin, SessionState, adopt, append_answer, end_turn
+from acmserve.context.session.state import Author, SessionState, adopt, append_answer, end_turn
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
-from acmserve.server.budget.budgets import Beside, set_budget
+from acmserve.server.budget.budgets import PromptOverhead, set_budget
 from acmserve.server.chat.branches import fail_open
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
@@ -70,18 +70,18 @@ class ChatRequest:
     budget: Budget | None = None
     map: MapOptions | None = None
     edits: tuple[VendorEdit, ...] | None = None
-    ahead: AheadOptions | None = None
+    precompute: PrecomputeOptions | None = None
 
 
 async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
     is_new = not sessions.store.has(chat.tenant, chat.params.session_id)
     session = sessions.store.open(chat.tenant, chat.params.session_id)
-    sessions.ahead.begin_turn(session)
+    sessions.precompute.begin_turn(session)
     answer = _answer_once if chat.loop is None else _answer_in_loop
     answered = False
     try:
-        with sessions.ahead.serving(session):
+        with sessions.precompute.serving(session):
             response = await answer(sessions, session, chat, core)
         answered = response is not None and response.status_code == 200
         return response
@@ -99,7 +99,7 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
         before = session.state
         taken_in = _taken_in(sessions, before, chat)
         turn_map = _begin_map(sessions, session, chat, taken_in)
-        beside = Beside(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
+        beside = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
         enforced = await sessions.enforce(session, taken_in, beside, chat.params.fidelity, chat.edits)
     state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat, turn_map)
     messages = render(state)
@@ -115,7 +115,7 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
 
 
 def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> SessionState:
-    """The session's state with the history, the budget and the `ahead` of a request.
+    """The session's state with the history, the budget and the `precompute` of a request.
 
     Without its tools a branch cannot go on.
     """
@@ -130,8 +130,8 @@ def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> Ses
         )
     if chat.loop is None or BRANCHES not in chat.loop.suites:
         adopted = fail_open(adopted, "a request without the tools of branches came.", sessions.tokenizer)
-    if chat.ahead is not None and adopted.ahead != chat.ahead:
-        adopted = replace(adopted, ahead=chat.ahead)
+    if chat.precompute is not None and adopted.precompute != chat.precompute:
+        adopted = replace(adopted, precompute=chat.precompute)
     return adopted if chat.budget is None else set_budget(adopted, chat.budget)
 
 
@@ -142,7 +142,7 @@ def _begin_map(sessions: Sessions, session: Session, chat: ChatRequest, state: S
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
     """The request with the messages that the model is to see; the very object where that is what the client sent."""
-    as_sent = not state.shed and all(entry.origin is not Origin.INTERNAL for entry in state.entries)
+    as_sent = not state.omissions and all(entry.origin is not Author.INTERNAL for entry in state.entries)
     if as_sent and messages == chat.body["messages"]:
         return chat.request
     return ChatCompletionRequest.model_validate(chat.body | {"messages": copy.deepcopy(messages)})
@@ -176,26 +176,26 @@ class _Recording:
             return
         state = self.after
         if self.session.state is not self.before:
-            shed = self.session.state.shed if self._is_stale else self.after.shed
+            omissions = self.session.state.omissions if self._is_stale else self.after.omissions
             state = _taken_in(self.sessions, self.session.state, self.chat)
-            state = replace(state, shed=hide_closed(shed, state.branches))
+            state = replace(state, omissions=hide_closed(omissions, state.branches))
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.sessions.store.save(self.session, end_turn(state))
         self.sessions.maps.finished(self.turn_map, self.session)
         if self.turn_map is None:
             chat = self.chat
-            self.sessions.ahead.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
+            self.sessions.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
 
     @property
     def _is_stale(self) -> bool:
         """Whether an edit made meanwhile outdates what this request took out."""
-        now, before, after = self.session.state.shed, self.before.shed, self.after.shed
+        now, before, after = self.session.state.omissions, self.before.omissions, self.after.omissions
         return now != before or _summary(after) != _summary(before)
 
 
-def _summary(shed: Shed) -> str:
-    return "" if shed.summarized is None else shed.entries[shed.summarized].summary
+def _summary(omissions: Omissions) -> str:
+    return "" if omissions.summarized is None else omissions.entries[omissions.summarized].summary
 
 
 async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
@@ -217,7 +217,7 @@ async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatReques
     """
     assert chat.loop is not None
     async with AsyncExitStack() as held:
-        held.enter_context(sessions.ahead.serving(session))
+        held.enter_context(sessions.precompute.serving(session))
         await held.enter_async_context(sessions.locked(session))
         before = session.state
         sessions.budgets.know(session)

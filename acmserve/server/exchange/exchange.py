@@ -54,8 +54,8 @@ class Exchange:
 
     `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
     the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
-    and the seconds to the first token; what `told` holds joins `acm`. `slot` is that of a context map in the prompt. A
-    background request does not `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end.
+    and the seconds to the first token; what `fields` holds joins `acm`. `slot` is that of a context map in the prompt.
+    A background request does not `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end.
     `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
     """
 
@@ -64,7 +64,7 @@ class Exchange:
     served: ServedContext | None = None
     messages: Sequence[Message] = ()
     on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
     slot: Slot | None = None
     remembers: bool = True
     num_cut: int = 0
@@ -117,7 +117,7 @@ class Exchange:
             self._seconds = time.monotonic() - self._sent_at
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
-            self.acm = {**transfer["acm"], "session_id": self.session_id, **self.told}
+            self.acm = {**transfer["acm"], "session_id": self.session_id, **self.fields}
             if self.on_receipt is not None and not self._is_told:
                 self._is_told = True
                 self.on_receipt(transfer["acm"]["receipt"], self._seconds)

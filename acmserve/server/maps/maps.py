@@ -20,14 +20,14 @@ from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.trajectory import last_query
 from acmserve.context.maps.update import MapSettings, settle
-from acmserve.context.session.state import Origin, SessionState
+from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.map_store import HeldMap, MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
-from acmserve.server.maps.turn import Copy, MapTurn, follow, is_new_query
+from acmserve.server.maps.turn import MapCopy, MapTurn, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
 from acmserve.server.options.map_options import MapOptions, placement_for
 
@@ -44,7 +44,7 @@ class _Read:
     placement: str
     text: str
     version: int
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[MapCopy, ...] = ()
 
 
 class Maps:
@@ -109,7 +109,7 @@ class Maps:
         budget = held.context_map.budget
         slot = self._slot(read.text, budget) if placement == "head" else None
         num_tokens = budget + ALIGNMENT + _NUM_LEAD_TOKENS if slot is not None else self._count(read.copies)
-        told = {
+        fields = {
             "external_context_id": options.external_context_id,
             "placement": placement,
             "version": read.version,
@@ -117,12 +117,12 @@ class Maps:
             "budget": budget,
             "frozen": held.context_map.frozen,
         }
-        return MapTurn(held, read.text, options.update, slot, read.copies, num_tokens, {"map": told})
+        return MapTurn(held, read.text, options.update, slot, read.copies, num_tokens, {"map": fields})
 
     def finished(self, turn: MapTurn | None, session: Session) -> None:
         """Let the map learn from the query that the session's last answer ends. One that calls tools ends none."""
         entries = session.state.entries
-        answers = [entry for entry in entries if entry.origin is Origin.ANSWER]
+        answers = [entry for entry in entries if entry.origin is Author.ANSWER]
         if turn is None or not answers or answers[-1].message.get("tool_calls"):
             return
         messages = last_query([entry.message for entry in entries])
@@ -157,7 +157,7 @@ class Maps:
         self._slots.placeholder(budget)
         return Slot(self._slots, text, budget)
 
-    def _count(self, copies: Sequence[Copy]) -> int:
+    def _count(self, copies: Sequence[MapCopy]) -> int:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
 
 

@@ -31,7 +31,7 @@ _INSTRUCTION_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MapCopy:
     """The map as it stands in front of a message of the user, the `ordinal`-th of the conversation."""
 
     ordinal: int
@@ -46,9 +46,9 @@ class MapTurn:
     text: str
     update: UpdateOptions = DEFAULT_UPDATE
     slot: Slot | None = None
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[MapCopy, ...] = ()
     num_tokens: int = 0
-    told: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with the map in them."""
@@ -72,7 +72,7 @@ def is_new_query(messages: Sequence[Message]) -> bool:
     return not messages or messages[-1].get("role") == "user"
 
 
-def follow(copies: Sequence[Copy], num_users: int, text: str, *, new_query: bool) -> tuple[Copy, ...]:
+def follow(copies: Sequence[MapCopy], num_users: int, text: str, *, new_query: bool) -> tuple[MapCopy, ...]:
     """The copies of the next request. `text` is the map as it is now, "" where it says nothing yet.
 
     A query that goes on (results of tools) keeps what it began with. One that is asked again reads the newest.
@@ -85,7 +85,7 @@ def follow(copies: Sequence[Copy], num_users: int, text: str, *, new_query: bool
         return tuple(kept)
     if len(before) >= MAX_COPIES:
         before = []
-    return (*before, Copy(num_users - 1, text))
+    return (*before, MapCopy(num_users - 1, text))
 
 
 def _in_system(messages: Sequence[Message], text: str) -> list[Message]:
@@ -100,7 +100,7 @@ def _in_system(messages: Sequence[Message], text: str) -> list[Message]:
     return [{**messages[0], "content": merged}, *messages[1:]]
 
 
-def _in_users(messages: Sequence[Message], copies: Sequence[Copy]) -> list[Message]:
+def _in_users(messages: Sequence[Message], copies: Sequence[MapCopy]) -> list[Message]:
     texts = {copy.ordinal: f"{_TAIL}\n\n{copy.text}\n\n" for copy in copies}
     placed, ordinal = [], 0
     for message in messages:

@@ -33,8 +33,8 @@ class Compacted:
     def iterations(self, usage: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """`usage.iterations`: the summary's, and that of the message where there is one."""
         own = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        told = [_iteration("compaction", own)]
-        return told if usage is None else [*told, _iteration("message", usage)]
+        fields = [_iteration("compaction", own)]
+        return fields if usage is None else [*fields, _iteration("message", usage)]
 
 
 def _iteration(kind: str, usage: Mapping[str, Any]) -> dict[str, Any]:

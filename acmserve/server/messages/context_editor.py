@@ -41,7 +41,7 @@ from acmserve.server.budget.enforcement import ConversationSummarizer
 from acmserve.server.exchange.responses import deliver_field
 from acmserve.server.messages.compaction_answer import deliver_compaction, paused_answer
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
-from acmserve.server.models.template_probe import Frame, TemplateProbe
+from acmserve.server.models.template_probe import TemplateFrame, TemplateProbe
 from acmserve.server.options.context_management import FIELD
 
 MAX_SESSIONS = 1024
@@ -86,10 +86,10 @@ class ContextEditor:
     async def answer_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/messages with vLLM's route function."""
         edited = await self._edit_blocks(asked)
-        told = {"applied_edits": edited.history.applied}
+        fields = {"applied_edits": edited.history.applied}
         compact = next((edit for edit in asked.edits if isinstance(edit, Compact)), None)
         if compact is None or edited.history.num_tokens <= compact.trigger_tokens:
-            return deliver_field(await self._answer(asked, edited, core), FIELD, told)
+            return deliver_field(await self._answer(asked, edited, core), FIELD, fields)
         num_kept = (await self._edit_summarized(asked, HEAD)).history.num_tokens
         compacted = await self._compactor.compact(Outgrown(compact, edited.shown, num_kept), asked.raw_request)
         if compacted is None:
@@ -98,10 +98,10 @@ class ContextEditor:
             response = await self._answer(asked, edited, core)
         elif compact.pause_after_compaction:
             response = paused_answer(asked.body["model"], compacted, stream=bool(asked.request.stream))
-            return deliver_field(response, FIELD, told)
+            return deliver_field(response, FIELD, fields)
         else:
             response = await self._answer(asked, await self._edit_summarized(asked, compacted.summary), core)
-        return deliver_field(deliver_compaction(response, compacted), FIELD, told)
+        return deliver_field(deliver_compaction(response, compacted), FIELD, fields)
 
     async def count_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/messages/count_tokens; vLLM counts, also what is too long for the model without the edits."""
@@ -127,7 +127,7 @@ class ContextEditor:
         messages, request = asked.body["messages"], asked.request
         weights = await self._probe.weigh(_chat_frame(asked.body), asked.raw_request)
         shown, edited = edit_chat(messages, asked.edits, weights)
-        if edited.shed:
+        if edited.omissions:
             request = ChatCompletionRequest.model_validate({**asked.body, "messages": shown})
         response = await core(request=request, raw_request=asked.raw_request)
         return deliver_field(response, FIELD, {"applied_edits": edited.applied})
@@ -181,11 +181,11 @@ def _without_blocks(asked: EditingRequest) -> Any:
     return asked.request.model_copy(update={"messages": parsed})
 
 
-def _frame(body: Mapping[str, Any]) -> Frame:
-    return Frame(body["model"], body.get("system"), body.get("tools"), body.get("chat_template_kwargs"))
+def _frame(body: Mapping[str, Any]) -> TemplateFrame:
+    return TemplateFrame(body["model"], body.get("system"), body.get("tools"), body.get("chat_template_kwargs"))
 
 
-def _chat_frame(body: Mapping[str, Any]) -> Frame:
+def _chat_frame(body: Mapping[str, Any]) -> TemplateFrame:
     """The frame of a request in OpenAI's form; its system text is one of its messages."""
     tools = [
         {
@@ -196,4 +196,4 @@ def _chat_frame(body: Mapping[str, Any]) -> Frame:
         for tool in body.get("tools") or ()
         if isinstance(tool.get("function"), Mapping)
     ]
-    return Frame(body.get("model") or "", None, tools or None, body.get("chat_template_kwargs"))
+    return TemplateFrame(body.get("model") or "", None, tools or None, body.get("chat_template_kwargs"))

@@ -127,8 +127,8 @@ class HttpSummarizer:
         try:
             return await self._ask(_conversation_prompt(text, instructions, self.max_tokens))
         except InvalidRequest as error:
-            told = f"a text to summarize of {num_tokens:,} tokens {error.message}"
-            raise InvalidRequest("budget", told, _SMALLER_BUDGET) from error
+            fields = f"a text to summarize of {num_tokens:,} tokens {error.message}"
+            raise InvalidRequest("budget", fields, _SMALLER_BUDGET) from error
 
     async def _ask(self, prompt: str) -> Summary:
         self._model = self._model or await self._server.first_model()

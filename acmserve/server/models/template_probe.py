@@ -58,7 +58,7 @@ def probe_template(render: Render, count: Count) -> tuple[Overheads, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TemplateFrame:
     """What of a request stands in the prompt besides the messages, in the Anthropic form."""
 
     model: str
@@ -82,7 +82,7 @@ class TemplateProbe:
             # What templates raise, which are programs.
             logger.info("acmserve: the chat template was not measured (%s); prompts are weighed by a guess", error)
 
-    async def weigh(self, frame: Frame, raw_request: Request) -> Weights:
+    async def weigh(self, frame: TemplateFrame, raw_request: Request) -> Weights:
         """How the prompts of this frame are to be counted. Where vLLM cannot count, it is asked again next time."""
         message, call, result = self.overheads.message, self.overheads.call, self.overheads.result
         key = hashlib.blake2b(json.dumps([frame.system, frame.tools, frame.chat_template_kwargs]).encode()).digest()
@@ -111,7 +111,7 @@ def open_probe(tokenizer: Any, count: Count, chat_template: str | None) -> Templ
     return TemplateProbe(count, render)
 
 
-async def _count_frame(frame: Frame, raw_request: Request) -> int | None:
+async def _count_frame(frame: TemplateFrame, raw_request: Request) -> int | None:
     """Tokens of a frame with one short message, as vLLM renders it; None where it cannot."""
     asked: Mapping[str, Any] = {
         "model": frame.model,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from acmserve.context.session.precompute_options import AheadOptions, parse_ahead
+from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 
@@ -28,8 +28,8 @@ class ContextConfig:
     server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
     followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps;
     `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
-    ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `ahead`, a mode or a JSON object like `acm.ahead`, is
-    that of every session without one; "": off.
+    ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `precompute`, a mode or a JSON object like
+    `acm.precompute`, is that of every session without one; "": off.
     """
 
     data_dir: str = ""
@@ -45,7 +45,7 @@ class ContextConfig:
     map_model: str = ""
     map_url: str = ""
     budget: str = ""
-    ahead: str = ""
+    precompute: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -69,9 +69,11 @@ class ContextConfig:
         return cls(**values)
 
     @property
-    def ahead_options(self) -> AheadOptions | None:
-        """What `ahead` writes, None where it is not given. Raises `InvalidRequest`."""
-        return parse_ahead(flag_value(self.ahead, "--ahead"), "--ahead") if self.ahead else None
+    def precompute_options(self) -> PrecomputeOptions | None:
+        """What `precompute` writes, None where it is not given. Raises `InvalidRequest`."""
+        return (
+            parse_precompute(flag_value(self.precompute, "--precompute"), "--precompute") if self.precompute else None
+        )
 
 
 def flag_value(text: str, flag: str) -> object:

@@ -30,7 +30,7 @@ from acmserve.plan.request import (
 from acmserve.server.options.loop_options import LOOP_KEYS
 
 SESSION_HEADER = "x-session-id"
-CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "ahead")
+CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
 _Value = TypeVar("_Value", str, Repair)
 _ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 
@@ -58,8 +58,8 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
             )
         return None
     check_one_answer(body)
-    forget, ahead = (False, False) if direct is None else (direct.forget, direct.ahead)
-    return SessionParams(session_id, fidelity, forget, ahead, repair)
+    forget, precompute = (False, False) if direct is None else (direct.forget, direct.precompute)
+    return SessionParams(session_id, fidelity, forget, precompute, repair)
 
 
 def check_one_answer(body: Mapping[str, Any]) -> None:

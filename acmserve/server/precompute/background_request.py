@@ -6,7 +6,7 @@
 
 The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes:
 it ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
-do (`SessionParams.ahead`). vLLM counts it among its requests, as it counts summaries.
+do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHAPING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RequestFrame:
     """What shapes the prompts of a session beside its messages; `preset` names the prompt of a tool loop."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -58,12 +58,12 @@ class Frame:
         return copy.deepcopy({**self.fields, **own})
 
 
-def frame_of(body: Mapping[str, Any], preset: str | None = None) -> Frame:
+def frame_of(body: Mapping[str, Any], preset: str | None = None) -> RequestFrame:
     """The frame of a chat request. A forced tool call shapes the answer alone, and would want a grammar."""
     fields = {name: body[name] for name in _SHAPING if body.get(name) is not None}
     if fields.get("tool_choice", "auto") not in ("auto", "none"):
         fields["tool_choice"] = "none"
-    return Frame(fields, preset)
+    return RequestFrame(fields, preset)
 
 
 class Background(Protocol):

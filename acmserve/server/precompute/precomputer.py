@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
-from acmserve.context.precompute.candidate import Foreseen, Reason
-from acmserve.context.precompute.planner import View, heal, look_ahead
-from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason
+from acmserve.context.precompute.planner import View, heal, plan_precompute
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
 from acmserve.server.exchange.exchange import CURRENT
-from acmserve.server.precompute.background_request import Background, Frame
+from acmserve.server.precompute.background_request import Background, RequestFrame
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Watch:
     its last answers and the requests behind them.
     """
 
-    frame: Frame = field(default_factory=Frame)
+    frame: RequestFrame = field(default_factory=RequestFrame)
     edits: Sequence[VendorEdit] = ()
     fidelity: str | None = None
     suite: str | None = None
@@ -92,7 +92,7 @@ class _Watch:
         return now - self.heard < (GONE_SECONDS if leaves_none else QUIET_SECONDS)
 
 
-class Ahead:
+class Precomputer:
     """`default` holds for sessions without options of their own; `pool_tokens` is the size of the KV cache.
 
     Without `background` (no engine) nothing is computed.
@@ -102,21 +102,21 @@ class Ahead:
         self,
         sessions: Sessions,
         background: Background | None = None,
-        default: AheadOptions | None = None,
+        default: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
     ) -> None:
         self._sessions = sessions
         self._background = background
-        self._default = default or AheadOptions()
+        self._default = default or PrecomputeOptions()
         self._pool_tokens = pool_tokens
         self._watched: OrderedDict[Key, _Watch] = OrderedDict()
         self._asking = asyncio.Lock()
         self._num_served = 0
         self.num_failed = 0
 
-    def options(self, state: SessionState) -> AheadOptions:
+    def options(self, state: SessionState) -> PrecomputeOptions:
         """What holds for a session."""
-        return self._default if state.ahead is None else state.ahead
+        return self._default if state.precompute is None else state.precompute
 
     def begin_turn(self, session: Session) -> None:
         """A request of the session has arrived: stop at once."""
@@ -142,7 +142,7 @@ class Ahead:
     def end_turn(
         self,
         session: Session,
-        frame: Frame,
+        frame: RequestFrame,
         fidelity: str | None,
         edits: Sequence[VendorEdit] | None,
         suite: str | None = None,
@@ -174,7 +174,7 @@ class Ahead:
         """Have a state computed that the caller is about to make of the session's."""
         watch = self._watch(session)
         if not watch.was_served and cache_salt:
-            watch.frame = Frame({"cache_salt": cache_salt})
+            watch.frame = RequestFrame({"cache_salt": cache_salt})
         made = watch.preparations.add(state, num_new)
         if self._background is None:
             made.drop(FAILED)
@@ -216,7 +216,7 @@ class Ahead:
 
     async def _compute_all(self, background: Background, session: Session, watch: _Watch) -> None:
         """What was asked for, then what is foreseen; edits and preparations that come meanwhile go first."""
-        contexts: list[Foreseen] = []
+        contexts: list[PrecomputeCandidate] = []
         room = 0
         while self._sessions.store.holds(session):
             if self._is_busy(background, session):
@@ -237,17 +237,17 @@ class Ahead:
                 contexts, room = list(self._look(session, watch)), self._room(session.state)
             if not contexts or room <= 0:
                 return
-            foreseen = contexts.pop(0)
-            num_cut = max(foreseen.num_open, self._num_cut(foreseen.num_new, room))
-            room -= foreseen.num_new - num_cut
-            receipt = await self._compute(background, session, watch, foreseen.state, num_cut)
+            candidates = contexts.pop(0)
+            num_cut = max(candidates.num_open, self._num_cut(candidates.num_new, room))
+            room -= candidates.num_new - num_cut
+            receipt = await self._compute(background, session, watch, candidates.state, num_cut)
             is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None
-            if foreseen.reason is Reason.AS_IT_IS and is_whole:
+            if candidates.reason is Reason.AS_IT_IS and is_whole:
                 watch.was_edited = False
                 self._sessions.served.of(*session.key).note_healed()
-            if foreseen.reason is Reason.EVICTION and is_whole:
-                outlook = self._sessions.budgets.account(session).outlook
-                outlook.num_ready = len(foreseen.state.entries)
+            if candidates.reason is Reason.EVICTION and is_whole:
+                turn_stats = self._sessions.budgets.meter(session).turn_stats
+                turn_stats.num_ready = len(candidates.state.entries)
 
     def _is_busy(self, background: Background, session: Session) -> bool:
         """Whether anybody else is served, was a moment ago, or will be in a moment."""
@@ -264,7 +264,7 @@ class Ahead:
             while self._is_busy(background, session):
                 await asyncio.sleep(BUSY_SECONDS)
 
-    def _look(self, session: Session, watch: _Watch) -> Sequence[Foreseen]:
+    def _look(self, session: Session, watch: _Watch) -> Sequence[PrecomputeCandidate]:
         """What may come next, as far as the session wants it computed."""
         sessions, state = self._sessions, session.state
         options = self.options(state)
@@ -274,11 +274,11 @@ class Ahead:
         if not options.predicts:
             return heal(state, served.num_stale)
         num_stale = max(1, served.num_served) if watch.was_edited else served.num_stale
-        account, budget = sessions.budgets.account(session), sessions.budgets.of(state)
+        meter, budget = sessions.budgets.meter(session), sessions.budgets.of(state)
         can_move = sessions.can_move(watch.fidelity)
-        measured = None if budget is None else sessions.budgets.measure(account, budget, can_move=can_move)
+        measured = None if budget is None else sessions.budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
-        return look_ahead(account, state, view, sessions.tokenizer)
+        return plan_precompute(meter, state, view, sessions.tokenizer)
 
     async def _compute(
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int

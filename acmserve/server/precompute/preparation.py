@@ -45,7 +45,7 @@ class Preparation:
             return
         self.state = None
         self.computed_tokens, self.ready_tokens = receipt["computed_tokens"], receipt["prompt_tokens"]
-        reason = receipt["fallback_reason"] or ("ahead_pool_share" if num_cut else None)
+        reason = receipt["fallback_reason"] or ("precompute_pool_share" if num_cut else None)
         self.status, self.reason = ("ready", None) if reason is None else ("dropped", reason)
 
     def drop(self, reason: str) -> None:

@@ -79,11 +79,11 @@ async def evict(
     """
     sessions = caller.sessions
     async with caller.held(session_id) as session:
-        before = session.state.shed
+        before = session.state.omissions
         evicted = await sessions.evict(session, dry_run=dry_run)
         if evicted.plan.changes and not dry_run:
-            sessions.ahead.note_edit(session)
-        return eviction_view(evicted, sessions.budgets.account(session), before, dry_run=dry_run)
+            sessions.precompute.note_edit(session)
+        return eviction_view(evicted, sessions.budgets.meter(session), before, dry_run=dry_run)
 
 
 @budget_router.get(
@@ -95,7 +95,7 @@ async def evict(
 async def list_episodes(session_id: SessionId, caller: CallerDep) -> EpisodeList:
     """Lists the episodes marked with `delimiter`, and the work between them, with what is left of each."""
     session = caller.session(session_id)
-    return episode_list(session.state, caller.sessions.budgets.account(session))
+    return episode_list(session.state, caller.sessions.budgets.meter(session))
 
 
 def _budget_view(sessions: Sessions, session: Session) -> BudgetView:
@@ -104,5 +104,5 @@ def _budget_view(sessions: Sessions, session: Session) -> BudgetView:
     return BudgetView(
         source=source,  # type: ignore[arg-type]
         budget=None if budget is None else budget.as_dict(),
-        tokens=max(0, sessions.budgets.account(session).num_tokens),
+        tokens=max(0, sessions.budgets.meter(session).num_tokens),
     )

@@ -40,7 +40,7 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
         batch = batch_of(wanted.edits)
         _check_no_copies(sessions, session, batch)
         outcome = await sessions.edit(session, batch, wanted.fidelity)
-        sessions.ahead.note_edit(session)
+        sessions.precompute.note_edit(session)
     cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
     return EditsAnswer(
         edits=[

@@ -55,7 +55,7 @@ async def get_preparation(
 ) -> PreparationView:
     """Shows one of the last preparations of a session, and the tokens computed for it."""
     session = caller.session(session_id)
-    return _view(caller.sessions.ahead.preparations(session).get(prepare_id))
+    return _view(caller.sessions.precompute.preparations(session).get(prepare_id))
 
 
 def _view(made: Preparation) -> PreparationView:

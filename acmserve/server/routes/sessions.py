@@ -52,7 +52,7 @@ async def create_session(
         store.delete(caller.tenant, session.session_id)
         raise
     response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"
-    return session_info(session, caller.sessions.ahead.options(session.state))
+    return session_info(session, caller.sessions.precompute.options(session.state))
 
 
 @sessions_router.get(
@@ -79,7 +79,7 @@ async def list_sessions(
     first = 0 if after is None else _index(sessions, after) + 1
     page = sessions[first : first + limit]
     return SessionList(
-        data=[session_info(session, caller.sessions.ahead.options(session.state)) for session in page],
+        data=[session_info(session, caller.sessions.precompute.options(session.state)) for session in page],
         first_id=page[0].session_id if page else None,
         last_id=page[-1].session_id if page else None,
         has_more=first + limit < len(sessions),
@@ -92,7 +92,7 @@ async def list_sessions(
 async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
     """Shows one session without its contents: its suite, its size, and when it was used last."""
     session = caller.session(session_id)
-    return session_info(session, caller.sessions.ahead.options(session.state))
+    return session_info(session, caller.sessions.precompute.options(session.state))
 
 
 @sessions_router.delete(

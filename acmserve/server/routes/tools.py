@@ -59,7 +59,7 @@ async def call_tool(
         find_tool(suite, name)
         outcome = await caller.sessions.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
         if outcome.state.fragments != before.fragments:
-            caller.sessions.ahead.note_edit(session)
+            caller.sessions.precompute.note_edit(session)
     return ToolAnswer(
         name=name,
         result=outcome.result,

@@ -26,7 +26,7 @@ from acmserve.context.edits.turn_cost import turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.maps.rules import MapRules
-from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
@@ -38,16 +38,16 @@ from acmserve.context.tools.run import (
     EmbeddingsWanted,
     SummaryWanted,
     ToolCall,
+    ToolContext,
     ToolOutcome,
-    Workbench,
     run_tool,
-    with_supplied,
+    with_input,
 )
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.plan.request import SessionParams
-from acmserve.server.budget.budgets import Beside, Budgets
+from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.enforcement import ConversationSummarizer, Enforced, Enforcement, Evicted
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.served_prompts import ServedContexts
@@ -55,7 +55,7 @@ from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.precompute.background_request import Background
-from acmserve.server.precompute.precomputer import Ahead
+from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 
 SALT_HEADER = "x-cache-salt"
@@ -93,7 +93,7 @@ class Sessions:
         budgets: Budgets | None = None,
         maps: Maps | None = None,
         background: Background | None = None,
-        ahead: AheadOptions | None = None,
+        precompute: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
     ) -> None:
         self.store = store
@@ -106,7 +106,7 @@ class Sessions:
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
-        self.ahead = Ahead(self, background, ahead, pool_tokens)
+        self.precompute = Precomputer(self, background, precompute, pool_tokens)
         self._redacted: set[tuple[str, str]] = set()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -141,12 +141,12 @@ class Sessions:
         outcome = run_tool(session.state, call, bench)
         if outcome.scope is not None:
             self.budgets.declare(session, outcome.scope)
-        if outcome.wants is not None:
+        if outcome.needs is not None:
             try:
-                supplied = await self._supply(outcome.wants)
+                supplied = await self._supply(outcome.needs)
             except InvalidRequest as error:
                 return ToolOutcome(session.state, tool_result.refused(error), error=error)
-            outcome = run_tool(session.state, call, with_supplied(bench, supplied))
+            outcome = run_tool(session.state, call, with_input(bench, supplied))
         if outcome.state is not session.state:
             self.store.save(session, outcome.state)
         return outcome
@@ -156,9 +156,9 @@ class Sessions:
         bench = self._bench(session.suite, fidelity)
         summaries: dict[tuple[str, str], str] = {}
         outcome = run_batch(session.state, batch, bench, summaries)
-        while outcome.wants is not None:
-            wanted = outcome.wants
-            written = self.ahead.preparations(session).summaries.get(wanted)
+        while outcome.needs is not None:
+            wanted = outcome.needs
+            written = self.precompute.preparations(session).summaries.get(wanted)
             if written is None:
                 written = await self._summarizer.summarize(wanted)
             summaries[wanted.fragment_id, wanted.focus] = written
@@ -166,7 +166,7 @@ class Sessions:
         self.store.save(session, outcome.state)
         if any(done.kind is EditKind.REDACT for done in outcome.done):
             self.served.drop(*session.key)
-            self.ahead.forget(session)
+            self.precompute.forget(session)
             self._redacted.add(session.key)
         return outcome
 
@@ -186,14 +186,14 @@ class Sessions:
         summaries: dict[tuple[str, str], str] = {}
         written: dict[SummaryWanted, str] = {}
         outcome = run_batch(before, batch, bench, summaries)
-        while outcome.wants is not None:
-            wanted = outcome.wants
+        while outcome.needs is not None:
+            wanted = outcome.needs
             written[wanted] = await self._summarizer.summarize(wanted)
             summaries[wanted.fragment_id, wanted.focus] = written[wanted]
             outcome = run_batch(before, batch, bench, summaries)
         cost = turn_cost(before, outcome.state, "exact", self.tokenizer)
-        made = self.ahead.prepare(session, outcome.state, cost.num_computed, cache_salt)
-        self.ahead.preparations(session).keep(written)
+        made = self.precompute.prepare(session, outcome.state, cost.num_computed, cache_salt)
+        self.precompute.preparations(session).keep(written)
         return made
 
     def delete(self, session: Session) -> None:
@@ -205,7 +205,7 @@ class Sessions:
         self.store.delete(*session.key)
         self.served.drop(*session.key)
         self.budgets.drop(session)
-        self.ahead.forget(session)
+        self.precompute.forget(session)
         if session.state.parent is None:
             self._deleted[session.key] = None
         elif session.key in self._redacted:
@@ -218,7 +218,7 @@ class Sessions:
         self,
         session: Session,
         state: SessionState,
-        beside: Beside,
+        beside: PromptOverhead,
         fidelity: str | None,
         edits: Sequence[VendorEdit] | None = None,
     ) -> Enforced:
@@ -227,19 +227,19 @@ class Sessions:
 
     async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
         """Evict down to the low watermark, and store the state; the caller holds the lock. A dry run only plans."""
-        evicted = await self._enforcement(session, Beside(), None).evict(dry_run=dry_run)
+        evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)
         if not dry_run:
-            self.store.save(session, replace(session.state, shed=evicted.plan.shed))
+            self.store.save(session, replace(session.state, omissions=evicted.plan.omissions))
         return evicted
 
-    def _enforcement(self, session: Session, beside: Beside, fidelity: str | None) -> Enforcement:
+    def _enforcement(self, session: Session, beside: PromptOverhead, fidelity: str | None) -> Enforcement:
         return Enforcement(
             self.budgets,
             session,
             beside,
             self._summarizer,
             self.can_move(fidelity),
-            lambda state: self.ahead.options(state).predicts,
+            lambda state: self.precompute.options(state).predicts,
         )
 
     def can_move(self, fidelity: str | None) -> bool:
@@ -265,19 +265,19 @@ class Sessions:
         def take(receipt: Mapping[str, Any], seconds: float) -> None:
             if engine_params.forget:
                 self._told(key)
-            self.budgets.pace.note(receipt["computed_tokens"], receipt["moved_tokens"], seconds)
+            self.budgets.rates.note(receipt["computed_tokens"], receipt["moved_tokens"], seconds)
             if enforced is not None and enforced.on_served is not None:
                 enforced.on_served(receipt["prompt_tokens"])
 
-        told = {"budget": enforced.report} if enforced is not None and enforced.report is not None else {}
+        fields = {"budget": enforced.report} if enforced is not None and enforced.report is not None else {}
         slot = None
         if turn_map is not None:
-            told, slot = {**told, **turn_map.told}, turn_map.slot
-        return Exchange(engine_params, session.session_id, self.served.of(*key), messages, take, told, slot)
+            fields, slot = {**fields, **turn_map.fields}, turn_map.slot
+        return Exchange(engine_params, session.session_id, self.served.of(*key), messages, take, fields, slot)
 
     def background_exchange(self, session: Session, num_cut: int) -> Exchange:
         """The exchange of a request that computes ahead for this session, all but the last `num_cut` tokens."""
-        params = SessionParams(engine_session_id(*engine_key(session)), "exact", ahead=True)
+        params = SessionParams(engine_session_id(*engine_key(session)), "exact", precompute=True)
         served = self.served.of(*session.key)
         return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
 
@@ -299,8 +299,8 @@ class Sessions:
             return await self._summarizer.summarize(wanted)
         return await self._embedder.embed(wanted.texts)
 
-    def _bench(self, suite: str, fidelity: str | None) -> Workbench:
-        return Workbench(self.tokenizer, suite, fidelity or self.default_fidelity)
+    def _bench(self, suite: str, fidelity: str | None) -> ToolContext:
+        return ToolContext(self.tokenizer, suite, fidelity or self.default_fidelity)
 
 
 def engine_key(session: Session) -> tuple[str, str]:

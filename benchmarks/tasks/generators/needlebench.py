@@ -38,13 +38,13 @@ class Sizes:
     num_needles: int
     num_folded: int
     num_kept: int
-    is_ledger: bool = False
+    is_token_counts: bool = False
 
     def __str__(self) -> str:
-        return f"{self.num_needles}n-{self.num_folded}-{self.num_kept}{'-ledger' if self.is_ledger else ''}"
+        return f"{self.num_needles}n-{self.num_folded}-{self.num_kept}{'-ledger' if self.is_token_counts else ''}"
 
 
-SMALL = (Sizes(1, 16, 40), Sizes(1, 24, 36, is_ledger=True), Sizes(2, 20, 36), Sizes(1, 36, 16))
+SMALL = (Sizes(1, 16, 40), Sizes(1, 24, 36, is_token_counts=True), Sizes(2, 20, 36), Sizes(1, 36, 16))
 
 
 def make_case(seed: int, sizes: Sizes, topics: Mapping[str, str], num_questions: int = 2) -> TaskCase:
@@ -54,7 +54,7 @@ def make_case(seed: int, sizes: Sizes, topics: Mapping[str, str], num_questions:
     people = draw.sample(PEOPLE, num_chains * length)
     chains = [people[length * i : length * (i + 1)] for i in range(num_chains)]
     nums = sizes.num_folded, sizes.num_kept
-    folded, kept = _ledgers(draw, *nums) if sizes.is_ledger else _prose(draw, topics, *nums)
+    folded, kept = _token_counts(draw, *nums) if sizes.is_token_counts else _prose(draw, topics, *nums)
     _hide(draw, folded, _needles(chains[0]))
     _hide(draw, kept, [needle for chain in chains[1:] for needle in _needles(chain)])
     return TaskCase(
@@ -76,7 +76,7 @@ def name_is(answer: str, gold: str) -> float:
     return float(next((word for word in words if word in PEOPLE), None) == gold)
 
 
-def _ledgers(draw: random.Random, num_folded: int, num_kept: int) -> tuple[list[str], list[str]]:
+def _token_counts(draw: random.Random, num_folded: int, num_kept: int) -> tuple[list[str], list[str]]:
     days = range(1, 1 + num_folded + num_kept)
     lines = [f"On day {day} the {draw.choice(KEYS)} was traded for {draw.choice(VALUES)}.\n" for day in days]
     return lines[:num_folded], lines[num_folded:]

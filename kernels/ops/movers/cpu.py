@@ -16,7 +16,7 @@ from torch import Tensor
 from acmserve import _native
 from acmserve.kernels.layout import FP8_TYPES, Isa, KVLayer
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import Segment
+from acmserve.kernels.slots import SlotRun
 
 ISAS = frozenset({Isa.VEC, Isa.VEC16, Isa.AMX})
 
@@ -53,7 +53,7 @@ class CpuMover:
             [self._describe(layer) for layer in self._layers], [(rope.rot_dim, rope.is_neox) for rope in self._ropes]
         )
 
-    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
+    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
         """Move all layers; arguments as `dispatch.move`."""
         deltas = [segment.delta for segment in segments]
         tables = [angles(rope, deltas) for rope in self._ropes]

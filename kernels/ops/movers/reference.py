@@ -12,7 +12,7 @@ from torch import Tensor
 
 from acmserve.kernels.layout import FP8_TYPES, KVLayer, KVLayout
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import Segment
+from acmserve.kernels.slots import SlotRun
 
 # Elements are copied as integers: bit for bit whatever they hold, and torch cannot index 8-bit floats everywhere.
 STORED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -54,7 +54,7 @@ def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.clamp(-largest, largest).to(dtype)
 
 
-def move(layers: Sequence[KVLayer], src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
+def move(layers: Sequence[KVLayer], src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
     """Copy K and V between slots, K turned by each segment's delta (arguments as `dispatch.move`, unchecked)."""
     for layer in layers:
         for segment in segments:

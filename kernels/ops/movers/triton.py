@@ -34,7 +34,7 @@ from torch import Tensor
 
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import Segment
+from acmserve.kernels.slots import SlotRun
 
 BLOCK_TOKENS = 16
 ALIGNMENT = 16  # bytes of the widest load
@@ -202,7 +202,7 @@ class StridedMover:
         """Kernels that one call of `move` starts, whatever the number of tokens and segments."""
         return len(self._groups)
 
-    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[Segment]) -> None:
+    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
         """Move all layers; arguments as `dispatch.move`."""
         if src_slots.numel() == 0:
             return

@@ -22,10 +22,10 @@ def test_every_row_is_measured_in_every_repetition() -> None:
     assert {len(values) for values in times.values()} == {3}
     assert [name.partition(",")[0] for name in times] == [
         "taking in the resent history",
-        "account",
+        "meter",
         *(2 * ["eviction pass", "forgetting"]),
     ]
-    assert all(budget_pass.row_of(name, [1.0]).limit_ms for name in times if name.startswith(("account", "eviction")))
+    assert all(budget_pass.row_of(name, [1.0]).limit_ms for name in times if name.startswith(("meter", "eviction")))
     assert evictions[1].account.graph.num_forgotten > 50
 
 
@@ -33,14 +33,14 @@ def test_the_gate_is_red_for_a_wrong_count() -> None:
     turns = budget_pass.Turns()
     turns.fill()
     assert turns.is_right()
-    turns.account.ledger.base_tokens += 1
+    turns.account.token_counts.base_tokens += 1
     assert not turns.is_right()
 
 
 def test_the_gate_is_red_where_a_batch_takes_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
     evictions = budget_pass.make_evictions()
     assert evictions[0].is_right()
-    assert evictions[0].state.shed == EMPTY
+    assert evictions[0].state.omissions == EMPTY
     monkeypatch.setattr(budget_pass, "NUM_BATCH_TOKENS", 10**6)
     assert not evictions[0].is_right()
 

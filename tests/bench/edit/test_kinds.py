@@ -9,7 +9,7 @@ import pytest
 
 from acmserve.bench.edit.kinds import KINDS, MIN_PIECE, POSITIONS, Edit, Shape, plan_edits
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 TEXT = range(20_000)
 SHAPES = [Shape(size, position) for size in (500, 1500, 6000) for position in POSITIONS]
@@ -44,7 +44,8 @@ def test_the_planner_reuses_what_the_gate_asks_for(shape: Shape) -> None:
     assert MIN_PIECE == DEFAULT_MIN_MOVE_TOKENS
     for kind, edit in plan(shape).items():
         sources = [
-            Source(np.array(turn, dtype=np.int32), 128, (b"",) * (len(turn) // 128)) for turn in edit.turns[::-1]
+            ServedSequence(np.array(turn, dtype=np.int32), 128, (b"",) * (len(turn) // 128))
+            for turn in edit.turns[::-1]
         ]
         planned = plan_edit(np.array(edit.prompt, dtype=np.int32), sources, allow_moves=True)
         reused = planned.num_kept + sum(move.num_tokens for move in planned.moves)

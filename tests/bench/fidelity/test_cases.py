@@ -26,8 +26,8 @@ from acmserve.bench.fidelity.cases import (
 from acmserve.bench.fidelity.plan import FULL, QUICK, Plan, plan_cases, whole_documents
 from acmserve.bench.fidelity.text import Document, choose_documents, digest, superseded_text
 from acmserve.bench.harness.library_text import Library
-from acmserve.plan.planner import MAX_HOPS, plan_edit
-from acmserve.plan.source import Source
+from acmserve.plan.planner import MAX_ROTATIONS, plan_edit
+from acmserve.plan.source import ServedSequence
 
 SIZES = Sizes(context=1024, continuation=32, share=0.45)
 # No token stands twice, so that what is found again is found where it was.
@@ -44,7 +44,7 @@ def case_of(kind: str, dependence: str) -> Case:
 
 
 def planned_moves(prompt: Tokens, served: Tokens) -> int:
-    sources = [Source(np.asarray(served, dtype=np.int32), 1, ())]
+    sources = [ServedSequence(np.asarray(served, dtype=np.int32), 1, ())]
     plan = plan_edit(np.asarray(prompt, dtype=np.int32), sources, allow_moves=True)
     return sum(move.num_tokens for move in plan.moves)
 
@@ -87,7 +87,7 @@ def test_each_edit_of_a_chain_moves_what_the_one_before_left() -> None:
         # Where nothing was appended the last old token is the prompt's last, which is computed.
         num_more = planned - turn.num_movable + (turn.num_edits == 1)
         assert num_more >= 0
-        if turn.num_edits <= MAX_HOPS:
+        if turn.num_edits <= MAX_ROTATIONS:
             # The end of a marker in characters is the same from edit to edit.
             assert num_more < len(MARKERS[0])
 

@@ -65,11 +65,11 @@ def test_a_wrong_move_is_not_timed() -> None:
     from acmserve.bench.gpu.main import is_right
     from acmserve.bench.gpu.shapes import MODELS, make_pool
     from acmserve.kernels.movers import reference
-    from acmserve.kernels.slots import Segment
+    from acmserve.kernels.slots import SlotRun
 
     for shape in (model.tiny() for model in MODELS):
         layer = shape.layers(make_pool(4 * 16 * shape.bytes_per_token, "cpu"))[0]
-        src, dst, segments = torch.arange(20), torch.arange(64, 84), [Segment(0, 20, 7)]
+        src, dst, segments = torch.arange(20), torch.arange(64, 84), [SlotRun(0, 20, 7)]
         reference.move([layer], src, dst, segments)
         assert is_right(layer, src, dst, segments)
         for index in (0, -1):

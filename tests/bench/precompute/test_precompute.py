@@ -18,21 +18,26 @@ from acmserve.bench.precompute.table import as_report, as_table
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
 
 
-def turn(computed: int, seconds: float, *, evicted: int = 0, ahead: int = 0, prompt: int = 5000) -> Turn:
+def turn(computed: int, seconds: float, *, evicted: int = 0, precompute: int = 0, prompt: int = 5000) -> Turn:
     receipt = {
         "prompt_tokens": prompt,
         "kept_tokens": prompt - computed,
         "moved_tokens": 0,
         "computed_tokens": computed,
-        "ahead_tokens": ahead,
+        "precomputed_tokens": precompute,
     }
     return Turn(receipt, seconds, [], evicted)
 
 
 def course(**changed: Any) -> Course:
-    turns = [turn(200, 0.2), turn(210, 0.3), turn(220, 0.4, evicted=2000, ahead=3000), turn(3000, 2.0, evicted=2000)]
-    counters = {"ahead_computed_tokens": 4000.0, "ahead_used_tokens": 3000.0}
-    made = Course("exact, predict", {}, turns, [True, True, True, True], ahead=counters)
+    turns = [
+        turn(200, 0.2),
+        turn(210, 0.3),
+        turn(220, 0.4, evicted=2000, precompute=3000),
+        turn(3000, 2.0, evicted=2000),
+    ]
+    counters = {"precomputed_tokens": 4000.0, "precomputed_used_tokens": 3000.0}
+    made = Course("exact, predict", {}, turns, [True, True, True, True], precompute=counters)
     for name, value in changed.items():
         setattr(made, name, value)
     return made
@@ -56,7 +61,7 @@ def test_of_rounds_in_step_each_wave_and_each_turn_counts_with_its_median() -> N
     row = as_row(rounds)
     assert (row["turns_per_second"], row["turns_per_second_by_round"]) == (1.0, [1.0, 0.4, 1.0])
     assert (row["median_seconds"], row["p99_seconds"]) == (0.25, 0.4)
-    assert (row["cpu_seconds_per_turn"], row["ahead_computed_tokens"], row["num_turns"]) == (0.75, 7, 4)
+    assert (row["cpu_seconds_per_turn"], row["precomputed_tokens"], row["num_turns"]) == (0.75, 7, 4)
     assert row["p99_seconds_by_round"] == [0.4, 9.0, 0.4]
     faster = row | {"turns_per_second": 1.02, "p99_seconds": 0.2}
     ratio = {"mean": 0.98, "interval": [0.95, 1.01]}
@@ -77,7 +82,7 @@ def test_waves_are_compared_in_pairs_and_turns_in_order_of_time() -> None:
 
 def test_turns_behind_an_eviction_are_told_apart() -> None:
     [row] = report_of(course(), 0.5)["courses"]
-    assert (row["num_evictions"], row["num_foreseen"], row["ahead_used_share"]) == (2, 1, 0.75)
+    assert (row["num_evictions"], row["num_candidates"], row["precomputed_used_share"]) == (2, 1, 0.75)
     assert row["num_ready"] == 1
     assert row["eviction_seconds"] == {"median": 1.2, "p90": 2.0}
     assert row["plain_seconds"] == {"median": 0.3, "p90": 0.3}
@@ -109,7 +114,7 @@ def test_a_later_step_of_a_loop_is_no_append_behind_a_pause() -> None:
     [
         ([turn(1, 1.0)], "1 of 4 turns"),
         ([*[turn(1, 1.0)] * 3, turn(1, 1.0, prompt=6001)], "the budget is 6000"),
-        ([*[turn(1, 1.0)] * 3, turn(1, 1.0, ahead=5000)], "does not add up"),
+        ([*[turn(1, 1.0)] * 3, turn(1, 1.0, precompute=5000)], "does not add up"),
     ],
 )
 def test_a_course_that_went_wrong_is_not_reported(turns: list[Turn], says: str) -> None:
@@ -123,9 +128,9 @@ def test_a_course_that_went_wrong_is_not_reported(turns: list[Turn], says: str) 
 
 def test_the_courses_differ_in_what_is_compared() -> None:
     assert [made.acm for made in courses()] == [
-        {"fidelity": "exact", "ahead": "predict"},
-        {"fidelity": "exact", "ahead": "off"},
-        {"fidelity": "reuse", "ahead": "off"},
+        {"fidelity": "exact", "precompute": "predict"},
+        {"fidelity": "exact", "precompute": "off"},
+        {"fidelity": "reuse", "precompute": "off"},
     ]
 
 

@@ -23,7 +23,7 @@ from acmserve.bench.trace.policy import BUDGET_POLICIES, Budgeted, Limits, Promp
 from acmserve.errors import AcmError
 
 LIMITS = Limits(6_000, 3_600)
-Planned = Callable[[str], list[Prompt]]
+FidelityPlan = Callable[[str], list[Prompt]]
 
 
 class Words:
@@ -53,7 +53,7 @@ def recording() -> Recording:
 
 
 @pytest.fixture(scope="module")
-def planned(recording: Recording) -> Planned:
+def planned(recording: Recording) -> FidelityPlan:
     """The prompts under a policy, made once."""
     return cache(lambda policy: prompts_of(recording, policy))
 
@@ -74,7 +74,7 @@ def test_without_a_policy_every_prompt_goes_on_from_the_one_before(recording: Re
 
 
 @pytest.mark.parametrize("policy", [*BUDGET_POLICIES, "bm25", "memagent"])
-def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: Planned, policy: str) -> None:
+def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: FidelityPlan, policy: str) -> None:
     prompts = planned(policy)
     assert len(prompts) == len(recording.steps)
     assert max(len(prompt.tokens) for prompt in prompts) <= LIMITS.max_tokens
@@ -85,16 +85,16 @@ def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: P
 
 
 @pytest.mark.parametrize("policy", [*BUDGET_POLICIES])
-def test_edits_come_in_batches_and_are_rare(planned: Planned, policy: str) -> None:
+def test_edits_come_in_batches_and_are_rare(planned: FidelityPlan, policy: str) -> None:
     prompts = planned(policy)
     assert 1 <= sum(prompt.is_edited for prompt in prompts) <= len(prompts) / 6
 
 
-def test_the_same_recording_gives_the_same_prompts(recording: Recording, planned: Planned) -> None:
+def test_the_same_recording_gives_the_same_prompts(recording: Recording, planned: FidelityPlan) -> None:
     assert prompts_of(recording, "compaction") == planned("compaction")
 
 
-def test_summaries_and_memories_are_asked_for_where_they_are_needed(planned: Planned) -> None:
+def test_summaries_and_memories_are_asked_for_where_they_are_needed(planned: FidelityPlan) -> None:
     for prompt in planned("compaction"):
         assert bool(prompt.asides) == (prompt.is_edited and not prompt.is_forced)
     updates = [aside for prompt in planned("memagent") for aside in prompt.asides]
@@ -103,7 +103,7 @@ def test_summaries_and_memories_are_asked_for_where_they_are_needed(planned: Pla
     assert not any(prompt.asides for prompt in planned("cwl"))
 
 
-def test_retrieval_shows_old_text_and_the_question(planned: Planned) -> None:
+def test_retrieval_shows_old_text_and_the_question(planned: FidelityPlan) -> None:
     shown = [prompt for prompt in planned("bm25") if prompt.is_edited]
     assert all("Parts of the conversation so far:" in prompt.messages[1]["content"] for prompt in shown)
     for prompt in shown:

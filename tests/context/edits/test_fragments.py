@@ -168,8 +168,8 @@ def test_summaries_are_kept_by_focus_and_cost_nothing_again() -> None:
     state = whole_log()
     wanted = call(state, "summarize_fragment", fragment_id=FIRST, focus="names")
     assert wanted.state is state
-    assert isinstance(wanted.wants, SummaryWanted)
-    assert (wanted.wants.text, wanted.wants.focus, wanted.wants.num_tokens) == (LOG, "names", 401)
+    assert isinstance(wanted.needs, SummaryWanted)
+    assert (wanted.needs.text, wanted.needs.focus, wanted.needs.num_tokens) == (LOG, "names", 401)
     state = done(call(state, "summarize_fragment", fragment_id=FIRST, focus="names", supplied="  No names.\n"))
     summary = '[summary of f9e375, focus "names": 401 tokens hidden; restore_fragment("f9e375") to read]\nNo names.\n'
     assert contents(state)[1] == summary

@@ -21,12 +21,12 @@ from acmserve.context.eviction.plan import EvictionPlan, Level
 from acmserve.context.eviction.policies import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState, adopt
-from acmserve.context.storage.omissions_codec import shed_from, shed_value
+from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import EMPTY, Shed, render_shed, shed_before_divergence
+from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
 from acmserve.context.transcript.outline import Outline
 from tests.context.eviction.test_context_meter import SpaceWords
-from tests.support.context.annotated import Story, count, histories, ledger_of
+from tests.support.context.annotated import Story, count, histories, token_counts_of
 from tests.support.context.conversation import KEY
 from tests.support.context.valid_chat import check_valid, weigh
 
@@ -41,24 +41,26 @@ def reads(num: int = 8) -> Story:
     return story
 
 
-def wanted(messages: list[Message], shed: Shed, target: int, most: int = MOST) -> Compaction | None:
-    return plan_compaction(Outline(messages), ledger_of(messages), shed, messages, target, most)
+def wanted(messages: list[Message], omissions: Omissions, target: int, most: int = MOST) -> Compaction | None:
+    return plan_compaction(Outline(messages), token_counts_of(messages), omissions, messages, target, most)
 
 
-def carried_out(messages: list[Message], shed: Shed, compaction: Compaction, summary: str) -> EvictionPlan:
-    return summary_plan(compaction, Outline(messages), ledger_of(messages), shed, summary)
+def carried_out(messages: list[Message], omissions: Omissions, compaction: Compaction, summary: str) -> EvictionPlan:
+    return summary_plan(compaction, Outline(messages), token_counts_of(messages), omissions, summary)
 
 
-def compacted(messages: list[Message], shed: Shed, target: int, summary: str = "All was read .") -> EvictionPlan:
-    compaction = wanted(messages, shed, target)
+def compacted(
+    messages: list[Message], omissions: Omissions, target: int, summary: str = "All was read ."
+) -> EvictionPlan:
+    compaction = wanted(messages, omissions, target)
     assert compaction is not None
-    return carried_out(messages, shed, compaction, summary)
+    return carried_out(messages, omissions, compaction, summary)
 
 
 def test_a_summary_stands_where_the_last_step_stood_that_it_covers() -> None:
     messages = reads(4).messages
     plan = compacted(messages, EMPTY, 0)
-    shown = render_shed(messages, plan.shed)
+    shown = render_without(messages, plan.omissions)
     assert [message["role"] for message in shown] == [
         *("system", "user", "user", "user", "assistant", "user", "assistant", "tool", "user")
     ]
@@ -86,13 +88,13 @@ def test_the_summarizer_reads_the_steps_and_how_the_user_began() -> None:
 
 def test_only_as_much_is_summarized_as_the_target_wants() -> None:
     messages = reads(8).messages
-    num_all = ledger_of(messages).num_tokens
+    num_all = token_counts_of(messages).num_tokens
     compaction = wanted(messages, EMPTY, num_all - 60)
     assert compaction is not None
-    plan = predicted_plan(compaction, Outline(messages), ledger_of(messages), EMPTY)
+    plan = predicted_plan(compaction, Outline(messages), token_counts_of(messages), EMPTY)
     assert plan.num_after <= num_all - 60
     fewer = replace(compaction, steps=compaction.steps[:-1], at=compaction.steps[-2])
-    assert predicted_plan(fewer, Outline(messages), ledger_of(messages), EMPTY).num_after > num_all - 60
+    assert predicted_plan(fewer, Outline(messages), token_counts_of(messages), EMPTY).num_after > num_all - 60
     assert wanted(messages, EMPTY, 10_000) is not None
     assert len(wanted(messages, EMPTY, 10_000).steps) == 1  # type: ignore[union-attr]
 
@@ -102,14 +104,14 @@ def test_the_next_summary_is_made_of_the_first_and_takes_its_place() -> None:
     first = compacted(story.messages, EMPTY, 0)
     for number in range(4, 8):
         story.step(("read", f"{'w ' * 20}{number}")).user()
-    again = wanted(story.messages, first.shed, 0)
+    again = wanted(story.messages, first.omissions, 0)
     assert again is not None
     assert again.text.startswith(f"assistant: {HEAD}\nAll was read .")
     assert "Look 0 ." not in again.text
-    second = carried_out(story.messages, first.shed, again, "More was read .")
-    shown = render_shed(story.messages, second.shed)
+    second = carried_out(story.messages, first.omissions, again, "More was read .")
+    shown = render_without(story.messages, second.omissions)
     assert [m["content"] for m in shown if HEAD in str(m["content"])] == [f"{HEAD}\nMore was read ."]
-    assert second.shed.summarized == again.at > first.shed.summarized  # type: ignore[operator]
+    assert second.omissions.summarized == again.at > first.omissions.summarized  # type: ignore[operator]
     assert second.num_after == weigh(shown)
 
 
@@ -119,20 +121,20 @@ def test_nothing_is_asked_where_a_summary_saves_nothing() -> None:
     assert wanted([{"role": "user", "content": "word " * 90}], EMPTY, 0) is None
     assert wanted([], EMPTY, 0) is None
     story = reads(4)
-    shed = compacted(story.messages, EMPTY, 0).shed
-    assert wanted(story.messages, shed, 0) is None
+    omissions = compacted(story.messages, EMPTY, 0).omissions
+    assert wanted(story.messages, omissions, 0) is None
     story.say("Short .").user()
-    assert wanted(story.messages, shed, 0, most=60) is None
+    assert wanted(story.messages, omissions, 0, most=60) is None
 
 
 def test_what_a_policy_left_behind_is_summarized_too() -> None:
     story = reads(6)
-    cleared = plan_clear_tool_uses(Outline(story.messages), ledger_of(story.messages), EMPTY, ClearToolUses(None))
-    compaction = wanted(story.messages, cleared.shed, 0)
+    cleared = plan_clear_tool_uses(Outline(story.messages), token_counts_of(story.messages), EMPTY, ClearToolUses(None))
+    compaction = wanted(story.messages, cleared.omissions, 0)
     assert compaction is not None
     assert "result of read: [tool result cleared]" in compaction.text
-    plan = carried_out(story.messages, cleared.shed, compaction, "Read .")
-    shown = render_shed(story.messages, plan.shed)
+    plan = carried_out(story.messages, cleared.omissions, compaction, "Read .")
+    shown = render_without(story.messages, plan.omissions)
     assert plan.num_after == weigh(shown)
     assert not any("[tool result cleared]" in str(message["content"]) for message in shown)
 
@@ -141,29 +143,29 @@ def test_what_a_policy_left_behind_is_summarized_too() -> None:
 def test_a_rewind_drops_the_summary_with_all_that_it_spoke_for(num_kept: int) -> None:
     messages = reads(6).messages
     plan = compacted(messages, EMPTY, 150)
-    at = plan.shed.summarized
+    at = plan.omissions.summarized
     assert at == 11
-    left = shed_before_divergence(plan.shed, messages[:num_kept])
-    assert left == (EMPTY if num_kept <= at + 2 else plan.shed)
+    left = omissions_before_divergence(plan.omissions, messages[:num_kept])
+    assert left == (EMPTY if num_kept <= at + 2 else plan.omissions)
 
 
 def test_it_is_stored_to_the_byte() -> None:
-    shed = compacted(reads(4).messages, EMPTY, 0, "  Two\nlines é ").shed
-    assert shed_from(shed_value(shed)) == shed
-    assert any(kept.summary == f"{HEAD}\nTwo\nlines é" for kept in shed.entries.values())
+    omissions = compacted(reads(4).messages, EMPTY, 0, "  Two\nlines é ").omissions
+    assert omissions_from(omissions_value(omissions)) == omissions
+    assert any(kept.summary == f"{HEAD}\nTwo\nlines é" for kept in omissions.entries.values())
     with pytest.raises(TypeError, match="a note or a summary is no text"):
-        shed_from({"gone": [], "entries": {"1": {"summary": 3}}})
+        omissions_from({"gone": [], "entries": {"1": {"summary": 3}}})
 
 
 @pytest.mark.parametrize(("entry", "stays"), [(3, False), (6, False), (15, True)])
 def test_a_redaction_takes_a_summary_away_that_may_tell_of_it(entry: int, stays: bool) -> None:
     messages = reads(5).messages
     state = adopt(SessionState(digest_key=KEY), messages).state
-    state = replace(state, shed=compacted(messages, EMPTY, 0).shed)
+    state = replace(state, omissions=compacted(messages, EMPTY, 0).omissions)
     cut = edits.cut_messages(state, entry, entry + 1, SpaceWords()).state
     redacted = edits.redact(cut, cut.fragments[0].fragment_id)
     assert (HEAD in str(render(redacted))) is stays
-    assert bool(redacted.shed) is stays
+    assert bool(redacted.omissions) is stays
 
 
 @settings(deadline=None)
@@ -172,28 +174,30 @@ def test_no_orphans_and_the_protected_stay_whatever_the_history(
     messages: list[Message], target: int, most: int, data: st.DataObject
 ) -> None:
     """Turn by turn, each compaction on top of the one before."""
-    shed, end = EMPTY, 0
+    omissions, end = EMPTY, 0
     for _ in range(3):
         end = data.draw(st.integers(end, len(messages)))
         part = messages[:end]
-        compaction = wanted(part, shed, target, most)
-        assert compaction == wanted([dict(message) for message in part], shed, target, most)
+        compaction = wanted(part, omissions, target, most)
+        assert compaction == wanted([dict(message) for message in part], omissions, target, most)
         if compaction is None:
             continue
-        before = render_shed(part, shed)
-        plan = carried_out(part, shed, compaction, " ".join(["s"] * data.draw(st.integers(0, most))))
-        plan.shed.check_integrity()
-        shown = render_shed(part, plan.shed)
+        before = render_without(part, omissions)
+        plan = carried_out(part, omissions, compaction, " ".join(["s"] * data.draw(st.integers(0, most))))
+        plan.omissions.check_integrity()
+        shown = render_without(part, plan.omissions)
         check_valid(part, shown)
         assert (
-            plan.num_after == weigh(shown) <= predicted_plan(compaction, Outline(part), ledger_of(part), shed).num_after
+            plan.num_after
+            == weigh(shown)
+            <= predicted_plan(compaction, Outline(part), token_counts_of(part), omissions).num_after
         )
         assert plan.num_after < plan.num_before == weigh(before)
         protected = [message for message in part if message["role"] in ("system", "user")]
         assert [message for message in shown if message["role"] in ("system", "user")] == protected
         last = max(index for index, message in enumerate(part) if message["role"] == "assistant")
         assert part[last] in shown
-        assert plan.num_after <= target or compaction.steps == wanted(part, shed, 0, most).steps  # type: ignore[union-attr]
-        if any(kept.summary for kept in shed.entries.values()):
+        assert plan.num_after <= target or compaction.steps == wanted(part, omissions, 0, most).steps  # type: ignore[union-attr]
+        if any(kept.summary for kept in omissions.entries.values()):
             assert HEAD in compaction.text
-        shed = plan.shed
+        omissions = plan.omissions

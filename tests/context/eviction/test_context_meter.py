@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
 from acmserve.context.episodes.episode import Episode
-from acmserve.context.eviction.context_meter import Account, Overheads
+from acmserve.context.eviction.context_meter import ContextMeter, Overheads
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.session.budget import parse_budget
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState, adopt
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import IntegrityError, InvalidRequest
 from tests.support.context.annotated import Story, count, histories
 from tests.support.context.conversation import KEY
@@ -36,8 +36,8 @@ class SpaceWords:
         return list(range(len(text.split())))
 
 
-def new_account() -> Account:
-    return Account(SpaceWords(), Overheads(2, 3, 2))
+def new_meter() -> ContextMeter:
+    return ContextMeter(SpaceWords(), Overheads(2, 3, 2))
 
 
 def budget(max_tokens: int, low: int | str = "auto", policy: str = "cwl", **options: Any) -> Any:
@@ -54,15 +54,15 @@ def resent(messages: list[Message]) -> list[Message]:
     return [dict(message) for message in messages]
 
 
-def waiting(account: Account) -> list[Episode]:
+def waiting(meter: ContextMeter) -> list[Episode]:
     """The ended episodes of which something is left."""
-    graph = account.graph
-    return [episode for episode in graph.live.values() if not is_evicted(episode, graph.outline, account.shed)]
+    graph = meter.graph
+    return [episode for episode in graph.live.values() if not is_evicted(episode, graph.outline, meter.omissions)]
 
 
-def evicted(account: Account, state: SessionState, wanted: Any) -> SessionState:
-    state = account.follow(state)
-    return account.carry_out(account.plan(wanted, MEASURED), state)
+def evicted(meter: ContextMeter, state: SessionState, wanted: Any) -> SessionState:
+    state = meter.follow(state)
+    return meter.carry_out(meter.plan(wanted, MEASURED), state)
 
 
 def worked(num_tasks: int = 6) -> list[Message]:
@@ -77,209 +77,207 @@ def worked(num_tasks: int = 6) -> list[Message]:
 @given(histories(), st.data())
 def test_following_step_by_step_is_reading_at_once(messages: list[Message], data: st.DataObject) -> None:
     """Also when the history diverges on the way, and when things were taken out."""
-    account, state = new_account(), SessionState(digest_key=KEY)
+    meter, state = new_meter(), SessionState(digest_key=KEY)
     for _ in range(4):
         end = data.draw(st.integers(0, len(messages)))
         part = resent(messages[:end])
         if part and data.draw(st.booleans()):
             part[-1] = {**part[-1], "content": "Something else ."}
-        state = account.follow(adopt(state, part).state)
-        account.check_integrity()
+        state = meter.follow(adopt(state, part).state)
+        meter.check_integrity()
         if data.draw(st.booleans()):
             wanted = budget(data.draw(st.integers(1, 200)), policy=data.draw(st.sampled_from(POLICIES)))
-            state = account.carry_out(account.plan(wanted, MEASURED), state)
-        account.check_integrity()
+            state = meter.carry_out(meter.plan(wanted, MEASURED), state)
+        meter.check_integrity()
         check_valid(part, render(state))
-        fresh = new_account()
+        fresh = new_meter()
         fresh.follow(state)
-        assert fresh.num_tokens == account.num_tokens
-        assert fresh.graph.outline.lines == account.graph.outline.lines
-        assert waiting(fresh) == waiting(account)
-        assert fresh.graph.scope() == account.graph.scope()
+        assert fresh.num_tokens == meter.num_tokens
+        assert fresh.graph.outline.lines == meter.graph.outline.lines
+        assert waiting(fresh) == waiting(meter)
+        assert fresh.graph.scope() == meter.graph.scope()
         state.check_integrity()
 
 
 def test_the_tokens_are_those_of_the_rendered_conversation() -> None:
-    account = new_account()
-    state = evicted(account, state_of(worked()), budget(200, 150))
-    weighed = new_account()
+    meter = new_meter()
+    state = evicted(meter, state_of(worked()), budget(200, 150))
+    weighed = new_meter()
     weighed.follow(state_of(render(state)))
-    notes = sum(len(kept.notes) for kept in state.shed.entries.values())
+    notes = sum(len(kept.notes) for kept in state.omissions.entries.values())
     assert notes > 0
-    assert account.num_tokens == weighed.num_tokens <= 150
+    assert meter.num_tokens == weighed.num_tokens <= 150
 
 
 def test_a_fold_and_its_restore_are_counted_again() -> None:
-    account, messages = new_account(), worked(1)
-    state = account.follow(state_of(messages))
-    before = account.num_tokens
+    meter, messages = new_meter(), worked(1)
+    state = meter.follow(state_of(messages))
+    before = meter.num_tokens
     cut = edits.cut_messages(state, 5, 6, SpaceWords()).state
     folded = edits.fold(cut, cut.fragments[0].fragment_id, "sculptor", SpaceWords())
-    account.follow(folded)
-    assert before - account.num_tokens > 5
-    account.check_integrity()
-    account.follow(edits.restore(folded, cut.fragments[0].fragment_id))
-    assert account.num_tokens == before
+    meter.follow(folded)
+    assert before - meter.num_tokens > 5
+    meter.check_integrity()
+    meter.follow(edits.restore(folded, cut.fragments[0].fragment_id))
+    assert meter.num_tokens == before
 
 
 def test_a_client_that_drops_the_reasoning_is_no_other_client() -> None:
-    account = new_account()
+    meter = new_meter()
     messages = Story().say("Well .", reasoning="I think a lot about it .").user().messages
-    account.follow(state_of(messages))
+    meter.follow(state_of(messages))
     without = [{k: v for k, v in message.items() if k != "reasoning"} for message in messages]
-    account.follow(adopt(state_of(messages), without).state)
-    fresh = new_account()
+    meter.follow(adopt(state_of(messages), without).state)
+    fresh = new_meter()
     fresh.follow(state_of(without))
-    assert account.num_tokens == fresh.num_tokens
-    assert account.graph.outline.lines == fresh.graph.outline.lines
+    assert meter.num_tokens == fresh.num_tokens
+    assert meter.graph.outline.lines == fresh.graph.outline.lines
 
 
 def test_an_episode_that_a_rewind_opens_again_is_whole() -> None:
     """Its end is gone from the history, so it is active, and nothing may be missing from it."""
     messages = worked(2)
-    account = new_account()
-    state = evicted(account, state_of(messages), budget(60, 50))
-    assert state.shed
+    meter = new_meter()
+    state = evicted(meter, state_of(messages), budget(60, 50))
+    assert state.omissions
     end = next(i for i, m in enumerate(messages) if "found find0" in str(m.get("tool_calls")))
-    state = account.follow(adopt(state, [*messages[:end], {"role": "user", "content": "Stop ."}]).state)
-    assert account.graph.active is not None
-    assert account.graph.active.name == "find0"
+    state = meter.follow(adopt(state, [*messages[:end], {"role": "user", "content": "Stop ."}]).state)
+    assert meter.graph.active is not None
+    assert meter.graph.active.name == "find0"
     assert len(render(state)) == end + 1
-    account.check_integrity()
+    meter.check_integrity()
 
 
 def test_a_rewind_keeps_what_was_taken_out_before_it() -> None:
     messages = [*worked(6), {"role": "assistant", "content": "All done ."}, {"role": "user", "content": "And ?"}]
-    account = new_account()
-    state = evicted(account, state_of(messages), budget(500, 400))
+    meter = new_meter()
+    state = evicted(meter, state_of(messages), budget(500, 400))
     num_gone = len(messages) - len(render(state))
-    state = account.follow(adopt(state, [*messages[:-1], {"role": "user", "content": "Now else ."}]).state)
+    state = meter.follow(adopt(state, [*messages[:-1], {"role": "user", "content": "Now else ."}]).state)
     assert len(messages) - len(render(state)) == num_gone > 5
 
 
 def test_calibration_learns_the_template_and_what_a_message_may_have_besides() -> None:
-    account = new_account()
-    account.expect(100)
-    state = account.follow(state_of(worked(1)))
-    counted = account.counted()
-    account.calibrate(counted, counted.num_tokens + 40)
-    assert account.num_tokens == counted.num_tokens + 40
-    account.expect(100)
-    assert account.num_tokens == counted.num_tokens + 40
-    account.follow(
-        adopt(state, [*worked(1), {"role": "user", "content": "a b"}, {"role": "user", "content": "c"}]).state
-    )
-    before, again = account.reserve, account.counted()
-    account.calibrate(again, again.num_tokens + 20)
-    account.follow(adopt(state, worked(1)[:3]).state)
+    meter = new_meter()
+    meter.expect(100)
+    state = meter.follow(state_of(worked(1)))
+    counted = meter.counted()
+    meter.calibrate(counted, counted.num_tokens + 40)
+    assert meter.num_tokens == counted.num_tokens + 40
+    meter.expect(100)
+    assert meter.num_tokens == counted.num_tokens + 40
+    meter.follow(adopt(state, [*worked(1), {"role": "user", "content": "a b"}, {"role": "user", "content": "c"}]).state)
+    before, again = meter.reserve, meter.counted()
+    meter.calibrate(again, again.num_tokens + 20)
+    meter.follow(adopt(state, worked(1)[:3]).state)
     assert before == 4
-    assert account.reserve >= 10
-    account.check_integrity()
+    assert meter.reserve >= 10
+    meter.check_integrity()
 
 
 def test_what_is_set_aside_fits_into_the_budget_too() -> None:
     """Where the watermark is the budget itself, an eviction stops early enough for the reserve."""
-    account = new_account()
-    account.follow(state_of(worked()))
+    meter = new_meter()
+    meter.follow(state_of(worked()))
     wanted = budget(300, 300)
-    assert account.exceeds(wanted)
-    plan = account.plan(wanted, MEASURED)
-    assert plan.num_after + account.reserve <= 300
+    assert meter.exceeds(wanted)
+    plan = meter.plan(wanted, MEASURED)
+    assert plan.num_after + meter.reserve <= 300
     assert plan.unmet is None
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_budget_that_cannot_be_met_says_what_is_in_the_way(policy: str) -> None:
-    account = new_account()
-    account.follow(state_of([{"role": "user", "content": "word " * 400}, *worked()]))
-    plan = account.plan(budget(300, policy=policy), MEASURED)
+    meter = new_meter()
+    meter.follow(state_of([{"role": "user", "content": "word " * 400}, *worked()]))
+    plan = meter.plan(budget(300, policy=policy), MEASURED)
     assert plan.unmet is not None
-    assert plan.unmet.num_over == plan.num_after + account.reserve - 300
+    assert plan.unmet.num_over == plan.num_after + meter.reserve - 300
     assert sum(item.num_tokens for item in plan.unmet.protected) == plan.num_after
 
 
 def test_a_policy_that_calls_a_model_is_planned_in_two_steps() -> None:
-    account = new_account()
-    state = account.follow(state_of(worked()))
+    meter = new_meter()
+    state = meter.follow(state_of(worked()))
     with pytest.raises(InvalidRequest, match=r"budget\.policy: compact calls a model"):
-        account.plan(budget(300, policy="compact"), MEASURED)
-    compaction = account.compaction(200, 20)
+        meter.plan(budget(300, policy="compact"), MEASURED)
+    compaction = meter.compaction(200, 20)
     assert compaction is not None
-    predicted = account.summarized(compaction, None)
-    plan = account.summarized(compaction, "What was found is found .")
+    predicted = meter.summarized(compaction, None)
+    plan = meter.summarized(compaction, "What was found is found .")
     assert plan.num_after < predicted.num_after <= 200
-    account.carry_out(plan, state)
-    account.check_integrity()
-    assert account.num_tokens == plan.num_after
+    meter.carry_out(plan, state)
+    meter.check_integrity()
+    assert meter.num_tokens == plan.num_after
 
 
 def test_episodes_that_are_gone_are_forgotten_until_the_state_has_them_back() -> None:
-    account, state = new_account(), state_of(worked())
-    after = evicted(account, state, budget(150, 100))
-    assert account.graph.num_forgotten > 0
-    account.follow(state)
-    assert account.graph.num_forgotten == 0
-    account.follow(after)
-    account.check_integrity()
-    assert account.graph.num_forgotten > 0
+    meter, state = new_meter(), state_of(worked())
+    after = evicted(meter, state, budget(150, 100))
+    assert meter.graph.num_forgotten > 0
+    meter.follow(state)
+    assert meter.graph.num_forgotten == 0
+    meter.follow(after)
+    meter.check_integrity()
+    assert meter.graph.num_forgotten > 0
     assert orphans(render(after)) == []
 
 
-def break_ledger(account: Account) -> None:
-    account.ledger.extend([{"role": "user", "content": "more"}])
+def break_token_counts(meter: ContextMeter) -> None:
+    meter.token_counts.extend([{"role": "user", "content": "more"}])
 
 
-def break_tokens(account: Account) -> None:
-    account.ledger.remember(account.shed, 5)
+def break_tokens(meter: ContextMeter) -> None:
+    meter.token_counts.remember(meter.omissions, 5)
 
 
-def break_shed(account: Account) -> None:
-    account.shed = Shed(((3, 3),))
+def break_omissions(meter: ContextMeter) -> None:
+    meter.omissions = Omissions(((3, 3),))
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (break_ledger, r"account: 17 entries, 17 rendered, 17 in the graph, 18 in the ledger"),
+        (break_token_counts, r"account: 17 entries, 17 rendered, 17 in the graph, 18 in the ledger"),
         (break_tokens, r"account: \d+ tokens remembered, \d+ counted"),
-        (break_shed, r"shed: range \[3, 3\)"),
+        (break_omissions, r"shed: range \[3, 3\)"),
     ],
 )
-def test_a_broken_account_is_found(damage: Callable[[Account], None], said: str) -> None:
-    account = new_account()
-    account.follow(state_of(worked(1)))
-    account.check_integrity()
-    damage(account)
+def test_a_broken_account_is_found(damage: Callable[[ContextMeter], None], said: str) -> None:
+    meter = new_meter()
+    meter.follow(state_of(worked(1)))
+    meter.check_integrity()
+    damage(meter)
     with pytest.raises(IntegrityError, match=said):
-        account.check_integrity()
+        meter.check_integrity()
 
 
 def test_the_growth_of_the_turns_is_measured() -> None:
-    account, wanted = new_account(), budget(1000)
-    assert account.measure(wanted, 100.0, None).growth == 50.0
+    meter, wanted = new_meter(), budget(1000)
+    assert meter.measure(wanted, 100.0, None).growth == 50.0
     state = SessionState(digest_key=KEY)
     messages = worked(1)
     for number in range(4):
         messages.append({"role": "user", "content": "word " * (10 + number % 2)})
-        state = account.follow(adopt(state, messages).state)
-        counted = account.counted()
-        account.calibrate(counted, counted.num_tokens)
-    measured = account.measure(wanted, 100.0, None)
+        state = meter.follow(adopt(state, messages).state)
+        counted = meter.counted()
+        meter.calibrate(counted, counted.num_tokens)
+    measured = meter.measure(wanted, 100.0, None)
     assert measured.growth == pytest.approx((13 + 12 + 13) / 3)
     assert measured.growth_variation > 0
-    assert measured.protected == account.ledger.between(0, 2)
+    assert measured.protected == meter.token_counts.between(0, 2)
     assert count("a b") == 2
     assert replace(measured, move_rate=5.0).move_rate == 5.0
 
 
 def test_the_pieces_of_evictions_are_measured() -> None:
     """What one level of an episode freed; a turn is the piece as long as nothing was evicted."""
-    account, wanted = new_account(), budget(500, 300)
-    state = account.follow(state_of(worked(12)))
-    before = account.measure(wanted, 100.0, None)
-    plan = account.plan(wanted, before)
-    account.carry_out(plan, state)
-    measured = account.measure(wanted, 100.0, None)
+    meter, wanted = new_meter(), budget(500, 300)
+    state = meter.follow(state_of(worked(12)))
+    before = meter.measure(wanted, 100.0, None)
+    plan = meter.plan(wanted, before)
+    meter.carry_out(plan, state)
+    measured = meter.measure(wanted, 100.0, None)
     sizes = [step.num_tokens for step in plan.steps]
     assert before.piece is None
     assert before.undershoot == before.overshoot

@@ -12,9 +12,9 @@ from acmserve.context.eviction.cwl import EvictionOptions, plan_eviction, withou
 from acmserve.context.eviction.plan import Level
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import EMPTY, render_shed, shed_before_divergence
+from acmserve.context.transcript.omissions import EMPTY, omissions_before_divergence, render_without
 from acmserve.context.transcript.omitted_tokens import shown_tokens
-from tests.support.context.annotated import Story, histories, ledger_of
+from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.naive_eviction import NaiveSession
 from tests.support.context.valid_chat import check_valid, weigh
 
@@ -31,7 +31,7 @@ def small() -> Story:
 def test_acts_go_before_explorations_and_levels_in_order() -> None:
     story = small()
     graph = EpisodeGraph(story.messages)
-    plan = plan_eviction(graph, ledger_of(story.messages), EMPTY, EVERYTHING)
+    plan = plan_eviction(graph, token_counts_of(story.messages), EMPTY, EVERYTHING)
     assert [(step.what, step.level) for step in plan.steps] == [
         ("fix", Level.BULK),
         ("fix", Level.INTERMEDIATE),
@@ -41,7 +41,7 @@ def test_acts_go_before_explorations_and_levels_in_order() -> None:
         ("find", Level.INTERMEDIATE),
         ("find", Level.REMOVE),
     ]
-    assert render_shed(story.messages, plan.shed) == [
+    assert render_without(story.messages, plan.omissions) == [
         *story.messages[:2],
         {"role": "assistant", "content": "[explored find: found find here]"},
         story.messages[-1],
@@ -53,22 +53,22 @@ def test_acts_go_before_explorations_and_levels_in_order() -> None:
 
 def test_it_stops_at_the_first_level_that_is_enough() -> None:
     story = small()
-    graph, ledger = EpisodeGraph(story.messages), ledger_of(story.messages)
-    plan = plan_eviction(graph, ledger, EMPTY, ledger.num_tokens - 20)
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    plan = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 20)
     assert [(step.what, step.level) for step in plan.steps] == [("fix", Level.BULK)]
     assert plan.num_after <= plan.target
     assert plan.unmet is None
     assert plan.num_before - plan.num_after == sum(step.num_tokens for step in plan.steps)
-    nothing = plan_eviction(graph, ledger, plan.shed, plan.num_after)
+    nothing = plan_eviction(graph, token_counts, plan.omissions, plan.num_after)
     assert not nothing.changes
-    assert nothing.shed is plan.shed
+    assert nothing.omissions is plan.omissions
 
 
 def test_an_exploration_stays_while_an_act_that_uses_it_has_not_ended() -> None:
     story = Story().expl("find", ("grep", "g " * 50)).expl("other", ("grep", "g " * 50))
     story.start("fix", "find")
-    graph, ledger = EpisodeGraph(story.messages), ledger_of(story.messages)
-    plan = plan_eviction(graph, ledger, EMPTY, EVERYTHING)
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    plan = plan_eviction(graph, token_counts, EMPTY, EVERYTHING)
     assert {step.what for step in plan.steps} == {"other"}
     assert plan.unmet is not None
     told = {item.what: item.num_tokens for item in plan.unmet.protected}
@@ -84,31 +84,31 @@ def test_an_exploration_stays_while_an_act_that_uses_it_has_not_ended() -> None:
 
 def test_unannotated_work_goes_after_every_act_that_started_later() -> None:
     story = Story().expl("find").user().step(("grep", "g " * 30)).say("So it is .").user().act("fix", "find").user()
-    graph, ledger = EpisodeGraph(story.messages), ledger_of(story.messages)
-    plan = plan_eviction(graph, ledger, EMPTY, EVERYTHING)
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    plan = plan_eviction(graph, token_counts, EMPTY, EVERYTHING)
     first = {step.what: index for index, step in reversed(list(enumerate(plan.steps)))}
     assert first["fix"] < first["find"] < first["unannotated work from message 7"]
     story.start("again", "find")
-    graph, ledger = EpisodeGraph(story.messages), ledger_of(story.messages)
-    plan = plan_eviction(graph, ledger, EMPTY, EVERYTHING)
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    plan = plan_eviction(graph, token_counts, EMPTY, EVERYTHING)
     assert {step.what for step in plan.steps} == {"fix"}
 
 
 def test_pi_cwl_takes_the_oldest_by_position() -> None:
     story = Story().expl("a").expl("b", ("grep", "g " * 30)).act("fix", "a")
-    graph, ledger = EpisodeGraph(story.messages), ledger_of(story.messages)
-    target = ledger.num_tokens - 10
-    assert plan_eviction(graph, ledger, EMPTY, target).steps[0].what == "fix"
-    by_position = plan_eviction(graph, ledger, EMPTY, target, EvictionOptions(by_position=True))
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    target = token_counts.num_tokens - 10
+    assert plan_eviction(graph, token_counts, EMPTY, target).steps[0].what == "fix"
+    by_position = plan_eviction(graph, token_counts, EMPTY, target, EvictionOptions(by_position=True))
     assert by_position.steps[0].what == "b"
 
 
 def test_the_tools_of_a_level_are_configurable() -> None:
     story = small()
-    graph, ledger = EpisodeGraph(story.messages), ledger_of(story.messages)
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
     options = EvictionOptions(bulk_tools=frozenset({"edit"}), intermediate_tools=frozenset())
-    plan = plan_eviction(graph, ledger, EMPTY, ledger.num_tokens - 5, options)
-    rendered = render_shed(story.messages, plan.shed)
+    plan = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 5, options)
+    rendered = render_without(story.messages, plan.omissions)
     assert [(step.what, step.level) for step in plan.steps] == [("fix", Level.BULK)]
     assert sum("edit" in str(message) for message in rendered) == 1
 
@@ -119,32 +119,34 @@ def test_algorithm_1_step_by_step(
     messages: list[Message], data: st.DataObject, by_position: bool, expects_end: bool
 ) -> None:
     options = EvictionOptions(by_position=by_position, expects_end=expects_end)
-    graph, ledger = EpisodeGraph(messages), ledger_of(messages)
+    graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
     naive = NaiveSession(messages, weigh, options)
-    shed = EMPTY
-    for target in sorted(data.draw(st.lists(st.integers(0, ledger.num_tokens), min_size=1, max_size=3)), reverse=True):
+    omissions = EMPTY
+    for target in sorted(
+        data.draw(st.lists(st.integers(0, token_counts.num_tokens), min_size=1, max_size=3)), reverse=True
+    ):
         naive.steps.clear()
         naive.run(target)
-        plan = plan_eviction(graph, ledger, shed, target, options)
+        plan = plan_eviction(graph, token_counts, omissions, target, options)
         assert [(step.what, step.level, step.num_tokens) for step in plan.steps] == naive.steps
-        assert render_shed(messages, plan.shed) == naive.rendered()
+        assert render_without(messages, plan.omissions) == naive.rendered()
         assert plan.num_after == naive.count_tokens()
         assert (plan.unmet is not None) == (plan.num_after > target)
-        shed = plan.shed
+        omissions = plan.omissions
 
 
 @given(histories(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> None:
-    graph, ledger = EpisodeGraph(messages), ledger_of(messages)
-    target = data.draw(st.integers(0, ledger.num_tokens))
-    plan = plan_eviction(graph, ledger, EMPTY, target)
-    plan.shed.check_integrity()
-    rendered = render_shed(messages, plan.shed)
+    graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
+    target = data.draw(st.integers(0, token_counts.num_tokens))
+    plan = plan_eviction(graph, token_counts, EMPTY, target)
+    plan.omissions.check_integrity()
+    rendered = render_without(messages, plan.omissions)
     check_valid(messages, rendered)
-    assert plan == plan_eviction(EpisodeGraph(messages), ledger_of(messages), EMPTY, target)
-    assert plan.num_after == shown_tokens(graph.outline, ledger, plan.shed) == weigh(rendered)
-    gone = {e.number for e in graph.live.values() if is_evicted(e, graph.outline, plan.shed)}
+    assert plan == plan_eviction(EpisodeGraph(messages), token_counts_of(messages), EMPTY, target)
+    assert plan.num_after == shown_tokens(graph.outline, token_counts, plan.omissions) == weigh(rendered)
+    gone = {e.number for e in graph.live.values() if is_evicted(e, graph.outline, plan.omissions)}
     for act in (*graph.live.values(), *([graph.active] if graph.active else [])):
         if act.kind is Kind.ACT and act.number not in gone:
             assert not gone & set(act.depends_on)
@@ -152,41 +154,43 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
     untouched = [*messages[: graph.prologue_end], *(m for m in messages if m["role"] == "user")]
     assert all(any(message is left for left in rendered) for message in untouched)
     if graph.active is not None:
-        assert all(not plan.shed.has_lost(use) for use in graph.active.uses)
+        assert all(not plan.omissions.has_lost(use) for use in graph.active.uses)
     if plan.unmet is not None:
         assert sum(item.num_tokens for item in plan.unmet.protected) == plan.num_after
     if plan.first_entry is not None:
-        assert render_shed(messages[: plan.first_entry], plan.shed) == messages[: plan.first_entry]
-        assert plan.num_behind == shown_tokens(graph.outline, ledger, plan.shed, plan.first_entry)
+        assert render_without(messages[: plan.first_entry], plan.omissions) == messages[: plan.first_entry]
+        assert plan.num_behind == shown_tokens(graph.outline, token_counts, plan.omissions, plan.first_entry)
 
 
 @given(histories(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_forgotten_episode_changes_no_later_plan(messages: list[Message], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(messages)))
-    graph, ledger = EpisodeGraph(messages[:cut]), ledger_of(messages[:cut])
-    shed = plan_eviction(graph, ledger, EMPTY, data.draw(st.integers(0, ledger.num_tokens))).shed
-    graph.compact(lambda episode: is_evicted(episode, graph.outline, shed))
+    graph, token_counts = EpisodeGraph(messages[:cut]), token_counts_of(messages[:cut])
+    omissions = plan_eviction(graph, token_counts, EMPTY, data.draw(st.integers(0, token_counts.num_tokens))).omissions
+    graph.compact(lambda episode: is_evicted(episode, graph.outline, omissions))
     graph.check_integrity()
     graph.extend(messages[cut:])
-    whole, ledger = EpisodeGraph(messages), ledger_of(messages)
-    target = data.draw(st.integers(0, ledger.num_tokens))
-    assert plan_eviction(graph, ledger, shed, target) == plan_eviction(whole, ledger, shed, target)
+    whole, token_counts = EpisodeGraph(messages), token_counts_of(messages)
+    target = data.draw(st.integers(0, token_counts.num_tokens))
+    assert plan_eviction(graph, token_counts, omissions, target) == plan_eviction(
+        whole, token_counts, omissions, target
+    )
 
 
 @given(histories(), st.data())
 @settings(max_examples=80, deadline=None)
 def test_a_rewound_history_keeps_what_lies_before_and_is_valid(messages: list[Message], data: st.DataObject) -> None:
-    graph, ledger = EpisodeGraph(messages), ledger_of(messages)
-    shed = plan_eviction(graph, ledger, EMPTY, data.draw(st.integers(0, ledger.num_tokens))).shed
+    graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
+    omissions = plan_eviction(graph, token_counts, EMPTY, data.draw(st.integers(0, token_counts.num_tokens))).omissions
     kept = messages[: data.draw(st.integers(0, len(messages)))]
     new = [*kept, {"role": "user", "content": "Otherwise ."}]
-    graph, ledger = EpisodeGraph(new), ledger_of(new)
-    left = without_active(graph, ledger, shed_before_divergence(shed, kept))
+    graph, token_counts = EpisodeGraph(new), token_counts_of(new)
+    left = without_active(graph, token_counts, omissions_before_divergence(omissions, kept))
     left.check_integrity()
-    rendered = render_shed(new, left)
+    rendered = render_without(new, left)
     check_valid(new, rendered)
-    assert shown_tokens(graph.outline, ledger, left) == weigh(rendered)
+    assert shown_tokens(graph.outline, token_counts, left) == weigh(rendered)
     if graph.active is not None:
         assert all(not left.has_lost(use) for use in graph.active.uses)
 
@@ -203,23 +207,23 @@ def long_history() -> list[Message]:
 @pytest.mark.parametrize("by_position", [False, True])
 def test_ten_thousand_episodes_are_looked_at_once(long_history: list[Message], by_position: bool) -> None:
     """Structure, not time: a pass that evicts a few episodes asks for few sizes, and what is gone is a few ranges."""
-    graph, ledger = EpisodeGraph(long_history), ledger_of(long_history)
+    graph, token_counts = EpisodeGraph(long_history), token_counts_of(long_history)
     assert len(graph) == 10_000
     asked = 0
-    size = ledger.size
+    size = token_counts.size
 
     def counted(entry: int) -> object:
         nonlocal asked
         asked += 1
         return size(entry)
 
-    ledger.size = counted  # type: ignore[assignment, method-assign]
+    token_counts.size = counted  # type: ignore[assignment, method-assign]
     options = EvictionOptions(by_position=by_position)
-    plan = plan_eviction(graph, ledger, EMPTY, ledger.num_tokens - 60, options)
+    plan = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 60, options)
     assert plan.unmet is None
     assert 0 < asked < 200
-    everything = plan_eviction(graph, ledger, plan.shed, EVERYTHING, options)
-    assert len(everything.shed.gone) == 1
-    assert len(everything.shed.entries) == 5000
-    graph.compact(lambda episode: is_evicted(episode, graph.outline, everything.shed))
+    everything = plan_eviction(graph, token_counts, plan.omissions, EVERYTHING, options)
+    assert len(everything.omissions.gone) == 1
+    assert len(everything.omissions.entries) == 5000
+    graph.compact(lambda episode: is_evicted(episode, graph.outline, everything.omissions))
     assert not graph.live

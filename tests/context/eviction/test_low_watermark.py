@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from acmserve.context.eviction.low_watermark import Measured, auto_watermark, cost_per_turn, reread_share
+from acmserve.context.eviction.low_watermark import Measured, cheapest_low_watermark, cost_per_turn, reread_share
 from acmserve.errors import InvalidRequest
 
 NUM_TURNS = 6_000
@@ -136,33 +136,39 @@ def beside_the_best(trace: Trace, seed: int, auto: int) -> tuple[float, float]:
 def test_within_ten_percent_of_the_best_fixed_watermark(name: str, seed: int) -> None:
     """Two seeds of each trace. Of forty others of each, the worst cost 1.035 times the best."""
     trace = TRACES[name]
-    auto, worst = beside_the_best(trace, seed, auto_watermark(trace.max_tokens, measure(trace, seed)))
+    auto, worst = beside_the_best(trace, seed, cheapest_low_watermark(trace.max_tokens, measure(trace, seed)))
     assert auto <= 1.1
     assert worst > 2
 
 
 def test_moves_let_more_context_stay() -> None:
     exact = Measured(600, 4_000, None, 3_000, 0.02, 0.4, 12_000, 0.0)
-    assert auto_watermark(80_000, exact) < auto_watermark(80_000, replace(exact, move_rate=900_000)) < 80_000
+    assert (
+        cheapest_low_watermark(80_000, exact)
+        < cheapest_low_watermark(80_000, replace(exact, move_rate=900_000))
+        < 80_000
+    )
 
 
 def test_where_nothing_is_wanted_again_everything_goes() -> None:
     measured = Measured(500, 5_000, None, 2_000, reread_share=0)
-    assert auto_watermark(80_000, measured) == 2_000
+    assert cheapest_low_watermark(80_000, measured) == 2_000
 
 
 def test_it_never_leaves_the_budget() -> None:
-    assert auto_watermark(10_000, Measured(500, 5_000, None, 50_000)) == 10_000
-    assert auto_watermark(10_000, Measured(500, 5_000), least=4_000) >= 4_000
+    assert cheapest_low_watermark(10_000, Measured(500, 5_000, None, 50_000)) == 10_000
+    assert cheapest_low_watermark(10_000, Measured(500, 5_000), least=4_000) >= 4_000
 
 
 def test_large_pieces_stop_sooner() -> None:
     """A batch that ends below its watermark is aimed higher."""
     fine = Measured(500, 5_000, 200_000, 2_000, piece=50)
-    marks = [auto_watermark(80_000, replace(fine, piece=piece)) for piece in (50, 500, 5_000, 15_000)]
+    marks = [cheapest_low_watermark(80_000, replace(fine, piece=piece)) for piece in (50, 500, 5_000, 15_000)]
     assert marks == sorted(set(marks))
     assert marks[-1] - marks[0] > 5_000
-    assert auto_watermark(80_000, replace(fine, piece=500)) == auto_watermark(80_000, replace(fine, piece=None))
+    assert cheapest_low_watermark(80_000, replace(fine, piece=500)) == cheapest_low_watermark(
+        80_000, replace(fine, piece=None)
+    )
 
 
 @st.composite
@@ -190,9 +196,9 @@ MAX_TOKENS = st.integers(1, 100_000)
 
 @given(knowledge(), MAX_TOKENS, st.integers(0, 120_000))
 def test_it_lies_between_what_must_stay_and_the_budget(known: Measured, max_tokens: int, least: int) -> None:
-    mark = auto_watermark(max_tokens, known, least)
+    mark = cheapest_low_watermark(max_tokens, known, least)
     assert min(max(known.protected, least), max_tokens) <= mark <= max_tokens
-    assert mark == auto_watermark(max_tokens, known, least)
+    assert mark == cheapest_low_watermark(max_tokens, known, least)
     cost = cost_per_turn(mark, max_tokens, known)
     assert isfinite(cost)
     assert 0 <= cost <= cost_per_turn(max_tokens, max_tokens, known)
@@ -203,7 +209,7 @@ def test_faster_moves_never_lower_it(known: Measured, max_tokens: int, factor: f
     assume(known.move_rate is not None)
     slow = replace(known, move_rate=known.prefill_rate)
     fast = replace(known, move_rate=known.prefill_rate * factor)
-    assert auto_watermark(max_tokens, slow) <= auto_watermark(max_tokens, fast)
+    assert cheapest_low_watermark(max_tokens, slow) <= cheapest_low_watermark(max_tokens, fast)
 
 
 @given(knowledge(), MAX_TOKENS, st.integers(0, 100_000), st.floats(1, 100))
@@ -232,7 +238,7 @@ def test_a_lower_watermark_brings_more_back(known: Measured, max_tokens: int, on
 def test_it_costs_a_fixed_number_of_steps() -> None:
     """Two hundred and fifty-seven evaluations, whatever the budget."""
     for max_tokens in (1_000, 10_000_000):
-        mark = auto_watermark(max_tokens, Measured(500, 5_000, 1e6))
+        mark = cheapest_low_watermark(max_tokens, Measured(500, 5_000, 1e6))
         best = min(
             cost_per_turn(m, max_tokens, Measured(500, 5_000, 1e6)) for m in range(0, max_tokens, max_tokens // 99)
         )

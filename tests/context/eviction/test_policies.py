@@ -17,9 +17,9 @@ from acmserve.context.eviction.policies import (
     plan_recency,
 )
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import EMPTY, PLACEHOLDER, Shed, render_shed
+from acmserve.context.transcript.omissions import EMPTY, PLACEHOLDER, Omissions, render_without
 from acmserve.context.transcript.outline import Outline
-from tests.support.context.annotated import Story, histories, ledger_of
+from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.valid_chat import check_valid, weigh
 
 ALWAYS = ClearToolUses(trigger_tokens=None)
@@ -32,19 +32,19 @@ def reads(num: int = 6) -> Story:
     return story
 
 
-def clear(story: Story, options: ClearToolUses, shed: Shed = EMPTY) -> EvictionPlan:
-    return plan_clear_tool_uses(Outline(story.messages), ledger_of(story.messages), shed, options)
+def clear(story: Story, options: ClearToolUses, omissions: Omissions = EMPTY) -> EvictionPlan:
+    return plan_clear_tool_uses(Outline(story.messages), token_counts_of(story.messages), omissions, options)
 
 
-def cleared(story: Story, shed: Shed) -> list[int]:
-    rendered = render_shed(story.messages, shed)
+def cleared(story: Story, omissions: Omissions) -> list[int]:
+    rendered = render_without(story.messages, omissions)
     results = [message for message in rendered if message["role"] == "tool"]
     return [index for index, message in enumerate(results) if message["content"] == PLACEHOLDER]
 
 
 def test_it_keeps_the_last_three_by_default() -> None:
     plan = clear(reads(), ALWAYS)
-    assert cleared(reads(), plan.shed) == [0, 1, 2]
+    assert cleared(reads(), plan.omissions) == [0, 1, 2]
     assert plan.cleared_tool_uses == 3
     assert plan.cleared_input_tokens == 3 * 18
     assert [step.level for step in plan.steps] == [Level.CLEAR] * 3
@@ -58,7 +58,7 @@ def test_keep(keep: int, expected: int) -> None:
 
 def test_trigger() -> None:
     story = reads()
-    num_tokens = ledger_of(story.messages).num_tokens
+    num_tokens = token_counts_of(story.messages).num_tokens
     assert not clear(story, ClearToolUses()).changes
     assert not clear(story, ClearToolUses(trigger_tokens=num_tokens)).changes
     assert clear(story, ClearToolUses(trigger_tokens=num_tokens - 1)).changes
@@ -69,14 +69,14 @@ def test_trigger() -> None:
 
 def test_exclude_tools_are_kept_and_count_among_the_kept() -> None:
     plan = clear(reads(), replace(ALWAYS, exclude_tools=frozenset({"grep"})))
-    assert cleared(reads(), plan.shed) == [0, 2]
+    assert cleared(reads(), plan.omissions) == [0, 2]
 
 
 def test_clear_at_least_is_all_or_nothing() -> None:
     plan = clear(reads(), replace(ALWAYS, clear_at_least=54))
     assert plan.cleared_input_tokens == 54
     nothing = clear(reads(), replace(ALWAYS, clear_at_least=55))
-    assert (nothing.changes, nothing.shed, nothing.num_after) == (False, EMPTY, nothing.num_before)
+    assert (nothing.changes, nothing.omissions, nothing.num_after) == (False, EMPTY, nothing.num_before)
 
 
 @pytest.mark.parametrize(
@@ -84,24 +84,24 @@ def test_clear_at_least_is_all_or_nothing() -> None:
 )
 def test_clear_tool_inputs(inputs: bool | frozenset[str], expected: int) -> None:
     story = reads()
-    rendered = render_shed(story.messages, clear(story, replace(ALWAYS, clear_tool_inputs=inputs)).shed)
+    rendered = render_without(story.messages, clear(story, replace(ALWAYS, clear_tool_inputs=inputs)).omissions)
     calls = [call for message in rendered for call in message.get("tool_calls", ())]
     assert sum(call["function"]["arguments"] == "{}" for call in calls) == expected
 
 
 def test_after_a_clearing_it_grows_until_the_trigger_is_reached_again() -> None:
     story = reads()
-    options = ClearToolUses(trigger_tokens=ledger_of(story.messages).num_tokens - 1)
-    shed = clear(story, options).shed
+    options = ClearToolUses(trigger_tokens=token_counts_of(story.messages).num_tokens - 1)
+    omissions = clear(story, options).omissions
     story.step(("read", "w " * 20))
-    again = clear(story, options, shed)
+    again = clear(story, options, omissions)
     assert not again.changes
-    assert again.shed is shed
+    assert again.omissions is omissions
     story.step(("read", "w " * 40))
-    later = clear(story, options, shed)
+    later = clear(story, options, omissions)
     assert later.cleared_tool_uses == 2
-    assert cleared(story, later.shed) == [0, 1, 2, 3, 4]
-    total = count_cleared(Outline(story.messages), ledger_of(story.messages), later.shed)
+    assert cleared(story, later.omissions) == [0, 1, 2, 3, 4]
+    total = count_cleared(Outline(story.messages), token_counts_of(story.messages), later.omissions)
     assert total.tool_uses == 5
     assert total.input_tokens == 5 * 18
 
@@ -109,29 +109,29 @@ def test_after_a_clearing_it_grows_until_the_trigger_is_reached_again() -> None:
 def test_clear_thinking_keeps_the_last_turns_of_the_assistant() -> None:
     story = Story().say("a", "t t").user().step(("read", "x"), reasoning="t t").say("b", "t").user().say("c").user()
     story.say("d", "t t t")
-    outline, ledger = Outline(story.messages), ledger_of(story.messages)
-    plan = plan_clear_thinking(outline, ledger, EMPTY, keep=1)
-    rendered = render_shed(story.messages, plan.shed)
+    outline, token_counts = Outline(story.messages), token_counts_of(story.messages)
+    plan = plan_clear_thinking(outline, token_counts, EMPTY, keep=1)
+    rendered = render_without(story.messages, plan.omissions)
     left = [message for message in rendered if message.get("reasoning") or message.get("reasoning_content")]
     assert left == [story.messages[-1]]
     assert plan.cleared_thinking_turns == 2
     assert plan.cleared_input_tokens == 5
-    assert plan_clear_thinking(outline, ledger, EMPTY, keep=2).cleared_thinking_turns == 1
-    assert not plan_clear_thinking(outline, ledger, EMPTY, keep=None).changes
-    assert not plan_clear_thinking(outline, ledger, plan.shed, keep=1).changes
-    assert count_cleared(outline, ledger, plan.shed).thinking_turns == 2
+    assert plan_clear_thinking(outline, token_counts, EMPTY, keep=2).cleared_thinking_turns == 1
+    assert not plan_clear_thinking(outline, token_counts, EMPTY, keep=None).changes
+    assert not plan_clear_thinking(outline, token_counts, plan.omissions, keep=1).changes
+    assert count_cleared(outline, token_counts, plan.omissions).thinking_turns == 2
 
 
 def test_recency_drops_whole_steps_from_the_front() -> None:
     story = reads().user().say("Done .")
-    outline, ledger = Outline(story.messages), ledger_of(story.messages)
-    plan = plan_recency(outline, ledger, EMPTY, ledger.num_tokens - 50)
-    assert render_shed(story.messages, plan.shed) == [*story.messages[:2], *story.messages[6:]]
-    everything = plan_recency(outline, ledger, EMPTY, 0)
-    assert render_shed(story.messages, everything.shed) == [*story.messages[:2], *story.messages[-2:]]
+    outline, token_counts = Outline(story.messages), token_counts_of(story.messages)
+    plan = plan_recency(outline, token_counts, EMPTY, token_counts.num_tokens - 50)
+    assert render_without(story.messages, plan.omissions) == [*story.messages[:2], *story.messages[6:]]
+    everything = plan_recency(outline, token_counts, EMPTY, 0)
+    assert render_without(story.messages, everything.omissions) == [*story.messages[:2], *story.messages[-2:]]
     assert everything.unmet is not None
     assert sum(item.num_tokens for item in everything.unmet.protected) == everything.num_after
-    assert everything.shed.gone == ((2, 14),)
+    assert everything.omissions.gone == ((2, 14),)
 
 
 @given(histories(), st.data())
@@ -139,22 +139,22 @@ def test_recency_drops_whole_steps_from_the_front() -> None:
 def test_every_policy_leaves_a_valid_conversation_that_weighs_what_it_says(
     messages: list[Message], data: st.DataObject
 ) -> None:
-    outline, ledger = Outline(messages), ledger_of(messages)
-    shed = EMPTY
+    outline, token_counts = Outline(messages), token_counts_of(messages)
+    omissions = EMPTY
     for _ in range(3):
         kind = data.draw(st.sampled_from(["clear", "thinking", "recency"]))
         number = data.draw(st.integers(0, 4))
         if kind == "clear":
             options = ClearToolUses(None, keep=number, clear_tool_inputs=data.draw(st.booleans()))
-            plan = plan_clear_tool_uses(outline, ledger, shed, options)
+            plan = plan_clear_tool_uses(outline, token_counts, omissions, options)
         elif kind == "thinking":
-            plan = plan_clear_thinking(outline, ledger, shed, number)
+            plan = plan_clear_thinking(outline, token_counts, omissions, number)
         else:
-            plan = plan_recency(outline, ledger, shed, data.draw(st.integers(0, ledger.num_tokens)))
+            plan = plan_recency(outline, token_counts, omissions, data.draw(st.integers(0, token_counts.num_tokens)))
             assert (plan.unmet is not None) == (plan.num_after > plan.target)
-        rendered = render_shed(messages, plan.shed)
+        rendered = render_without(messages, plan.omissions)
         check_valid(messages, rendered)
         assert plan.num_after == weigh(rendered)
-        assert plan.num_before == weigh(render_shed(messages, shed))
-        shed = plan.shed
-        shed.check_integrity()
+        assert plan.num_before == weigh(render_without(messages, omissions))
+        omissions = plan.omissions
+        omissions.check_integrity()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
 from acmserve.context.eviction.clearing_edits import ClearThinking
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.low_watermark import Measured
-from acmserve.context.eviction.planned_eviction import Outlook, takes_what_is_needed
+from acmserve.context.eviction.planned_eviction import TurnStats, takes_what_is_needed
 from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.context.precompute.candidate import Reason
 from acmserve.context.precompute.clearing import pending_uses
@@ -23,8 +23,8 @@ from acmserve.context.precompute.planner import (
     View,
     heal,
     kept_plan,
-    look_ahead,
-    plan_ahead,
+    plan_next_eviction,
+    plan_precompute,
     prepare_mark,
     ready_plan,
 )
@@ -35,7 +35,7 @@ from tests.context.eviction.test_context_meter import (
     POLICIES,
     SpaceWords,
     budget,
-    new_account,
+    new_meter,
     resent,
     state_of,
     worked,
@@ -51,15 +51,15 @@ def view(wanted: Any = None, **rest: Any) -> View:
     return View(wanted, None if wanted is None else MEASURED, **rest)
 
 
-def look(account: Account, state: SessionState, seen: View) -> dict[Reason, Any]:
+def look(meter: ContextMeter, state: SessionState, seen: View) -> dict[Reason, Any]:
     """What is foreseen, one of each kind."""
-    return {item.reason: item for item in look_ahead(account, state, seen, WORDS)}
+    return {item.reason: item for item in plan_precompute(meter, state, seen, WORDS)}
 
 
-def serve(account: Account) -> None:
+def serve(meter: ContextMeter) -> None:
     """The prompt has as many tokens as were counted, so that little is set aside for the next one."""
-    counted = account.counted()
-    account.calibrate(counted, counted.num_tokens)
+    counted = meter.counted()
+    meter.calibrate(counted, counted.num_tokens)
 
 
 def more(messages: list[Message], num_words: int = 30) -> list[Message]:
@@ -70,7 +70,7 @@ def more(messages: list[Message], num_words: int = 30) -> list[Message]:
 @given(histories(), st.data())
 def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: list[Message], data: Any) -> None:
     """Turn by turn, with rewinds and folds between: the rules of `kept_plan`, written down a second time."""
-    account, state = new_account(), state_of([])
+    meter, state = new_meter(), state_of([])
     wanted = budget(data.draw(st.integers(30, 200)), policy=data.draw(st.sampled_from(POLICIES)))
     planned: tuple[list[Message], Any] = ([], None)
     for _ in range(5):
@@ -78,32 +78,32 @@ def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: 
         part = resent(messages[:end])
         if part and data.draw(st.integers(0, 5)) == 0:
             part[-1] = {**part[-1], "content": "Something else ."}
-        state = account.follow(adopt(state, part).state)
-        if account.exceeds(wanted):
-            plan, (known, before) = kept_plan(account, state, wanted), planned
+        state = meter.follow(adopt(state, part).state)
+        if meter.exceeds(wanted):
+            plan, (known, before) = kept_plan(meter, state, wanted), planned
             if plan is not None:
                 assert part[: len(known)] == known
-                assert state.shed == before
-                assert plan.num_after + account.reserve <= wanted.max_tokens
-                needed = takes_what_is_needed(account.graph, account.ledger, before, plan.shed)
+                assert state.omissions == before
+                assert plan.num_after + meter.reserve <= wanted.max_tokens
+                needed = takes_what_is_needed(meter.graph, meter.token_counts, before, plan.omissions)
                 assert not (needed and "cwl" in wanted.policy)
-                check_valid(render(state), render(replace(state, shed=plan.shed)))
-            state = account.carry_out(plan or account.plan(wanted, MEASURED), state)
-            account.check_integrity()
+                check_valid(render(state), render(replace(state, omissions=plan.omissions)))
+            state = meter.carry_out(plan or meter.plan(wanted, MEASURED), state)
+            meter.check_integrity()
             if plan is not None:
-                assert account.num_tokens == plan.num_after
-        num_tokens, fresh = account.num_tokens, account.plan(wanted, MEASURED)
-        foreseen = look_ahead(account, state, view(wanted), WORDS)
-        account.check_integrity()
-        assert (account.num_tokens, account.plan(wanted, MEASURED)) == (num_tokens, fresh), "looking changes nothing"
-        reasons = [item.reason for item in foreseen]
-        assert all(item.num_open < item.num_new or item.num_open == 0 for item in foreseen), "there is work in each"
+                assert meter.num_tokens == plan.num_after
+        num_tokens, fresh = meter.num_tokens, meter.plan(wanted, MEASURED)
+        candidates = plan_precompute(meter, state, view(wanted), WORDS)
+        meter.check_integrity()
+        assert (meter.num_tokens, meter.plan(wanted, MEASURED)) == (num_tokens, fresh), "looking changes nothing"
+        reasons = [item.reason for item in candidates]
+        assert all(item.num_open < item.num_new or item.num_open == 0 for item in candidates), "there is work in each"
         assert (
-            reasons in ([Reason.EVICTION],) if account.outlook.kept is not None else reasons in ([], [Reason.ACT_END])
+            reasons in ([Reason.EVICTION],) if meter.turn_stats.kept is not None else reasons in ([], [Reason.ACT_END])
         )
-        if account.outlook.kept is not None:
-            planned = (part, state.shed)
-            check_valid(render(state), render(foreseen[0].state))
+        if meter.turn_stats.kept is not None:
+            planned = (part, state.omissions)
+            check_valid(render(state), render(candidates[0].state))
 
 
 def turns(num_turns: int, num_words: int = 30) -> list[list[Message]]:
@@ -118,68 +118,68 @@ def turns(num_turns: int, num_words: int = 30) -> list[list[Message]]:
 
 
 def test_the_eviction_that_was_foreseen_is_the_one_that_comes_and_grows_by_what_is_new() -> None:
-    account, wanted = new_account(), budget(600, 300, "recency")
+    meter, wanted = new_meter(), budget(600, 300, "recency")
     state, plans, contexts, num_used = state_of([]), [], [], 0
     for history in turns(50):
-        state = account.follow(adopt(state, [*history, {"role": "user", "content": "Go on ."}]).state)
-        if account.exceeds(wanted):
-            plan = kept_plan(account, state, wanted)
+        state = meter.follow(adopt(state, [*history, {"role": "user", "content": "Go on ."}]).state)
+        if meter.exceeds(wanted):
+            plan = kept_plan(meter, state, wanted)
             assert plan is not None, "every eviction was foreseen"
-            assert plan.shed == plans[-1].shed
+            assert plan.omissions == plans[-1].omissions
             assert abs(plan.num_after - 300) <= 80, "it ends about where one that is planned now would"
-            state = account.carry_out(plan, state)
+            state = meter.carry_out(plan, state)
             assert render(state)[: len(contexts[-1])] == contexts[-1]
             plans, contexts, num_used = [], [], num_used + 1
-        state = account.follow(adopt(state, history).state)
-        if (item := look(account, state, view(wanted)).get(Reason.EVICTION)) is not None:
+        state = meter.follow(adopt(state, history).state)
+        if (item := look(meter, state, view(wanted)).get(Reason.EVICTION)) is not None:
             plans.append(item.state)
             contexts.append(render(item.state))
-            assert item.state.shed == plans[0].shed, "the plan is made once"
+            assert item.state.omissions == plans[0].omissions, "the plan is made once"
             assert contexts[-1][: len(contexts[0])] == contexts[0]
     assert num_used >= 5
 
 
 def test_below_the_prepare_mark_nothing_is_foreseen() -> None:
-    account, state = new_account(), state_of(worked(6))
-    account.follow(state)
-    serve(account)
-    account.outlook = outlook_of([20] * 40)
-    for max_tokens, is_near in ((account.num_tokens + 200, False), (account.num_tokens + 30, True)):
+    meter, state = new_meter(), state_of(worked(6))
+    meter.follow(state)
+    serve(meter)
+    meter.turn_stats = turn_stats_of([20] * 40)
+    for max_tokens, is_near in ((meter.num_tokens + 200, False), (meter.num_tokens + 30, True)):
         wanted = budget(max_tokens, 100, "recency")
-        assert prepare_mark(account, wanted, MEASURED) == max_tokens - account.reserve - 3 * MEASURED.growth
-        assert (account.num_tokens > prepare_mark(account, wanted, MEASURED)) is is_near
-        assert (Reason.EVICTION in look(account, state, view(wanted))) is is_near
+        assert prepare_mark(meter, wanted, MEASURED) == max_tokens - meter.reserve - 3 * MEASURED.growth
+        assert (meter.num_tokens > prepare_mark(meter, wanted, MEASURED)) is is_near
+        assert (Reason.EVICTION in look(meter, state, view(wanted))) is is_near
 
 
-def outlook_of(growths: list[int]) -> Outlook:
-    outlook, num_written = Outlook(), 0
+def turn_stats_of(growths: list[int]) -> TurnStats:
+    turn_stats, num_written = TurnStats(), 0
     for growth in (10_000, *growths):
         num_written += growth
-        outlook.end_turn(num_written)
-    return outlook
+        turn_stats.end_turn(num_written)
+    return turn_stats
 
 
 def test_a_turn_that_was_large_moves_the_prepare_mark_by_an_eviction_at_most() -> None:
-    account = new_account()
-    account.follow(state_of(worked(6)))
-    serve(account)
+    meter = new_meter()
+    meter.follow(state_of(worked(6)))
+    serve(meter)
     wanted = budget(2000, 1000, "recency")
-    account.outlook = outlook_of([*[10] * 40, 300])
-    window = math.ceil(2 * account.outlook.growth(0))
-    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 300 - window
-    account.outlook = outlook_of([*[10] * 40, 1100, -1100])
-    assert account.outlook.largest_growth(0) == 1100, "a rewind is no growth"
-    window = math.ceil(2 * account.outlook.growth(0))
-    assert prepare_mark(account, wanted, MEASURED) == 2000 - account.reserve - 1000 - window
+    meter.turn_stats = turn_stats_of([*[10] * 40, 300])
+    window = math.ceil(2 * meter.turn_stats.growth(0))
+    assert prepare_mark(meter, wanted, MEASURED) == 2000 - meter.reserve - 300 - window
+    meter.turn_stats = turn_stats_of([*[10] * 40, 1100, -1100])
+    assert meter.turn_stats.largest_growth(0) == 1100, "a rewind is no growth"
+    window = math.ceil(2 * meter.turn_stats.growth(0))
+    assert prepare_mark(meter, wanted, MEASURED) == 2000 - meter.reserve - 1000 - window
 
 
 def test_before_enough_turns_were_seen_a_large_one_may_come() -> None:
-    account = new_account()
-    account.follow(state_of(worked(6)))
-    serve(account)
-    account.outlook = outlook_of([10] * 5)
-    assert prepare_mark(account, budget(2000, 1500, "recency"), MEASURED) == 2000 - account.reserve - 500 - 20
-    assert account.outlook.largest_growth(8) == 10
+    meter = new_meter()
+    meter.follow(state_of(worked(6)))
+    serve(meter)
+    meter.turn_stats = turn_stats_of([10] * 5)
+    assert prepare_mark(meter, budget(2000, 1500, "recency"), MEASURED) == 2000 - meter.reserve - 500 - 20
+    assert meter.turn_stats.largest_growth(8) == 10
 
 
 def test_close_to_the_budget_any_plan_that_makes_room_is_kept() -> None:
@@ -188,48 +188,48 @@ def test_close_to_the_budget_any_plan_that_makes_room_is_kept() -> None:
     for number in range(2):
         story.expl(f"find{number}", ("grep", "found " * 20))
     story.start("long", text="w " * 120)
-    account = new_account()
-    state = account.follow(state_of(story.messages))
-    serve(account)
+    meter = new_meter()
+    state = meter.follow(state_of(story.messages))
+    serve(meter)
     for room, is_planned in ((35, False), (15, True)):
-        wanted = budget(account.num_tokens + account.reserve + room, 300)
-        account.outlook.kept = None
-        look_ahead(account, state, view(wanted), WORDS)
-        assert (account.outlook.kept is not None) is is_planned
+        wanted = budget(meter.num_tokens + meter.reserve + room, 300)
+        meter.turn_stats.kept = None
+        plan_precompute(meter, state, view(wanted), WORDS)
+        assert (meter.turn_stats.kept is not None) is is_planned
 
 
 def test_a_policy_that_asks_a_model_is_not_foreseen() -> None:
-    account, state = new_account(), state_of(worked(6))
-    account.follow(state)
-    assert look(account, state, view(budget(200, 100, "compact"))) == {}
+    meter, state = new_meter(), state_of(worked(6))
+    meter.follow(state)
+    assert look(meter, state, view(budget(200, 100, "compact"))) == {}
 
 
-def prepared(wanted: Any, messages: list[Message]) -> tuple[Account, SessionState]:
-    account = new_account()
-    state = account.follow(state_of(messages))
-    serve(account)
-    look_ahead(account, state, view(wanted), WORDS)
-    assert account.outlook.kept is not None
-    return account, state
+def prepared(wanted: Any, messages: list[Message]) -> tuple[ContextMeter, SessionState]:
+    meter = new_meter()
+    state = meter.follow(state_of(messages))
+    serve(meter)
+    plan_precompute(meter, state, view(wanted), WORDS)
+    assert meter.turn_stats.kept is not None
+    return meter, state
 
 
 def test_an_eviction_that_is_ready_comes_up_to_two_turns_early() -> None:
     messages = worked(6)
-    account, state = prepared(budget(1080, 700, "recency"), messages)
-    kept = account.outlook.kept
+    meter, state = prepared(budget(1080, 700, "recency"), messages)
+    kept = meter.turn_stats.kept
     assert kept is not None
 
     def early(num_left: float, num_ready: int, new: list[Message]) -> Any:
         """The plan of a turn that leaves so many tokens of the budget, for a context of so many entries computed."""
-        grown = account.follow(adopt(state, new).state)
-        wanted = budget(math.floor(account.num_tokens + account.reserve + num_left), 700, "recency")
-        account.outlook.kept, account.outlook.num_ready = replace(kept, budget=wanted), num_ready
-        assert kept_plan(account, grown, wanted) is not None
-        return ready_plan(account, grown, wanted)
+        grown = meter.follow(adopt(state, new).state)
+        wanted = budget(math.floor(meter.num_tokens + meter.reserve + num_left), 700, "recency")
+        meter.turn_stats.kept, meter.turn_stats.num_ready = replace(kept, budget=wanted), num_ready
+        assert kept_plan(meter, grown, wanted) is not None
+        return ready_plan(meter, grown, wanted)
 
     asked = [*messages, {"role": "user", "content": "Go on ."}]
-    account.outlook.end_turn(account.ledger.num_tokens + 40)
-    growth = account.outlook.growth(0.0)
+    meter.turn_stats.end_turn(meter.token_counts.num_tokens + 40)
+    growth = meter.turn_stats.growth(0.0)
     assert growth > 0
     assert early(2 * growth - 2, len(messages), asked) is not None
     assert early(2 * growth + 2, len(messages), asked) is None, "further from the budget"
@@ -239,10 +239,10 @@ def test_an_eviction_that_is_ready_comes_up_to_two_turns_early() -> None:
 
 def test_what_makes_a_kept_plan_void() -> None:
     messages, wanted = worked(6), budget(1080, 700, "recency")
-    account, state = prepared(wanted, messages)
+    meter, state = prepared(wanted, messages)
 
     def plan(new: SessionState, asked: Any = wanted) -> Any:
-        return kept_plan(account, account.follow(new, keep_active=False), asked)
+        return kept_plan(meter, meter.follow(new, keep_active=False), asked)
 
     grown = adopt(state, more(messages)).state
     assert plan(grown) is not None
@@ -262,15 +262,15 @@ def test_a_kept_plan_leaves_what_new_work_depends_on() -> None:
     story = Story()
     for number in range(8):
         story.expl(f"find{number}", ("grep", "found " * 20))
-    account, state = prepared(budget(420, 250), story.messages)
+    meter, state = prepared(budget(420, 250), story.messages)
     story.start("do", "find0", text="w " * 60)
-    account.follow(adopt(state, story.messages).state)
-    kept = account.outlook.kept
+    meter.follow(adopt(state, story.messages).state)
+    kept = meter.turn_stats.kept
     assert kept is not None
-    assert takes_what_is_needed(account.graph, account.ledger, kept.before, kept.plan.shed)
-    assert kept_plan(account, adopt(state, story.messages).state, budget(420, 250)) is None
-    look_ahead(account, adopt(state, story.messages).state, view(budget(420, 250)), WORDS)
-    assert account.outlook.kept is not kept, "nobody computes on what will not come"
+    assert takes_what_is_needed(meter.graph, meter.token_counts, kept.before, kept.plan.omissions)
+    assert kept_plan(meter, adopt(state, story.messages).state, budget(420, 250)) is None
+    plan_precompute(meter, adopt(state, story.messages).state, view(budget(420, 250)), WORDS)
+    assert meter.turn_stats.kept is not kept, "nobody computes on what will not come"
 
 
 def test_an_act_that_starts_after_the_plan_does_not_void_it() -> None:
@@ -279,11 +279,11 @@ def test_an_act_that_starts_after_the_plan_does_not_void_it() -> None:
     for number in range(10):
         story.expl(f"find{number}", ("grep", "found " * 20)).act(f"do{number}", f"find{number}").say("w " * 8).user()
     wanted = budget(860, 700)
-    account, state = prepared(wanted, story.messages)
+    meter, state = prepared(wanted, story.messages)
     story.start("new", "find9", text="w " * 80)
-    state = account.follow(adopt(state, story.messages).state)
-    assert account.exceeds(wanted)
-    plan = kept_plan(account, state, wanted)
+    state = meter.follow(adopt(state, story.messages).state)
+    assert meter.exceeds(wanted)
+    plan = kept_plan(meter, state, wanted)
     assert plan is not None
     assert plan.num_before - plan.num_after >= 160
 
@@ -292,62 +292,62 @@ def test_a_plan_that_takes_little_is_not_made_before_there_is_more() -> None:
     story, wanted = Story().user("w " * 300), budget(520, 300)
     story.expl("first", ("grep", "found " * 20))
     story.start("long", text="w " * 60)
-    account = new_account()
-    state = account.follow(state_of(story.messages))
-    serve(account)
-    assert account.num_tokens > prepare_mark(account, wanted, MEASURED)
-    look_ahead(account, state, view(wanted), WORDS)
-    assert account.outlook.kept is None
+    meter = new_meter()
+    state = meter.follow(state_of(story.messages))
+    serve(meter)
+    assert meter.num_tokens > prepare_mark(meter, wanted, MEASURED)
+    plan_precompute(meter, state, view(wanted), WORDS)
+    assert meter.turn_stats.kept is None
     story.end("found nothing")
-    state = account.follow(adopt(state, story.messages).state)
-    serve(account)
-    look_ahead(account, state, view(wanted), WORDS)
-    assert account.outlook.kept is not None
+    state = meter.follow(adopt(state, story.messages).state)
+    serve(meter)
+    plan_precompute(meter, state, view(wanted), WORDS)
+    assert meter.turn_stats.kept is not None
 
 
 def test_a_plan_that_took_too_little_is_exchanged_when_there_is_more() -> None:
     story, wanted = Story().user("w " * 200), budget(450, 250)
     story.expl("first", ("grep", "found " * 110))
     story.start("long", text="w " * 25)
-    account, state = prepared(wanted, story.messages)
-    first = account.outlook.kept
+    meter, state = prepared(wanted, story.messages)
+    first = meter.turn_stats.kept
     assert first is not None
     assert first.plan.num_after > first.plan.target
     story.end("found nothing")
-    state = account.follow(adopt(state, story.messages).state)
-    serve(account)
-    look_ahead(account, state, view(wanted), WORDS)
-    second = account.outlook.kept
+    state = meter.follow(adopt(state, story.messages).state)
+    serve(meter)
+    plan_precompute(meter, state, view(wanted), WORDS)
+    second = meter.turn_stats.kept
     assert second is not None
     assert second.plan.num_after < first.plan.num_after - 20
-    look_ahead(account, state, view(wanted), WORDS)
-    assert account.outlook.kept is second
+    plan_precompute(meter, state, view(wanted), WORDS)
+    assert meter.turn_stats.kept is second
 
 
 def test_where_the_next_turn_may_end_its_act_and_need_the_room_that_eviction_is_foreseen() -> None:
     """An act and what it uses fill the context: nothing can be taken before it ends, and then all of it is."""
     story = Story().expl("find", ("read", "found " * 200))
     story.start("do", "find", text="w " * 30).step(("edit", "w " * 40)).step(("bash", "w " * 20), answered=False)
-    account = new_account()
-    state = account.follow(state_of(story.messages))
-    serve(account)
-    wanted = budget(account.num_tokens + account.reserve + 15, 40)
-    found = look(account, state, view(wanted))
-    assert account.outlook.kept is None
-    foreseen = found[Reason.ACT_END]
-    assert foreseen.probability < 1
-    assert Reason.ACT_END not in look(account, state, view(replace(wanted, max_tokens=wanted.max_tokens + 20)))
+    meter = new_meter()
+    state = meter.follow(state_of(story.messages))
+    serve(meter)
+    wanted = budget(meter.num_tokens + meter.reserve + 15, 40)
+    found = look(meter, state, view(wanted))
+    assert meter.turn_stats.kept is None
+    candidates = found[Reason.ACT_END]
+    assert candidates.probability < 1
+    assert Reason.ACT_END not in look(meter, state, view(replace(wanted, max_tokens=wanted.max_tokens + 20)))
     came = [*story.messages, {"role": "tool", "tool_call_id": f"call_{story.num_calls}", "content": "w " * 20}]
     later = Story(prologue=False)
     later.scope, later.num_calls = story.scope, story.num_calls
     came += later.end(text="That was all .").messages
-    state = account.follow(adopt(state, came).state)
-    assert account.exceeds(wanted)
-    assert kept_plan(account, state, wanted) is None
-    state = account.carry_out(account.plan(wanted, MEASURED), state)
-    known, shown = render(foreseen.state), render(state)
+    state = meter.follow(adopt(state, came).state)
+    assert meter.exceeds(wanted)
+    assert kept_plan(meter, state, wanted) is None
+    state = meter.carry_out(meter.plan(wanted, MEASURED), state)
+    known, shown = render(candidates.state), render(state)
     assert known[:-1] == shown, "the step that ran goes, too"
-    assert foreseen.num_open == account.ledger.size(len(story.messages) - 1).total
+    assert candidates.num_open == meter.token_counts.size(len(story.messages) - 1).total
 
 
 def test_a_clearing_that_will_be_worth_it_once_results_slide_is_foreseen_before_it_is() -> None:
@@ -355,18 +355,18 @@ def test_a_clearing_that_will_be_worth_it_once_results_slide_is_foreseen_before_
     story = tool_story(5, is_open=False)
     for size in (200, 10):
         story.step(("read", "r " * size))
-    account, state = new_account(), state_of(story.messages)
-    state = account.follow(state)
+    meter, state = new_meter(), state_of(story.messages)
+    state = meter.follow(state)
     wanted = [ClearToolUses(50, None, keep=3, clear_at_least=250)]
-    assert account.edit(wanted, state) is state
-    [foreseen] = look_ahead(account, state, View(None, None, wanted), WORDS)
-    assert (foreseen.reason, foreseen.num_open) == (Reason.CLEARING, 0)
+    assert meter.edit(wanted, state) is state
+    [candidates] = plan_precompute(meter, state, View(None, None, wanted), WORDS)
+    assert (candidates.reason, candidates.num_open) == (Reason.CLEARING, 0)
     for number in range(2):
-        assert account.edit(wanted, state) is state, number
+        assert meter.edit(wanted, state) is state, number
         story.step(("read", "r " * 20))
-        state = account.follow(adopt(state, story.messages).state)
-    cleared = account.edit(wanted, state)
-    known, came = render(foreseen.state), render(cleared)
+        state = meter.follow(adopt(state, story.messages).state)
+    cleared = meter.edit(wanted, state)
+    known, came = render(candidates.state), render(cleared)
     assert known == came[: len(known)]
 
 
@@ -384,45 +384,45 @@ def test_the_clearing_that_was_foreseen_is_the_one_that_comes(is_open: bool, tri
     story = tool_story(8, is_open=is_open)
     tokens, uses = (100, None) if trigger == "tokens" else (None, 8 if is_open else 7)
     wanted = (ClearToolUses(tokens, uses, keep=3), ClearThinking())
-    account = new_account()
-    state = account.follow(state_of(story.messages))
-    assert pending_uses(account.graph.outline) == 2 * is_open
-    foreseen = look(account, state, view(edits=wanted))[Reason.CLEARING]
-    assert foreseen.probability == 1
+    meter = new_meter()
+    state = meter.follow(state_of(story.messages))
+    assert pending_uses(meter.graph.outline) == 2 * is_open
+    candidates = look(meter, state, view(edits=wanted))[Reason.CLEARING]
+    assert candidates.probability == 1
     came = list(story.messages)
     if is_open:
         calls = came[-1]["tool_calls"]
         came += [{"role": "tool", "tool_call_id": call["id"], "content": "r " * 30} for call in calls]
     came.append({"role": "user", "content": "And ?"})
-    state = account.follow(adopt(state, came).state)
-    assert account.edit(wanted, state).shed == foreseen.state.shed
-    assert len(foreseen.state.shed.entries) == (7 if is_open else 5)
+    state = meter.follow(adopt(state, came).state)
+    assert meter.edit(wanted, state).omissions == candidates.state.omissions
+    assert len(candidates.state.omissions.entries) == (7 if is_open else 5)
 
 
 def test_a_trigger_that_is_near_is_foreseen_before_it_is_reached() -> None:
-    account, state = new_account(), state_of(tool_story(8, is_open=False).messages)
-    state = account.follow(state)
-    wanted = [ClearToolUses(account.num_tokens + 30, None, keep=3)]
+    meter, state = new_meter(), state_of(tool_story(8, is_open=False).messages)
+    state = meter.follow(state)
+    wanted = [ClearToolUses(meter.num_tokens + 30, None, keep=3)]
     seen = View(budget(10_000), MEASURED, wanted)
-    [foreseen] = look_ahead(account, state, seen, WORDS)
-    assert (foreseen.reason, foreseen.probability < 1) == (Reason.CLEARING, True)
-    assert account.edit(wanted, state) is state
-    assert look_ahead(account, state, replace(seen, edits=[ClearToolUses(account.num_tokens + 50)]), WORDS) == ()
+    [candidates] = plan_precompute(meter, state, seen, WORDS)
+    assert (candidates.reason, candidates.probability < 1) == (Reason.CLEARING, True)
+    assert meter.edit(wanted, state) is state
+    assert plan_precompute(meter, state, replace(seen, edits=[ClearToolUses(meter.num_tokens + 50)]), WORDS) == ()
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["an answer ends the turn", "calls end the turn"])
 def test_of_a_clearing_that_is_further_off_what_is_sure_is_foreseen(is_open: bool) -> None:
     """What the last results in `keep` are when the trigger is reached nobody knows; all in front of them stays."""
     story = tool_story(8, is_open=is_open)
-    account = new_account()
-    state = account.follow(state_of(story.messages))
-    account.outlook = outlook_of([*[10] * 40, 200])
-    account.outlook.end_turn(account.ledger.num_tokens)
-    growth = account.outlook.growth(0.0)
-    wanted = [ClearToolUses(account.num_tokens + math.floor(2 * growth) + 100, None, keep=4, clear_at_least=150)]
-    [foreseen] = look_ahead(account, state, view(edits=wanted), WORDS)
-    assert (foreseen.reason, foreseen.num_open > 0) == (Reason.CLEARING, True)
-    assert 0 < foreseen.num_open < foreseen.num_new
+    meter = new_meter()
+    state = meter.follow(state_of(story.messages))
+    meter.turn_stats = turn_stats_of([*[10] * 40, 200])
+    meter.turn_stats.end_turn(meter.token_counts.num_tokens)
+    growth = meter.turn_stats.growth(0.0)
+    wanted = [ClearToolUses(meter.num_tokens + math.floor(2 * growth) + 100, None, keep=4, clear_at_least=150)]
+    [candidates] = plan_precompute(meter, state, view(edits=wanted), WORDS)
+    assert (candidates.reason, candidates.num_open > 0) == (Reason.CLEARING, True)
+    assert 0 < candidates.num_open < candidates.num_new
     come = list(story.messages)
     if is_open:
         come += [{"role": "tool", "tool_call_id": call["id"], "content": "r"} for call in come[-1]["tool_calls"]]
@@ -431,25 +431,25 @@ def test_of_a_clearing_that_is_further_off_what_is_sure_is_foreseen(is_open: boo
     for _ in range(3):
         later.step(("read", "r " * 100))
     come += later.messages
-    state = account.follow(adopt(state, come).state)
-    cleared = account.edit(wanted, state)
-    assert cleared.shed != state.shed
-    known, came = render(foreseen.state), render(cleared)
+    state = meter.follow(adopt(state, come).state)
+    cleared = meter.edit(wanted, state)
+    assert cleared.omissions != state.omissions
+    known, came = render(candidates.state), render(cleared)
     num_same = next(n for n, (mine, its) in enumerate(zip(known, came, strict=False)) if mine != its)
-    num_behind = sum(account.ledger.size(n).total for n in range(num_same, len(known)))
-    assert abs(num_behind - foreseen.num_open) <= 10, (num_same, len(known), num_behind)
+    num_behind = sum(meter.token_counts.size(n).total for n in range(num_same, len(known)))
+    assert abs(num_behind - candidates.num_open) <= 10, (num_same, len(known), num_behind)
 
 
 def test_fragments_are_foreseen_folded_the_newest_first() -> None:
     messages = [{"role": "user", "content": f"part {n} . " * 30} for n in range(6)]
-    account, state = new_account(), state_of(messages)
+    meter, state = new_meter(), state_of(messages)
     ids = []
     for index in range(5):
         state = edits.cut_messages(state, index, index + 1, WORDS).state
         ids.append(state.fragments[-1].fragment_id)
     state = edits.fold(state, ids[4], "sculptor", WORDS)
-    account.follow(state)
-    found = look_ahead(account, state, view(), WORDS)
+    meter.follow(state)
+    found = plan_precompute(meter, state, view(), WORDS)
     assert [item.reason for item in found] == [Reason.FOLD] * MAX_FOLDS
     assert [item.state for item in found] == [edits.fold(state, ids[n], "sculptor", WORDS) for n in (3, 2, 1)]
     assert [item.probability for item in found] == [0.5, 0.25, 0.125]
@@ -458,22 +458,22 @@ def test_fragments_are_foreseen_folded_the_newest_first() -> None:
 
 def test_a_short_fragment_that_a_fold_would_lengthen_is_passed_over() -> None:
     state = edits.cut_messages(state_of([{"role": "user", "content": "Hi ."}]), 0, 1, WORDS).state
-    account = new_account()
-    account.follow(state)
-    assert look_ahead(account, state, view(), WORDS) == ()
+    meter = new_meter()
+    meter.follow(state)
+    assert plan_precompute(meter, state, view(), WORDS) == ()
 
 
 def test_a_context_with_moved_kv_is_healed_unless_it_is_about_to_change() -> None:
-    account, state = new_account(), state_of(worked(6))
-    state = account.follow(state)
-    serve(account)
+    meter, state = new_meter(), state_of(worked(6))
+    state = meter.follow(state)
+    serve(meter)
     assert heal(state, 0) == ()
     [healed] = heal(state, 40)
     assert (healed.state, healed.reason, healed.num_new) == (state, Reason.AS_IT_IS, 40)
-    assert look(account, state, view(num_stale=40)) == {Reason.AS_IT_IS: healed}
-    near = look(account, state, view(budget(account.num_tokens + 10, 100, "recency"), num_stale=40))
+    assert look(meter, state, view(num_stale=40)) == {Reason.AS_IT_IS: healed}
+    near = look(meter, state, view(budget(meter.num_tokens + 10, 100, "recency"), num_stale=40))
     assert near[Reason.AS_IT_IS].probability == pytest.approx(1 - near[Reason.EVICTION].probability)
-    over = look(account, state, view(budget(account.num_tokens - 10, 100, "recency"), num_stale=40))
+    over = look(meter, state, view(budget(meter.num_tokens - 10, 100, "recency"), num_stale=40))
     assert list(over) == [Reason.EVICTION]
 
 
@@ -482,12 +482,12 @@ def test_a_context_with_moved_kv_is_healed_unless_it_is_about_to_change() -> Non
 def test_a_plan_ahead_is_valid_and_takes_nothing_that_is_needed(
     messages: list[Message], max_tokens: int, policy: str
 ) -> None:
-    account = new_account()
-    state = account.follow(state_of(messages))
-    plan = plan_ahead(
-        account, budget(max_tokens, policy=policy), MEASURED, state.shed, pending_uses(account.graph.outline)
+    meter = new_meter()
+    state = meter.follow(state_of(messages))
+    plan = plan_next_eviction(
+        meter, budget(max_tokens, policy=policy), MEASURED, state.omissions, pending_uses(meter.graph.outline)
     )
-    check_valid(messages, render(replace(state, shed=plan.shed)))
+    check_valid(messages, render(replace(state, omissions=plan.omissions)))
     if policy in ("cwl", "pi-cwl"):
-        assert not takes_what_is_needed(account.graph, account.ledger, state.shed, plan.shed)
-    plan.shed.check_integrity()
+        assert not takes_what_is_needed(meter.graph, meter.token_counts, state.omissions, plan.omissions)
+    plan.omissions.check_integrity()

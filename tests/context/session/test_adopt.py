@@ -10,7 +10,7 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.render import render
 from acmserve.context.session.state import (
-    Origin,
+    Author,
     SessionState,
     adopt,
     append_answer,
@@ -152,7 +152,7 @@ def test_internal_entries_stay_exactly_as_long_as_their_answer() -> None:
     known = adopt(state, [user("q1"), assistant("a1"), user("q2")])
     assert known.num_known == 2
     assert contents(known.state) == ["q1", "i1", "i2", "a1", "q2"]
-    assert [entry.origin for entry in known.state.entries[1:4]] == [Origin.INTERNAL, Origin.INTERNAL, Origin.ANSWER]
+    assert [entry.origin for entry in known.state.entries[1:4]] == [Author.INTERNAL, Author.INTERNAL, Author.ANSWER]
     assert contents(adopt(state, [user("q1"), assistant("a1, edited"), user("q2")]).state) == ["q1", "a1, edited", "q2"]
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from acmserve.context.edits.fragments import cut_messages, fold, redact
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.branch_tool import BRANCH_TOOL, read_branch, read_return
 from acmserve.context.session.branching import INTERRUPTED, Spent, close_branch, open_branch
 from acmserve.context.session.fork import fork, num_complete, place_result
 from acmserve.context.session.parent import mark_of
 from acmserve.context.session.render import evicted_entries, render, render_entries
-from acmserve.context.session.state import Origin, SessionState, adopt, append_internal
+from acmserve.context.session.state import Author, SessionState, adopt, append_internal
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.state_codec import state_from, state_value
@@ -52,7 +52,7 @@ def stored(state: SessionState) -> SessionState:
 
 def client(state: SessionState) -> list[Message]:
     """What a client has of the session."""
-    return [entry.message for entry in state.entries if entry.origin is not Origin.INTERNAL]
+    return [entry.message for entry in state.entries if entry.origin is not Author.INTERNAL]
 
 
 STEPS = st.lists(
@@ -131,7 +131,7 @@ def test_a_history_rewound_into_a_branch_opens_it_again_and_one_before_it_drops_
     again.check_integrity()
     assert again.branch == inside.branch
     assert as_bytes(render(again)) == as_bytes(render(inside))
-    assert not again.shed
+    assert not again.omissions
     before = adopt(end, client(MAIN)).state
     assert (before.branches, render(before)) == ((), render(MAIN))
     same = adopt(end, [*client(end), user("And now?")]).state
@@ -177,7 +177,7 @@ def test_what_is_wrong_with_a_state_is_found() -> None:
         replace(state, branches=(replace(branch, end=99),)),
         replace(state, branches=(replace(branch, call_id="other"),)),
         replace(state, branches=(replace(branch, start=0),)),
-        replace(state, shed=type(state.shed)()),
+        replace(state, omissions=type(state.omissions)()),
         replace(state, branches=(replace(branch, end=None), replace(branch, call_entry=9))),
         replace(opened_in(MAIN), entries=(*opened_in(MAIN).entries, MAIN.entries[0])),
     ):
@@ -215,35 +215,35 @@ def test_an_eviction_leaves_an_open_branch_whole(
     state = MAIN
     for _ in range(3):
         state = append_internal(state, step(tool_call("grep"), result=lines(4)))
-    account = Account(WORDS)
-    state = account.follow(opened_in(state), keep_active=policy in ("cwl", "pi-cwl"))
+    meter = ContextMeter(WORDS)
+    state = meter.follow(opened_in(state), keep_active=policy in ("cwl", "pi-cwl"))
     for messages in steps:
         state = worked(state, messages)
-    state = account.follow(state)
+    state = meter.follow(state)
     start = state.branches[0].call_entry
-    whole = render(replace(state, shed=type(state.shed)()))[start:]
-    state = account.carry_out(account.plan(budget(target, policy=policy), MEASURED), state)
+    whole = render(replace(state, omissions=type(state.omissions)()))[start:]
+    state = meter.carry_out(meter.plan(budget(target, policy=policy), MEASURED), state)
     assert render(state)[-len(whole) :] == whole
     if closes:
-        state = account.follow(returned(state))
-        state = account.carry_out(account.plan(budget(target, policy=policy), MEASURED), state)
+        state = meter.follow(returned(state))
+        state = meter.carry_out(meter.plan(budget(target, policy=policy), MEASURED), state)
     state.check_integrity()
-    account.check_integrity()
+    meter.check_integrity()
     assert not orphans(render(state))
     assert stored(state) == state
 
 
 def test_a_running_account_follows_a_return_without_beginning_anew() -> None:
-    account = Account(WORDS)
-    state = account.follow(worked(opened_in(MAIN), step(tool_call("grep"), result=lines(20))))
-    graph, large = account.graph, account.num_tokens
-    state = account.follow(returned(state))
-    account.check_integrity()
-    assert account.graph is graph
-    assert account.num_tokens < large - 100
-    anew = Account(WORDS)
+    meter = ContextMeter(WORDS)
+    state = meter.follow(worked(opened_in(MAIN), step(tool_call("grep"), result=lines(20))))
+    graph, large = meter.graph, meter.num_tokens
+    state = meter.follow(returned(state))
+    meter.check_integrity()
+    assert meter.graph is graph
+    assert meter.num_tokens < large - 100
+    anew = ContextMeter(WORDS)
     anew.follow(state)
-    assert anew.num_tokens == account.num_tokens
+    assert anew.num_tokens == meter.num_tokens
 
 
 def test_a_fork_begins_as_its_parent_and_is_told_apart_from_it() -> None:
@@ -331,7 +331,7 @@ class Branching(RuleBasedStateMachine):
         super().__init__()
         self.state = SessionState(digest_key=bytes(16))
         self.sent: list[Message] = []
-        self.account = Account(WORDS)
+        self.meter = ContextMeter(WORDS)
 
     @initialize()
     def begins(self) -> None:
@@ -340,7 +340,7 @@ class Branching(RuleBasedStateMachine):
     def adopt(self, messages: list[Message]) -> None:
         self.sent = messages
         self.state = adopt(self.state, messages).state
-        self.state = self.account.follow(self.state)
+        self.state = self.meter.follow(self.state)
 
     @rule()
     def client_says(self) -> None:
@@ -389,13 +389,13 @@ class Branching(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(POLICIES), low=st.integers(1, 300))
     def evicts(self, policy: str, low: int) -> None:
-        self.state = self.account.follow(self.state, keep_active=policy in ("cwl", "pi-cwl"))
-        self.state = self.account.carry_out(self.account.plan(budget(low, policy=policy), MEASURED), self.state)
+        self.state = self.meter.follow(self.state, keep_active=policy in ("cwl", "pi-cwl"))
+        self.state = self.meter.carry_out(self.meter.plan(budget(low, policy=policy), MEASURED), self.state)
 
     @rule()
     def is_restarted(self) -> None:
         self.state = stored(self.state)
-        self.account = Account(WORDS)
+        self.meter = ContextMeter(WORDS)
 
     @invariant()
     def nothing_is_broken(self) -> None:

@@ -86,7 +86,7 @@ def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
     suite, name, arguments, supplied = step.arguments
     outcome = run_tool(state, ToolCall(name, arguments), bench(suite, supplied=supplied))
     assert (outcome.error is None) == (not outcome.result.startswith("Error: "))
-    if outcome.error is not None or outcome.wants is not None:
+    if outcome.error is not None or outcome.needs is not None:
         assert outcome.state is state
     if not outcome.changed:
         assert as_bytes(render(outcome.state)) == as_bytes(render(state))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from acmserve.context.eviction.context_meter import Account, Overheads
+from acmserve.context.eviction.context_meter import ContextMeter, Overheads
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState, adopt
@@ -45,7 +45,7 @@ def work(num_episodes: int) -> list[Message]:
 class Kept:
     """A session at its end, and the bytes that it holds besides its messages."""
 
-    account: Account
+    meter: ContextMeter
     state: SessionState
     num_bytes: int
 
@@ -55,13 +55,13 @@ def keep(messages: list[Message], budget: Budget | None) -> Kept:
     gc.collect()
     tracemalloc.start()
     try:
-        account, state = Account(SpaceWords(), Overheads(2, 3, 2)), SessionState(digest_key=KEY)
+        meter, state = ContextMeter(SpaceWords(), Overheads(2, 3, 2)), SessionState(digest_key=KEY)
         for turn in range(1, NUM_TURNS + 1):
-            state = account.follow(adopt(state, messages[: len(messages) * turn // NUM_TURNS]).state)
-            if budget is not None and account.exceeds(budget):
-                state = account.carry_out(account.plan(budget, MEASURED), state)
+            state = meter.follow(adopt(state, messages[: len(messages) * turn // NUM_TURNS]).state)
+            if budget is not None and meter.exceeds(budget):
+                state = meter.carry_out(meter.plan(budget, MEASURED), state)
         gc.collect()
-        return Kept(account, state, tracemalloc.get_traced_memory()[0])
+        return Kept(meter, state, tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
 
@@ -81,10 +81,10 @@ def test_an_evicted_episode_is_forgotten(kept: dict[tuple[int, bool], Kept]) -> 
     """What stays live is what is shown; a fully evicted stretch is one range, whatever it held."""
     for num_episodes in NUM_EPISODES:
         after = kept[num_episodes, True]
-        after.account.check_integrity()
-        assert after.account.graph.num_forgotten >= 0.8 * num_episodes
-        assert len(after.account.graph.live) == num_episodes - after.account.graph.num_forgotten
-        assert after.account.num_tokens < kept[num_episodes, False].account.num_tokens / 5
+        after.meter.check_integrity()
+        assert after.meter.graph.num_forgotten >= 0.8 * num_episodes
+        assert len(after.meter.graph.live) == num_episodes - after.meter.graph.num_forgotten
+        assert after.meter.num_tokens < kept[num_episodes, False].meter.num_tokens / 5
 
 
 def test_evictions_cost_little_memory(kept: dict[tuple[int, bool], Kept]) -> None:

@@ -24,7 +24,7 @@ from acmserve.context.session.state import SessionState, adopt
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
-from acmserve.context.transcript.omissions import Shed
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import AcmError
 from tests.support.context.conversation import Characters
 from tests.support.context.states import chat, conversation, session_states
@@ -225,13 +225,13 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
     db.commit()
     db.close()
     store = SessionStore(archive=Archive(path.parent))
-    state = replace(store.get("", "b").state, shed=Shed(((0, 1),)), budget=Budget(50))
+    state = replace(store.get("", "b").state, omissions=Omissions(((0, 1),)), budget=Budget(50))
     store.save(store.get("", "b"), state)
     store.check_integrity()
     store.close()
     store = SessionStore(archive=Archive(path.parent))
     assert store.get("", "b").state == state
-    assert not store.get("", "a").state.shed
+    assert not store.get("", "a").state.omissions
     store.delete("", "b")
     store.check_integrity()
     store.close()

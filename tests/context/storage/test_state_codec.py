@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.context.edits.fragments import cut_messages, redact, summarize
-from acmserve.context.session.state import Entry, Origin, SessionState, adopt, append_answer
+from acmserve.context.session.state import Author, SessionState, TranscriptEntry, adopt, append_answer
 from acmserve.context.storage.state_codec import (
     entry_value,
     fragment_value,
@@ -58,7 +58,7 @@ def test_a_redacted_text_takes_no_more_bytes_than_it_had() -> None:
 
 def test_a_message_that_json_cannot_say_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="messages: cannot be stored as JSON"):
-        pack(entry_value(Entry({"role": "user", "content": {1, 2}}, Origin.CLIENT)))
+        pack(entry_value(TranscriptEntry({"role": "user", "content": {1, 2}}, Author.CLIENT)))
 
 
 @given(session_states(), st.data())

@@ -12,7 +12,7 @@ from acmserve.context.edits.turn_cost import turn_cost
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
-from acmserve.context.tools.run import Workbench
+from acmserve.context.tools.run import ToolContext
 from acmserve.context.transcript.message import texts
 from acmserve.errors import Conflict, InvalidRequest, NotFound
 from tests.support.context.conversation import Characters, bench, contents, lines, state_of, user
@@ -85,12 +85,12 @@ def test_summaries_are_asked_for_one_by_one_and_nothing_is_done_before() -> None
     for fragment_id, focus, message in (("f3c6ea", "a", 1), ("fdaa5f", "main points", 2)):
         outcome = run_batch(state, batch, bench(), summaries)
         assert outcome.state is state
-        assert outcome.wants is not None
-        assert (outcome.wants.fragment_id, outcome.wants.focus) == (fragment_id, focus)
-        assert outcome.wants.text == lines(20, name=f"log{message}")
+        assert outcome.needs is not None
+        assert (outcome.needs.fragment_id, outcome.needs.focus) == (fragment_id, focus)
+        assert outcome.needs.text == lines(20, name=f"log{message}")
         summaries[fragment_id, focus] = f"summary {message}"
     done = run_batch(state, batch, bench(), summaries)
-    assert done.wants is None
+    assert done.needs is None
     assert [text.splitlines()[-1] for text in contents(done.state)[1:3]] == ["summary 1", "summary 2"]
 
 
@@ -105,7 +105,7 @@ def test_a_turn_costs_what_stands_behind_the_first_change(messages: list[int], f
     batch = [Edit(FOLD, messages=(message, message + 1)) for message in messages]
     if redacts:
         batch[0] = replace(batch[0], kind=REDACT)
-    after = run_batch(before, batch, Workbench(Characters()), {}).state
+    after = run_batch(before, batch, ToolContext(Characters()), {}).state
     cost = turn_cost(before, after, fidelity, Characters())
     behind = sum(len(text) for message in render(after)[min(messages) :] for _, text in texts(message))
     markers = sum(len(shown) for fragment in after.fragments for shown in fragment.shown or ())

@@ -189,9 +189,9 @@ def test_semantic_search_asks_for_vectors_and_ranks_by_cosine() -> None:
     arguments: dict[str, Any] = {"query": "feline", "mode": "semantic", "similarity_threshold": 0.5}
     first = call(state, "search_context", suite="sculptor-v1", **arguments)
     assert first.state is state
-    assert isinstance(first.wants, EmbeddingsWanted)
-    assert first.wants.texts == ("feline", "a train is late", "the cat sleeps by the train", "my cat", "nothing")
-    vectors = semantic(first.wants.texts)
+    assert isinstance(first.needs, EmbeddingsWanted)
+    assert first.needs.texts == ("feline", "a train is late", "the cat sleeps by the train", "my cat", "nothing")
+    vectors = semantic(first.needs.texts)
     second = call(state, "search_context", suite="sculptor-v1", supplied=vectors, **arguments)
     assert second.result == (
         "2 matches for 'feline':\n"

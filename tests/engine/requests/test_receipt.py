@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.engine.requests.receipt import Account, Entry, Origin
-from acmserve.plan.auto import Choice
+from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder, ReceiptEntry
+from acmserve.plan.auto import AutoDecision
 
 NUM_PROMPT_TOKENS = 100
 
@@ -15,88 +15,94 @@ NUM_PROMPT_TOKENS = 100
     st.lists(st.tuples(st.integers(0, 99), st.sampled_from(["kept", "moved", "computed", "preempted"])), max_size=12)
 )
 def test_counts_sum_to_the_prompt(script: list[tuple[int, str]]) -> None:
-    account = Account(NUM_PROMPT_TOKENS)
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
     position = 0
-    account.admit(0)
+    receipt_builder.admit(0)
     for size, what in script:
         end = min(position + size, NUM_PROMPT_TOKENS - 1)
         if what == "preempted":
-            account.advance(position)
+            receipt_builder.advance(position)
             position = min(size, position)
-            account.admit(position)
+            receipt_builder.admit(position)
             continue
         if what != "computed" and end > position:
-            account.jump([Entry(position, end, Origin(what), src_start=position + 7)])
+            receipt_builder.jump([ReceiptEntry(position, end, KVOrigin(what), src_start=position + 7)])
         position = end
-    receipt = account.close("reuse", None)
+    receipt = receipt_builder.close("reuse", None)
     assert receipt.kept_tokens + receipt.moved_tokens + receipt.computed_tokens == NUM_PROMPT_TOKENS
     assert min(receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) >= 0
     assert sum(num_tokens for _, _, num_tokens in receipt.moves) == receipt.moved_tokens
 
 
 def test_neighbouring_moves_of_one_distance_are_one() -> None:
-    account = Account(NUM_PROMPT_TOKENS)
-    account.admit(10)
-    account.jump([Entry(10, 20, Origin.MOVED, 50), Entry(20, 30, Origin.MOVED, 60), Entry(30, 40, Origin.MOVED, 80)])
-    receipt = account.close("reuse", None)
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    receipt_builder.admit(10)
+    receipt_builder.jump(
+        [
+            ReceiptEntry(10, 20, KVOrigin.MOVED, 50),
+            ReceiptEntry(20, 30, KVOrigin.MOVED, 60),
+            ReceiptEntry(30, 40, KVOrigin.MOVED, 80),
+        ]
+    )
+    receipt = receipt_builder.close("reuse", None)
     assert receipt.moves == ((10, 50, 20), (30, 80, 10))
     assert (receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) == (10, 30, 60)
 
 
 def test_what_was_computed_ahead_is_part_of_what_was_kept() -> None:
     """Spans survive a preemption as far as their tokens do, and count once."""
-    account = Account(NUM_PROMPT_TOKENS)
-    account.admit(48, ahead=[(16, 32), (32, 48)])
-    account.jump([Entry(48, 60, Origin.KEPT)])
-    account.add_ahead([(50, 60)])
-    receipt = account.close("exact", None)
-    assert (receipt.kept_tokens, receipt.ahead_tokens) == (60, 42)
-    account.advance(70)
-    account.admit(32, ahead=[(16, 32)])
-    receipt = account.close("exact", None)
-    assert (receipt.kept_tokens, receipt.ahead_tokens, receipt.computed_tokens) == (32, 16, 68)
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    receipt_builder.admit(48, precompute=[(16, 32), (32, 48)])
+    receipt_builder.jump([ReceiptEntry(48, 60, KVOrigin.KEPT)])
+    receipt_builder.add_precomputed([(50, 60)])
+    receipt = receipt_builder.close("exact", None)
+    assert (receipt.kept_tokens, receipt.precomputed_tokens) == (60, 42)
+    receipt_builder.advance(70)
+    receipt_builder.admit(32, precompute=[(16, 32)])
+    receipt = receipt_builder.close("exact", None)
+    assert (receipt.kept_tokens, receipt.precomputed_tokens, receipt.computed_tokens) == (32, 16, 68)
 
 
 def test_a_receipt_that_ends_early_is_about_what_is_ready() -> None:
-    account = Account(NUM_PROMPT_TOKENS)
-    account.admit(16)
-    account.advance(64)
-    account.end_here()
-    receipt = account.close("exact", "ahead_pool_share")
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    receipt_builder.admit(16)
+    receipt_builder.advance(64)
+    receipt_builder.end_here()
+    receipt = receipt_builder.close("exact", "precompute_pool_share")
     assert (receipt.prompt_tokens, receipt.kept_tokens, receipt.computed_tokens) == (64, 16, 48)
 
 
 def test_what_is_computed_for_fidelitys_sake_is_part_of_what_is_computed() -> None:
     """But for what was found in the cache after all, or was evicted and could not have been moved."""
-    account = Account(NUM_PROMPT_TOKENS)
-    account.admit(16)
-    account.jump([Entry(40, 60, Origin.MOVED, 50)])
-    receipt = account.close("auto", None, anew=[(10, 30), (60, 70)], choice=Choice("repair", "because"))
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    receipt_builder.admit(16)
+    receipt_builder.jump([ReceiptEntry(40, 60, KVOrigin.MOVED, 50)])
+    receipt = receipt_builder.close("auto", None, anew=[(10, 30), (60, 70)], choice=AutoDecision("repair", "because"))
     assert (receipt.repaired_tokens, receipt.computed_tokens) == (24, 64)
     assert (receipt.fidelity, receipt.chosen, receipt.reason) == ("auto", "repair", "because")
 
 
 def test_what_was_computed_before_a_preemption_stays_computed() -> None:
-    account = Account(NUM_PROMPT_TOKENS)
-    account.admit(16)
-    account.jump([Entry(16, 30, Origin.MOVED, 50)])
-    account.advance(90)
-    account.admit(64)
-    receipt = account.close("reuse", None)
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    receipt_builder.admit(16)
+    receipt_builder.jump([ReceiptEntry(16, 30, KVOrigin.MOVED, 50)])
+    receipt_builder.advance(90)
+    receipt_builder.admit(64)
+    receipt = receipt_builder.close("reuse", None)
     assert (receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) == (16, 14, 70)
 
 
 def test_the_answer_has_the_documented_fields() -> None:
-    account = Account(NUM_PROMPT_TOKENS)
-    account.admit(10)
-    account.jump([Entry(10, 20, Origin.MOVED, 50)])
-    assert account.close("reuse", "source_evicted").as_dict() == {
+    receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    receipt_builder.admit(10)
+    receipt_builder.jump([ReceiptEntry(10, 20, KVOrigin.MOVED, 50)])
+    assert receipt_builder.close("reuse", "source_evicted").as_dict() == {
         "fidelity": "reuse",
         "prompt_tokens": 100,
         "kept_tokens": 10,
         "moved_tokens": 10,
         "computed_tokens": 80,
-        "ahead_tokens": 0,
+        "precomputed_tokens": 0,
         "repaired_tokens": 0,
         "chosen": None,
         "reason": None,

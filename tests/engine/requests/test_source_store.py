@@ -10,22 +10,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.errors import IntegrityError
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 LIMITS = StoreLimits(max_sessions=3, max_sources_per_session=2, max_bytes=2500)
 owners = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "salt"]))
 
 
-def make(num_tokens: int, fill: int) -> Source:
+def make(num_tokens: int, fill: int) -> ServedSequence:
     tokens = np.full(num_tokens, fill, dtype=np.int32)
-    return Source(tokens, 16, tuple(b"%d" % i for i in range(num_tokens // 16)))
+    return ServedSequence(tokens, 16, tuple(b"%d" % i for i in range(num_tokens // 16)))
 
 
 class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.dropped: list[Source] = []
-        self.added: list[Source] = []
+        self.dropped: list[ServedSequence] = []
+        self.added: list[ServedSequence] = []
         self.store = SourceStore(LIMITS, self.dropped.append)
 
     @rule(owner=owners, num_tokens=st.integers(1, 500), fill=st.integers(0, 2))

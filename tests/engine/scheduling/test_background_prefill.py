@@ -29,7 +29,7 @@ EXACT = 1e-3
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
-    plugin = {"ahead_chunk_tokens": CHUNK, "ahead_chunk_s": 3600, "ahead_quiet_s": 0}
+    plugin = {"precompute_chunk_tokens": CHUNK, "precompute_chunk_s": 3600, "precompute_quiet_s": 0}
     with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
         yield started
 
@@ -39,9 +39,9 @@ def scheduler_of(engine: Engine) -> Any:
     return core.engine_core.scheduler
 
 
-def send(engine: Engine, name: str, tokens: Tokens, salt: str, *, ahead: bool, max_tokens: int = 1) -> None:
+def send(engine: Engine, name: str, tokens: Tokens, salt: str, *, precompute: bool, max_tokens: int = 1) -> None:
     """Queue a request; nothing runs yet."""
-    extra = {"kv_transfer_params": {"acm": {"session_id": "s", "ahead": True}}} if ahead else None
+    extra = {"kv_transfer_params": {"acm": {"session_id": "s", "precompute": True}}} if precompute else None
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra)
     engine.llm.llm_engine.add_request(name, TokensPrompt(prompt_token_ids=tokens, cache_salt=salt), params)
 
@@ -77,22 +77,22 @@ def test_an_interrupted_forecast_serves_the_next_turn_exactly(engine: Engine) ->
     """200 tokens are kept, 411 computed ahead in two chunks; between them a stranger comes and is answered."""
     salt = "interrupted"
     engine.ask(HISTORY, "s", "exact", salt=salt)
-    send(engine, "ahead", FOLDED, salt, ahead=True)
+    send(engine, "precompute", FOLDED, salt, precompute=True)
     run_step(engine)
-    assert position_of(engine, "ahead") == 448, "the chunk ends at the last block boundary within 200 + 256"
-    send(engine, "stranger", STRANGER, "stranger", ahead=False, max_tokens=5)
+    assert position_of(engine, "precompute") == 448, "the chunk ends at the last block boundary within 200 + 256"
+    send(engine, "stranger", STRANGER, "stranger", precompute=False, max_tokens=5)
     finished: dict[str, Any] = {}
     while "stranger" not in finished:
         finished |= run_step(engine)
-        assert position_of(engine, "ahead") == 0, "it gave way and holds no blocks"
+        assert position_of(engine, "precompute") == 0, "it gave way and holds no blocks"
     finished |= run_all(engine)
-    ready = finished["ahead"].kv_transfer_params["acm"]["receipt"]
+    ready = finished["precompute"].kv_transfer_params["acm"]["receipt"]
     assert (ready["prompt_tokens"], ready["fallback_reason"]) == (len(FOLDED), None)
     answer = engine.ask([*FOLDED, *NEW], "s", "exact", salt=salt, max_tokens=8)
-    assert {key: receipt_of(answer)[f"{key}_tokens"] for key in ("kept", "computed", "ahead")} == {
+    assert {key: receipt_of(answer)[f"{key}_tokens"] for key in ("kept", "computed", "precompute")} == {
         "kept": len(FOLDED),
         "computed": len(NEW),
-        "ahead": len(FOLDED) - 200,
+        "precompute": len(FOLDED) - 200,
     }
     fresh = engine.ask([*FOLDED, *NEW], salt="never used before", max_tokens=8)
     assert answer.token_ids == fresh.token_ids
@@ -105,35 +105,35 @@ def test_without_a_forecast_the_next_turn_computes(engine: Engine) -> None:
     """The control: the same turns, and everything behind the fold is computed when it is asked for."""
     engine.ask(HISTORY, "s", "exact", salt="control")
     receipt = receipt_of(engine.ask([*FOLDED, *NEW], "s", "exact", salt="control"))
-    assert (receipt["computed_tokens"], receipt["ahead_tokens"]) == (len(FOLDED) + len(NEW) - 200, 0)
+    assert (receipt["computed_tokens"], receipt["precomputed_tokens"]) == (len(FOLDED) + len(NEW) - 200, 0)
 
 
 def test_a_forecast_that_ends_early_has_no_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_of(engine).connector.ahead.blocks, "max_blocks", 4)
-    send(engine, "ahead", FOLDED, "early", ahead=True)
-    output = run_all(engine)["ahead"]
+    monkeypatch.setattr(scheduler_of(engine).connector.precompute.blocks, "max_blocks", 4)
+    send(engine, "precompute", FOLDED, "early", precompute=True)
+    output = run_all(engine)["precompute"]
     assert (list(output.outputs[0].token_ids), output.outputs[0].finish_reason) == ([], "length")
     receipt = output.kv_transfer_params["acm"]["receipt"]
-    assert (receipt["prompt_tokens"], receipt["fallback_reason"]) == (4 * BLOCK_SIZE, "ahead_pool_share")
-    assert receipt_of(engine.ask(FOLDED, "s", "exact", salt="early"))["ahead_tokens"] == 4 * BLOCK_SIZE
+    assert (receipt["prompt_tokens"], receipt["fallback_reason"]) == (4 * BLOCK_SIZE, "precompute_pool_share")
+    assert receipt_of(engine.ask(FOLDED, "s", "exact", salt="early"))["precomputed_tokens"] == 4 * BLOCK_SIZE
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_an_aborted_forecast_leaves_its_blocks_free_and_useful(engine: Engine, interrupted: bool) -> None:
     salt = f"aborted {interrupted}"
-    send(engine, "ahead", FOLDED, salt, ahead=True)
+    send(engine, "precompute", FOLDED, salt, precompute=True)
     run_step(engine)
     if interrupted:
-        send(engine, "stranger", STRANGER, salt, ahead=False, max_tokens=3)
+        send(engine, "stranger", STRANGER, salt, precompute=False, max_tokens=3)
         run_step(engine)
-    engine.llm.llm_engine.abort_request(["ahead"])
-    assert "ahead" not in run_all(engine)
+    engine.llm.llm_engine.abort_request(["precompute"])
+    assert "precompute" not in run_all(engine)
     assert num_used_blocks(engine) == 0
     scheduler_of(engine).connector.check_integrity()
-    assert receipt_of(engine.ask(FOLDED, "s", "exact", salt=salt))["ahead_tokens"] == CHUNK
+    assert receipt_of(engine.ask(FOLDED, "s", "exact", salt=salt))["precomputed_tokens"] == CHUNK
 
 
 def test_a_forecast_that_wants_an_answer_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="computes ahead") as refused:
-        send(engine, "ahead", FOLDED, "refused", ahead=True, max_tokens=2)
+        send(engine, "precompute", FOLDED, "refused", precompute=True, max_tokens=2)
     assert refused.value.field == "max_tokens"

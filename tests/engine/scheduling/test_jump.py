@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acmserve.engine.requests.receipt import Account, Origin
+from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder
 from acmserve.engine.requests.session_request import SessionRequest, plan_segments
 from acmserve.engine.scheduling.jump import next_available, plan_copies, plan_jump, plan_trimmed
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.copies import KVCopy
 from acmserve.plan.planner import EditPlan, Keep, Move
-from acmserve.plan.source import Source
+from acmserve.plan.source import ServedSequence
 
 BS = 16
 OWNER = ("s", None)
-SOURCE = Source(np.arange(100, dtype=np.int32), BS, tuple(b"h%d" % i for i in range(6)), b"tail")
+SOURCE = ServedSequence(np.arange(100, dtype=np.int32), BS, tuple(b"h%d" % i for i in range(6)), b"tail")
 
 
 @dataclass
@@ -34,7 +34,7 @@ def whole_cache() -> Cache:
 
 def fold() -> SessionRequest:
     """Keep 20, hole of 3, move 40..100 to 23..83, two new tokens."""
-    request = SessionRequest("r", OWNER, "reuse", Account(85))
+    request = SessionRequest("r", OWNER, "reuse", ReceiptBuilder(85))
     plan = EditPlan(85, Keep(20, 0), (Move(23, 40, 60, 0),))
     request.segments, request.marks = plan_segments(plan, (SOURCE,), OWNER)
     request.planned = tuple(request.segments)
@@ -48,14 +48,14 @@ def test_a_jump_takes_all_blocks_of_its_segment() -> None:
     assert (jump.start, jump.end) == (23, 83)
     assert [block.block_id for block in jump.blocks] == [12, 13, 14, 15, 16]
     assert plan_copies(jump, "r", [0, 1, 2, 3, 4, 5], BS) == [
-        Copy("r", 40, 23, 60, (12, 13, 14, 15, 16), (1, 2, 3, 4, 5))
+        KVCopy("r", 40, 23, 60, (12, 13, 14, 15, 16), (1, 2, 3, 4, 5))
     ]
 
 
 def test_the_kept_part_of_a_block_is_a_jump_of_delta_zero() -> None:
     jump = plan_jump(fold(), 16, whole_cache().get)
     assert jump is not None
-    assert (jump.start, jump.end, jump.runs[0].segment.origin) == (16, 20, Origin.KEPT)
+    assert (jump.start, jump.end, jump.runs[0].segment.origin) == (16, 20, KVOrigin.KEPT)
     assert plan_copies(jump, "r", [0, 1], BS)[0].delta == 0
 
 
@@ -66,7 +66,7 @@ def test_a_jump_ends_at_the_first_missing_block() -> None:
     assert jump is not None
     assert jump.end == 23 + (64 - 40)
     request.carry_out(jump.start, jump.end)
-    (rest,) = [s for s in request.segments if s.origin is Origin.MOVED]
+    (rest,) = [s for s in request.segments if s.origin is KVOrigin.MOVED]
     assert plan_jump(request, jump.end, cache.get) is None
     available = next_available(rest, jump.end, cache.get)
     assert available == 23 + (80 - 40)
@@ -83,7 +83,9 @@ def test_a_refused_move_gives_its_mark_back() -> None:
     assert request.refuse(move, 23, 83, "gone") == 23
     assert request.marks == []
     request.arm()
-    assert [s.origin for s in request.segments] == [Origin.KEPT], "a preempted request must not move under exact hashes"
+    assert [s.origin for s in request.segments] == [KVOrigin.KEPT], (
+        "a preempted request must not move under exact hashes"
+    )
 
 
 def test_trimming_drops_what_the_prefix_hit_covers() -> None:
@@ -105,10 +107,10 @@ def test_a_chunk_stops_where_the_next_segment_begins() -> None:
 def test_a_reason_is_given_only_for_what_was_computed() -> None:
     request = fold()
     request.fallback_reason = "kv_cache_full"
-    request.account.admit(16)
+    request.receipt_builder.admit(16)
     jump = plan_jump(request, 23, whole_cache().get)
     assert jump is not None
     assert request.settle().fallback_reason == "kv_cache_full"
     request.arm()
-    request.account.jump(jump.entries())
+    request.receipt_builder.jump(jump.entries())
     assert request.settle().fallback_reason is None

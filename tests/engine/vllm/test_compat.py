@@ -57,7 +57,7 @@ def test_the_seam_serves_both_schedulers(is_async: bool) -> None:
     plugin.register()
     config = SchedulerConfig(max_model_len=64, is_encoder_decoder=False, async_scheduling=is_async)
     chosen = config.get_scheduler_cls()
-    assert issubclass(chosen, compat.JumpSchedulerMixin)
+    assert issubclass(chosen, compat.MoveSchedulerMixin)
     assert issubclass(chosen, AsyncScheduler) is is_async
 
 
@@ -69,12 +69,12 @@ def test_the_seam_serves_both_schedulers(is_async: bool) -> None:
         ({"max_sessions": 0}, "max_sessions"),
         ({"max_sessions": "many"}, "max_sessions"),
         ({"min_move_tokens": True}, "min_move_tokens"),
-        ({"ahead_chunk_tokens": 0}, "ahead_chunk_tokens"),
-        ({"ahead_max_pool_share": 1.5}, "ahead_max_pool_share"),
-        ({"ahead_max_pool_share": float("nan")}, "ahead_max_pool_share"),
-        ({"ahead_min_age_s": -1}, "ahead_min_age_s"),
-        ({"ahead_chunk_s": "short"}, "ahead_chunk_s"),
-        ({"ahead_quiet_s": "soon"}, "ahead_quiet_s"),
+        ({"precompute_chunk_tokens": 0}, "precompute_chunk_tokens"),
+        ({"precompute_max_pool_share": 1.5}, "precompute_max_pool_share"),
+        ({"precompute_max_pool_share": float("nan")}, "precompute_max_pool_share"),
+        ({"precompute_min_age_s": -1}, "precompute_min_age_s"),
+        ({"precompute_chunk_s": "short"}, "precompute_chunk_s"),
+        ({"precompute_quiet_s": "soon"}, "precompute_quiet_s"),
     ],
 )
 def test_a_bad_setting_is_named(settings: dict[str, object], field: str) -> None:
@@ -83,7 +83,12 @@ def test_a_bad_setting_is_named(settings: dict[str, object], field: str) -> None
 
 
 def test_settings_are_read_back() -> None:
-    settings = {"default_fidelity": "reuse", "keep_tail": False, "ahead_max_pool_share": 1, "ahead_min_age_s": 2.5}
+    settings = {
+        "default_fidelity": "reuse",
+        "keep_tail": False,
+        "precompute_max_pool_share": 1,
+        "precompute_min_age_s": 2.5,
+    }
     extra = engine_config(**settings)["kv_transfer_config"]["kv_connector_extra_config"]
     assert EngineConfig.parse(extra) == EngineConfig(**settings)
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from acmserve.engine.worker.copies import Copy
-from acmserve.engine.worker.kv_mover import Abilities, Mover
+from acmserve.engine.worker.copies import KVCopy
+from acmserve.engine.worker.kv_mover import Abilities, KVMover
 
 SHAPE = (4, 2, 32, 128)
 NO_MODEL = torch.nn.Module()
 
 
-def inspect(caches: dict[str, Any], isa: str = "vec", num_threads: int = 1) -> tuple[Mover, Abilities]:
+def inspect(caches: dict[str, Any], isa: str = "vec", num_threads: int = 1) -> tuple[KVMover, Abilities]:
     """A worker with these KV caches, in attention layers of head size 64, and a model whose keys nobody knows."""
     context = {name: SimpleNamespace(isa=isa, head_size=64, kv_cache_dtype="auto") for name in caches}
     config: Any = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=context))
-    mover = Mover(config, caches, num_threads)
+    mover = KVMover(config, caches, num_threads)
     return mover, mover.inspect(NO_MODEL)
 
 
@@ -28,7 +28,7 @@ def test_keys_that_nobody_knows_may_be_copied_and_not_moved() -> None:
     mover, abilities = inspect({"layer.0": kv})
     assert abilities.copy_refusal is None
     assert abilities.move_refusal is not None
-    mover.carry_out([Copy("r", 0, 0, 32, (1,), (3,))])
+    mover.carry_out([KVCopy("r", 0, 0, 32, (1,), (3,))])
     assert torch.equal(kv[3], kv[1])
 
 

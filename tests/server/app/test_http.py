@@ -51,7 +51,7 @@ def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "ex
     assert set(acm) == {"session_id", "receipt"}
     assert acm["session_id"] == session_id
     receipt: dict[str, Any] = acm["receipt"]
-    parts = {"ahead_tokens", "repaired_tokens", "moves"}
+    parts = {"precomputed_tokens", "repaired_tokens", "moves"}
     assert set(receipt) == {"fidelity", "chosen", "reason", "prompt_tokens", *COUNTS, *parts, "fallback_reason"}
     assert receipt["fidelity"] == fidelity
     assert receipt["prompt_tokens"] == prompt_tokens

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
-from acmserve.engine.plugin.metrics import AHEAD_KEYS, TOKEN_KEYS, AcmPromMetrics, AcmStats
+from acmserve.engine.plugin.metrics import PRECOMPUTE_KEYS, TOKEN_KEYS, AcmPromMetrics, AcmStats
 from acmserve.engine.requests.receipt import Receipt
-from acmserve.engine.scheduling.background_blocks import AheadCounts
+from acmserve.engine.scheduling.background_blocks import BackgroundCounts
 
 LABELS = {0: ["m", "0"], 1: ["m", "1"]}
 
@@ -107,12 +107,12 @@ def test_repairs_and_choices_are_counted(metrics: AcmPromMetrics) -> None:
 
 def test_work_ahead_is_counted_apart_from_receipts(metrics: AcmPromMetrics) -> None:
     stats = AcmStats()
-    stats.add_ahead(AheadCounts(computed_tokens=40, used_tokens=24, wasted_tokens=16, seconds=0.5))
+    stats.add_precomputed(BackgroundCounts(computed_tokens=40, used_tokens=24, wasted_tokens=16, seconds=0.5))
     assert not stats.is_empty()
     metrics.observe(json.loads(json.dumps(stats.to_dict())), engine_idx=1)
-    assert [value(key, "1") for key in AHEAD_KEYS] == [40.0, 24.0, 16.0, 0.5]
+    assert [value(key, "1") for key in PRECOMPUTE_KEYS] == [40.0, 24.0, 16.0, 0.5]
     assert [value(key, "1") for key in TOKEN_KEYS] == [0.0] * 4
-    assert stats.aggregate(AcmStats(stats.to_dict())).data["ahead_seconds"] == 1.0
+    assert stats.aggregate(AcmStats(stats.to_dict())).data["precomputed_seconds"] == 1.0
 
 
 def test_a_second_engine_in_the_process_starts_its_counters_anew(metrics: AcmPromMetrics) -> None:

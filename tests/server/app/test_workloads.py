@@ -24,22 +24,22 @@ def tokenizer() -> ServedTokenizer:
 
 
 def run(url: str, workload: Workload, tokenizer: ServedTokenizer, fidelity: str) -> Any:
-    course = run_course(url, workload, plan_script(workload, tokenizer), fidelity, new_session())
-    assert check_course(course, workload) == []
-    return course
+    loop = run_course(url, workload, plan_script(workload, tokenizer), fidelity, new_session())
+    assert check_course(loop, workload) == []
+    return loop
 
 
 @pytest.mark.parametrize("fidelity", ["exact", "reuse"])
 def test_pi_llm_folds_eight_of_ten_in_one_plan(scripted_server: str, tokenizer: ServedTokenizer, fidelity: str) -> None:
-    course = run(scripted_server, pi_llm(num_keys=46, num_updates=64), tokenizer, fidelity)
-    assert course.tokens_before > 15_000
-    assert course.tokens_after < 0.4 * course.tokens_before
-    cut, folds, _ = course.operations
+    loop = run(scripted_server, pi_llm(num_keys=46, num_updates=64), tokenizer, fidelity)
+    assert loop.tokens_before > 15_000
+    assert loop.tokens_after < 0.4 * loop.tokens_before
+    cut, folds, _ = loop.operations
     assert [len(cut), len(folds)] == [1, 8]
-    first, after_cut, after_folds = course.receipts
+    first, after_cut, after_folds = loop.receipts
     assert first["computed_tokens"] == first["prompt_tokens"]
     assert after_cut["computed_tokens"] < 1_200, "the fragments' list was appended, nothing else"
-    suffix = course.tokens_before / 5
+    suffix = loop.tokens_before / 5
     if fidelity == "reuse":
         (move,) = after_folds["moves"]
         assert move["num_tokens"] > suffix
@@ -47,24 +47,24 @@ def test_pi_llm_folds_eight_of_ten_in_one_plan(scripted_server: str, tokenizer: 
     else:
         assert after_folds["moves"] == []
         assert suffix < after_folds["computed_tokens"] < 2 * suffix
-    assert course.follow_up["computed_tokens"] < 100
+    assert loop.follow_up["computed_tokens"] < 100
 
 
 def test_a_chain_of_searches_computes_only_what_it_appends(scripted_server: str, tokenizer: ServedTokenizer) -> None:
-    course = run(scripted_server, needle_chain(num_needles=5, num_lines=600), tokenizer, "exact")
-    tools = [operation["tool"] for step in course.operations for operation in step]
+    loop = run(scripted_server, needle_chain(num_needles=5, num_lines=600), tokenizer, "exact")
+    tools = [operation["tool"] for step in loop.operations for operation in step]
     assert tools == ["search_context", "get_search_detail", *["search_context"] * 5]
-    for before, after in zip(course.receipts, course.receipts[1:], strict=False):
+    for before, after in zip(loop.receipts, loop.receipts[1:], strict=False):
         assert after["computed_tokens"] <= after["prompt_tokens"] - before["prompt_tokens"]
         assert after["computed_tokens"] < 250
-    assert sum(receipt["computed_tokens"] for receipt in course.receipts[1:]) < course.tokens_before / 5
+    assert sum(receipt["computed_tokens"] for receipt in loop.receipts[1:]) < loop.tokens_before / 5
 
 
 def test_search_finds_what_a_fold_hides(scripted_server: str, tokenizer: ServedTokenizer) -> None:
     name = new_session()
     workload = pi_llm(num_keys=10, num_updates=20, num_fragments=5, num_folded=4)
-    course = run_course(scripted_server, workload, plan_script(workload, tokenizer), "exact", name)
-    assert check_course(course, workload) == []
+    loop = run_course(scripted_server, workload, plan_script(workload, tokenizer), "exact", name)
+    assert check_course(loop, workload) == []
     key = workload.question.splitlines()[1]
     found = httpx.post(
         f"{scripted_server}/v1/acm/sessions/{name}/tools/search_context",

@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from acmserve.context.eviction.context_meter import Overheads
-from acmserve.server.budget.rates import Pace
+from acmserve.server.budget.rates import Rates
 from acmserve.server.models.template_probe import probe_template
 
 
 def test_rates_begin_with_a_guess() -> None:
-    assert Pace().move_rate > Pace().prefill_rate > 0
+    assert Rates().move_rate > Rates().prefill_rate > 0
 
 
 def test_rates_are_those_of_the_answers() -> None:
-    pace = Pace()
+    rates = Rates()
     for _ in range(3):
-        pace.note(1000, 0, 0.5)
-    pace.note(8, 0, 9.0)
-    pace.note(100, 5000, 0.15)
-    assert pace.prefill_rate == pytest.approx(2000)
-    assert pace.move_rate == pytest.approx(50_000)
+        rates.note(1000, 0, 0.5)
+    rates.note(8, 0, 9.0)
+    rates.note(100, 5000, 0.15)
+    assert rates.prefill_rate == pytest.approx(2000)
+    assert rates.move_rate == pytest.approx(50_000)
 
 
 def test_moving_is_never_said_to_be_slower_than_computing() -> None:
-    pace = Pace()
-    pace.note(1000, 0, 0.5)
-    pace.note(0, 100, 50.0)
-    assert pace.move_rate == pace.prefill_rate
+    rates = Rates()
+    rates.note(1000, 0, 0.5)
+    rates.note(0, 100, 50.0)
+    assert rates.move_rate == rates.prefill_rate
 
 
 def test_a_template_is_measured_by_small_chats() -> None:

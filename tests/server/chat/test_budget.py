@@ -66,7 +66,7 @@ def test_every_step_is_brought_under_the_budget_and_says_so() -> None:
     shown = [message if isinstance(message, dict) else message.model_dump() for message in model.requests[-1].messages]
     assert orphans(shown) == []
     assert not any("word word" in str(message.get("content")) for message in shown[:-2])
-    assert turn.session.state.shed
+    assert turn.session.state.omissions
 
 
 def test_a_request_without_a_budget_keeps_the_sessions_own() -> None:
@@ -74,7 +74,7 @@ def test_a_request_without_a_budget_keeps_the_sessions_own() -> None:
     budget = turn.sessions.budgets.parse(700, "acm.budget")
     state = set_budget(turn.session.state, budget)
 
-    asked: Any = SimpleNamespace(body={"messages": MESSAGES}, budget=None, loop=None, ahead=None)
+    asked: Any = SimpleNamespace(body={"messages": MESSAGES}, budget=None, loop=None, precompute=None)
     assert _taken_in(turn.sessions, state, asked).budget is budget
     asked.budget = turn.sessions.budgets.parse(900, "acm.budget")
     assert _taken_in(turn.sessions, state, asked).budget == asked.budget

@@ -162,7 +162,7 @@ def test_a_summary_that_cannot_be_had_is_said_and_the_request_goes_on(handler: H
     assert told["applied_edits"] == []
     assert told["unmet"] == f"{COMPACT}: the summary model did not answer: connection refused"
     assert len(handler.seen[-1]) == 13
-    assert not sessions_of(client).store.get("", "s").state.shed
+    assert not sessions_of(client).store.get("", "s").state.omissions
 
 
 def test_a_pause_has_no_form_in_a_chat(client: TestClient, handler: Handler) -> None:
@@ -182,7 +182,7 @@ class Onlooker(FirstSentence):
 
     async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
         session = self._sessions.store.get("", "s")
-        self._sessions.budgets.account(session)
+        self._sessions.budgets.meter(session)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01), self._sessions.locked(session):
                 pass
@@ -205,4 +205,4 @@ def test_who_looks_at_a_session_while_its_summary_is_written_changes_nothing(
     assert onlooker.was_held
     assert disturbed["context_management"] == undisturbed["context_management"]
     assert handler.seen[-1] == handler.seen[1]
-    sessions.budgets.account(sessions.store.get("", "s")).check_integrity()
+    sessions.budgets.meter(sessions.store.get("", "s")).check_integrity()

@@ -22,7 +22,7 @@ from vllm.exceptions import VLLMValidationError
 
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.session.render import render
-from acmserve.context.session.state import Origin, adopt
+from acmserve.context.session.state import Author, adopt
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.run import SummaryWanted
@@ -154,7 +154,7 @@ def parsed(response: Response | None) -> Any:
     return json.loads(bytes(response.body))
 
 
-def origins(session: Session) -> list[Origin]:
+def origins(session: Session) -> list[Author]:
     return [entry.origin for entry in session.state.entries]
 
 
@@ -165,7 +165,7 @@ def test_steps_become_one_answer_and_the_session_keeps_what_the_client_does_not_
     assert body["choices"][0]["message"]["content"] == "Cutting.\n\nDone."
     assert body["usage"] == {"prompt_tokens": 10, "completion_tokens": 6, "total_tokens": 16}
     assert [step["receipt"] for step in body["acm"]["steps"]] == [{"number": 0}, {"number": 1}]
-    assert origins(turn.session) == [Origin.CLIENT, Origin.INTERNAL, Origin.INTERNAL, Origin.ANSWER]
+    assert origins(turn.session) == [Author.CLIENT, Author.INTERNAL, Author.INTERNAL, Author.ANSWER]
     assert turn.session.state.entries[-1].message["content"] == "Done."
     history = [*MESSAGES, body["choices"][0]["message"], {"role": "user", "content": "Next"}]
     assert adopt(turn.session.state, history).num_known == 2
@@ -288,7 +288,7 @@ def test_closing_a_stream_closes_vllms_and_keeps_whole_steps() -> None:
 
     asyncio.run(leave())
     assert model.num_background == 2
-    assert origins(turn.session) == [Origin.CLIENT, Origin.INTERNAL, Origin.INTERNAL]
+    assert origins(turn.session) == [Author.CLIENT, Author.INTERNAL, Author.INTERNAL]
     turn.session.state.check_integrity()
 
 

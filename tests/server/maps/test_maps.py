@@ -24,7 +24,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.errors import AcmError, Conflict, InvalidRequest, Unavailable
 from acmserve.server.exchange.map_slot import MapSlots
 from acmserve.server.maps.maps import Maps
-from acmserve.server.maps.turn import MAX_COPIES, Copy, follow
+from acmserve.server.maps.turn import MAX_COPIES, MapCopy, follow
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.options.map_options import MapOptions, UpdateOptions
 from tests.support.server.acm_app import Words
@@ -349,7 +349,7 @@ def test_parts_of_content_stay_parts() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from(["", "a", "b", "c"]), st.booleans()), max_size=40))
 def test_copies_are_bounded_ascend_and_end_with_the_newest(steps: list[tuple[int, str, bool]]) -> None:
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[MapCopy, ...] = ()
     for num_users, text, new_query in steps:
         before = copies
         copies = follow(copies, num_users, text, new_query=new_query)

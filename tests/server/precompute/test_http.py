@@ -40,7 +40,7 @@ class Chat:
     """A client without tools, who resends everything. Its first words are its own, so it finds no other's context."""
 
     server: str
-    ahead: str
+    precompute: str
     stream: bool = False
     session: str = field(default_factory=new_session)
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Chat:
         """One turn; with an `answer` the scripted model gives it, else the model says what it will."""
         self.messages.append({"role": "user", "content": text})
         xargs = {"vllm_xargs": {"script_id": uuid.uuid4().hex, "script": [answer]}} if answer else {}
-        options = {"fidelity": "exact", "ahead": self.ahead} | acm
+        options = {"fidelity": "exact", "precompute": self.precompute} | acm
         with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
             chat: dict[str, Any] = {
                 "model": MODEL,
@@ -114,22 +114,22 @@ def until_evicted(chat: Chat) -> None:
     pytest.fail("nothing was evicted")
 
 
-@pytest.mark.parametrize(("ahead", "stream"), [("predict", True), ("off", False)])
-def test_an_eviction_that_was_foreseen_costs_an_append(scripted_server: str, ahead: str, stream: bool) -> None:
-    chat = Chat(scripted_server, ahead, stream)
+@pytest.mark.parametrize(("precompute", "stream"), [("predict", True), ("off", False)])
+def test_an_eviction_that_was_foreseen_costs_an_append(scripted_server: str, precompute: str, stream: bool) -> None:
+    chat = Chat(scripted_server, precompute, stream)
     until_evicted(chat)
     assert chat.said[-1]["budget"]["evicted_tokens"] > 800
     receipt = chat.receipt
-    if ahead == "off":
-        assert receipt["ahead_tokens"] == 0
+    if precompute == "off":
+        assert receipt["precomputed_tokens"] == 0
         assert receipt["computed_tokens"] > 700
         return
-    assert receipt["ahead_tokens"] > 600
+    assert receipt["precomputed_tokens"] > 600
     assert receipt["moved_tokens"] == 0
     assert receipt["computed_tokens"] <= 64, receipt
     answer = chat.ask("And now?", budget=BUDGET)
     assert answer == stock_answer(chat.server, chat.shown()[:-1])
-    assert httpx.get(chat.url()).json()["ahead"] == {"mode": "predict", "max_pool_share": 0.2}
+    assert httpx.get(chat.url()).json()["precompute"] == {"mode": "predict", "max_pool_share": 0.2}
 
 
 def test_edits_that_were_prepared_cost_an_append(scripted_server: str) -> None:
@@ -150,7 +150,7 @@ def test_edits_that_were_prepared_cost_an_append(scripted_server: str) -> None:
     assert chat.shown() == before
     httpx.post(chat.url("/edits"), json=edits).raise_for_status()
     answer = chat.ask("What did you read?")
-    assert chat.receipt["ahead_tokens"] > 700
+    assert chat.receipt["precomputed_tokens"] > 700
     assert chat.receipt["computed_tokens"] <= 48, chat.receipt
     assert answer == stock_answer(chat.server, chat.shown()[:-1])
 
@@ -166,7 +166,7 @@ def test_a_context_that_was_moved_is_exact_after_a_pause(scripted_server: str) -
     wait_until_idle(scripted_server)
     answer = chat.ask("Which?", fidelity="reuse")
     assert chat.receipt["moved_tokens"] == 0
-    assert chat.receipt["ahead_tokens"] > 700
+    assert chat.receipt["precomputed_tokens"] > 700
     assert chat.receipt["computed_tokens"] <= 48, chat.receipt
     assert answer == stock_answer(chat.server, chat.shown()[:-1])
 

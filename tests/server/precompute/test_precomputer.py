@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from acmserve.context.edits import fragments as edits
 from acmserve.context.eviction.policies import ClearToolUses
-from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import adopt
 from acmserve.context.storage.session_store import SessionStore
@@ -36,7 +36,7 @@ from acmserve.server.precompute.precomputer import (
     NUM_PAUSES,
     PAUSE_SECONDS,
     QUIET_SECONDS,
-    Ahead,
+    Precomputer,
 )
 from acmserve.server.sessions.sessions import Sessions
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
@@ -91,7 +91,7 @@ def make_sessions(engine: Engine, mode: str = "predict", share: float = 0.2, poo
         WordVectors(),
         ServedContexts(words),
         background=engine,
-        ahead=AheadOptions(mode, share),
+        precompute=PrecomputeOptions(mode, share),
         pool_tokens=pool,
     )
 
@@ -158,7 +158,7 @@ def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -
         while not engine.bodies:
             await client.ask("Go on")
         body, session = engine.bodies[-1], sessions.store.get("", "s")
-        assert not session.state.shed
+        assert not session.state.omissions
         assert body["messages"] != render(session.state)
         assert {name: body[name] for name in body if name != "messages"} == {
             "model": "m",
@@ -169,12 +169,12 @@ def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -
             "max_tokens": 1,
             "temperature": 0,
         }
-        assert engine.params[-1] == SessionParams("s", "exact", ahead=True)
-        foreseen = body["messages"]
-        while not session.state.shed:
-            foreseen = engine.bodies[-1]["messages"]
+        assert engine.params[-1] == SessionParams("s", "exact", precompute=True)
+        candidates = body["messages"]
+        while not session.state.omissions:
+            candidates = engine.bodies[-1]["messages"]
             await client.ask("Go on")
-        assert render(session.state)[: len(foreseen)] == foreseen
+        assert render(session.state)[: len(candidates)] == candidates
 
     play(scene())
 
@@ -191,7 +191,7 @@ def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_mu
             client = Client(sessions)
             for number in range(20):
                 await client.ask("Go on", budget=BUDGET)
-                if sessions.store.get("", "s").state.shed:
+                if sessions.store.get("", "s").state.omissions:
                     return number
             raise AssertionError("nothing was evicted")
 
@@ -214,9 +214,9 @@ def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent(num_tur
         for _ in range(8):
             await client.ask("Go on", budget=BUDGET, wait=False)
         for _ in range(num_turns):
-            sessions.ahead.begin_turn(other)
+            sessions.precompute.begin_turn(other)
             await asyncio.sleep(QUIET_SECONDS / 4)
-            sessions.ahead.end_turn(other, frame_of({}), None, None)
+            sessions.precompute.end_turn(other, frame_of({}), None, None)
         await asyncio.sleep(quiet_seconds - BUSY_SECONDS)
         assert engine.bodies == []
         await asyncio.sleep(4 * BUSY_SECONDS)
@@ -231,7 +231,7 @@ def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
 
     async def scene() -> None:
         client, other = Client(sessions), sessions.store.open("", "other")
-        with sessions.ahead.serving(other):
+        with sessions.precompute.serving(other):
             for _ in range(8):
                 await client.ask("Go on", budget=BUDGET, wait=False)
             await asyncio.sleep(QUIET_SECONDS + 3 * BUSY_SECONDS)
@@ -254,9 +254,9 @@ def test_of_a_clearing_that_is_far_off_its_last_results_are_not_computed() -> No
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "r " * 50})
             session.state = adopt(session.state, messages).state
-            account = sessions.budgets.account(session)
-            trigger = account.num_tokens + 60 * 3
-            sessions.ahead.end_turn(session, frame_of({}), None, [ClearToolUses(trigger, keep=3)])
+            meter = sessions.budgets.meter(session)
+            trigger = meter.num_tokens + 60 * 3
+            sessions.precompute.end_turn(session, frame_of({}), None, [ClearToolUses(trigger, keep=3)])
             await asyncio.sleep(3 * PAUSE_SECONDS)
         assert engine.num_cut
         assert engine.num_cut[-1] > 150, "the last three results"
@@ -274,15 +274,15 @@ def test_nothing_is_planned_or_sent_while_the_engine_serves_others() -> None:
         for _ in range(5):
             await client.ask("Go on", budget=BUDGET)
         session = sessions.store.get("", "s")
-        made = sessions.ahead.prepare(session, session.state, 10, None)
+        made = sessions.precompute.prepare(session, session.state, 10, None)
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert (engine.bodies, made.status) == ([], "pending")
-        assert sessions.budgets.account(session).outlook.kept is None
+        assert sessions.budgets.meter(session).turn_stats.kept is None
         engine.serves_others = False
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert made.status == "ready"
         assert len(engine.bodies) >= 2
-        assert sessions.budgets.account(session).outlook.kept is not None
+        assert sessions.budgets.meter(session).turn_stats.kept is not None
 
     play(scene())
 
@@ -294,7 +294,7 @@ def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> Non
     async def scene() -> None:
         engine.serves_others = True
         opened = [sessions.store.open("", f"s{number}") for number in range(50)]
-        made = [sessions.ahead.prepare(session, session.state, 10, None) for session in opened]
+        made = [sessions.precompute.prepare(session, session.state, 10, None) for session in opened]
         await asyncio.sleep(10 * BUSY_SECONDS)
         assert engine.num_asked <= len(opened) + 12
         engine.serves_others = False
@@ -305,7 +305,7 @@ def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> Non
 
 
 def test_off_sends_nothing_and_evicts_as_before() -> None:
-    def shed_after(mode: str) -> tuple[Engine, list[Any]]:
+    def omissions_after(mode: str) -> tuple[Engine, list[Any]]:
         engine, found = Engine(), []
         sessions = make_sessions(engine, mode)
 
@@ -313,16 +313,16 @@ def test_off_sends_nothing_and_evicts_as_before() -> None:
             client = Client(sessions)
             for _ in range(12):
                 await client.ask("Go on", wait=False, budget=BUDGET)
-                found.append(sessions.store.get("", "s").state.shed)
+                found.append(sessions.store.get("", "s").state.omissions)
 
         play(scene())
         return engine, found
 
-    engine, off = shed_after("off")
+    engine, off = omissions_after("off")
     assert engine.bodies == []
     assert any(off)
-    assert shed_after("heal")[1] == off
-    assert shed_after("predict")[1] == off, "without a pause nothing is planned ahead"
+    assert omissions_after("heal")[1] == off
+    assert omissions_after("predict")[1] == off, "without a pause nothing is planned ahead"
 
 
 @pytest.mark.parametrize("mode", ["heal", "predict"])
@@ -338,7 +338,7 @@ def test_a_moved_context_is_healed_once(mode: str) -> None:
         served = sessions.served.of("", "s")
         assert served.num_stale == 0
         last = served.last
-        sessions.ahead.end_turn(sessions.store.get("", "s"), frame_of({}), None, None)
+        sessions.precompute.end_turn(sessions.store.get("", "s"), frame_of({}), None, None)
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert len(engine.bodies) == 1
         assert served.last is last, "a background request is not remembered as served"
@@ -361,7 +361,7 @@ def test_the_next_request_cancels_and_so_do_a_redaction_and_a_deletion() -> None
         session = sessions.store.get("", "s")
         batch = [made_edit("redact", 0)]
         await sessions.edit(session, batch, None)
-        sessions.ahead.note_edit(session)
+        sessions.precompute.note_edit(session)
         await asyncio.sleep(3 * PAUSE_SECONDS)
         made = await sessions.prepare(session, [made_edit("fold", 1)])
         await asyncio.sleep(3 * PAUSE_SECONDS)
@@ -372,7 +372,7 @@ def test_the_next_request_cancels_and_so_do_a_redaction_and_a_deletion() -> None
         sessions.delete(session)
         await asyncio.sleep(0)
         assert engine.num_cancelled == 3
-        assert sessions.ahead.num_failed == 0
+        assert sessions.precompute.num_failed == 0
 
     play(scene())
 
@@ -400,7 +400,7 @@ def test_a_failure_is_logged_once_and_counted(
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     play(scene())
-    assert sessions.ahead.num_failed == 4
+    assert sessions.precompute.num_failed == 4
     # By time: where vLLM has set its logger up, a record may be captured twice.
     assert len({record.created for record in caplog.records if "computing ahead failed" in record.getMessage()}) == 1
 
@@ -429,7 +429,7 @@ def test_an_edit_between_turns_is_computed_at_once() -> None:
         assert engine.bodies == []
         session = sessions.store.get("", "s")
         await sessions.edit(session, [made_edit("fold", 0)], None)
-        sessions.ahead.note_edit(session)
+        sessions.precompute.note_edit(session)
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert [body["messages"] for body in engine.bodies] == [render(session.state)]
 
@@ -440,7 +440,7 @@ def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
     """And with the suite whose tools its folds name."""
     engine = Engine()
     turn = make_turn(suites=("sculptor-v1",), preset="unified")
-    turn.sessions.ahead = Ahead(turn.sessions, engine, AheadOptions("predict"))
+    turn.sessions.precompute = Precomputer(turn.sessions, engine, PrecomputeOptions("predict"))
 
     async def scene() -> None:
         cut = edits.cut_messages(turn.session.state, 0, 1, turn.sessions.tokenizer).state
@@ -483,7 +483,7 @@ def test_prepare_by_http() -> None:
         assert sessions.store.get("", "s").state is before
         client.post(f"{SESSIONS}/s/edits", json={"edits": [FOLD]})
         assert engine.bodies[0]["messages"] == render(sessions.store.get("", "s").state)
-        engine.fallback_reason = "ahead_pool_share"
+        engine.fallback_reason = "precompute_pool_share"
         answer = client.post(f"{SESSIONS}/s/prepare", json={"edits": [FOLD | {"messages": {"start": 3, "end": 4}}]})
         for _ in range(100):
             prepared = client.get(answer.headers["Location"]).json()
@@ -491,10 +491,10 @@ def test_prepare_by_http() -> None:
                 break
         assert (prepared["status"], prepared["reason"], prepared["ready_tokens"]) == (
             "dropped",
-            "ahead_pool_share",
+            "precompute_pool_share",
             700,
         )
-        assert client.get(SESSIONS + "/s").json()["ahead"] == {"mode": "off", "max_pool_share": 0.2}
+        assert client.get(SESSIONS + "/s").json()["precompute"] == {"mode": "off", "max_pool_share": 0.2}
 
 
 def test_a_prepared_summary_is_the_one_that_is_used() -> None:
@@ -535,24 +535,24 @@ def test_bad_edits_are_refused_as_edits_are(edits: list[Any], status: int, param
     ("flag", "share"), [("predict", 0.2), ('{"mode": "heal", "max_pool_share": 0.1}', 0.1)], ids=["mode", "object"]
 )
 def test_the_flag_is_for_the_server_and_its_share_for_the_engine(flag: str, share: float) -> None:
-    ours, _ = build_parser().parse_known_args(["smollm2", "--ahead", flag])
+    ours, _ = build_parser().parse_known_args(["smollm2", "--precompute", flag])
     extra = merge_kv_transfer_config(None, ours).kv_connector_extra_config
-    assert EngineConfig.parse(extra).ahead_max_pool_share == share
-    options = ContextConfig.parse(extra).ahead_options
+    assert EngineConfig.parse(extra).precompute_max_pool_share == share
+    options = ContextConfig.parse(extra).precompute_options
     assert options is not None
     assert options.max_pool_share == share
-    assert ContextConfig().ahead_options is None
+    assert ContextConfig().precompute_options is None
 
 
 @pytest.mark.parametrize("flag", ["often", '{"mode": "heal", "max_pool_share": 2}', '{"mode"'])
 def test_a_bad_flag_stops_the_server(flag: str) -> None:
-    ours, _ = build_parser().parse_known_args(["smollm2", "--ahead", flag])
-    with pytest.raises(InvalidRequest, match="--ahead"):
+    ours, _ = build_parser().parse_known_args(["smollm2", "--precompute", flag])
+    with pytest.raises(InvalidRequest, match="--precompute"):
         merge_kv_transfer_config(None, ours)
 
 
 def test_ahead_counts_in_chats_and_the_engines_own_word_elsewhere() -> None:
-    with pytest.raises(InvalidRequest, match=r"acm\.ahead"):
-        check_no_loop({"acm": {"ahead": "predict"}})
-    direct = {"kv_transfer_params": {"acm": {"session_id": "s", "ahead": True}}}
-    assert parse_session_params(direct, {}) == SessionParams("s", ahead=True)
+    with pytest.raises(InvalidRequest, match=r"acm\.precompute"):
+        check_no_loop({"acm": {"precompute": "predict"}})
+    direct = {"kv_transfer_params": {"acm": {"session_id": "s", "precompute": True}}}
+    assert parse_session_params(direct, {}) == SessionParams("s", precompute=True)

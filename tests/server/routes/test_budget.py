@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from acmserve.context.session.render import render
 from acmserve.context.session.state import adopt
-from acmserve.server.budget.budgets import Beside
+from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.sessions.sessions import Sessions
 from tests.support.context.annotated import Story
 from tests.support.context.valid_chat import check_valid
@@ -177,7 +177,7 @@ def enforce(sessions: Sessions, messages: list[Any], **beside: Any) -> Any:
     """What a chat request does: take the history in, bring it under the budget, store it."""
     session = sessions.store.get("", "s")
     state = adopt(session.state, messages).state
-    enforced = asyncio.run(sessions.enforce(session, state, Beside(**beside), "reuse"))
+    enforced = asyncio.run(sessions.enforce(session, state, PromptOverhead(**beside), "reuse"))
     sessions.store.save(session, enforced.state)
     return enforced
 
@@ -214,11 +214,11 @@ def test_a_state_that_was_not_stored_leaves_no_trace(sessions: Sessions, client:
     """A request that fails keeps the session as it was; the account follows back."""
     sent(client, "PUT", "budget", json=BUDGET)
     session = sessions.store.get("", "s")
-    dropped = asyncio.run(sessions.enforce(session, session.state, Beside(), "exact"))
-    assert dropped.state.shed
-    account = sessions.budgets.account(session)
-    account.check_integrity()
-    assert not account.shed
+    dropped = asyncio.run(sessions.enforce(session, session.state, PromptOverhead(), "exact"))
+    assert dropped.state.omissions
+    meter = sessions.budgets.meter(session)
+    meter.check_integrity()
+    assert not meter.omissions
     assert enforce(sessions, MESSAGES).report == dropped.report
 
 
@@ -263,7 +263,7 @@ def test_compact_keeps_requests_under_the_budget_and_says_what_it_cost(sessions:
     enforce(sessions, more)
     summarizer: Any = sessions._summarizer
     assert "Summary 1 of " in summarizer.conversations[1][0]
-    sessions.budgets.account(sessions.store.get("", "s")).check_integrity()
+    sessions.budgets.meter(sessions.store.get("", "s")).check_integrity()
 
 
 def test_a_summary_that_cannot_be_had_leaves_all_and_says_why() -> None:

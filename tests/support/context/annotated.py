@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from acmserve.context.episodes.delimiter import Scope, run_delimiter
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.token_counts import TokenLedger
+from acmserve.context.transcript.token_counts import TokenCounts
 
 TOOLS = ("grep", "glob", "read", "bash", "edit", "write")
 
@@ -19,10 +19,10 @@ def count(text: str) -> int:
     return len(text.split())
 
 
-def ledger_of(messages: list[Message]) -> TokenLedger:
-    ledger = TokenLedger(count, message_overhead=2, call_overhead=3, base_tokens=7)
-    ledger.extend(messages)
-    return ledger
+def token_counts_of(messages: list[Message]) -> TokenCounts:
+    token_counts = TokenCounts(count, message_overhead=2, call_overhead=3, base_tokens=7)
+    token_counts.extend(messages)
+    return token_counts
 
 
 def call(tool: str, number: int, /, **arguments: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState, adopt
-from acmserve.context.tools.run import ToolCall, ToolOutcome, Workbench, run_tool
+from acmserve.context.tools.run import ToolCall, ToolContext, ToolOutcome, run_tool
 from acmserve.context.transcript.message import Message
 
 KEY = bytes(range(16))
@@ -51,8 +51,8 @@ def lines(count: int, words: int = 10, name: str = "line") -> str:
     return "".join(f"{name} {i} " + "word " * (words - 3) + "end\n" for i in range(count))
 
 
-def bench(suite: str = "sculptor", fidelity: str = "exact", supplied: Any = None) -> Workbench:
-    return Workbench(WORDS, suite, fidelity, supplied)
+def bench(suite: str = "sculptor", fidelity: str = "exact", supplied: Any = None) -> ToolContext:
+    return ToolContext(WORDS, suite, fidelity, supplied)
 
 
 def call(
@@ -71,7 +71,7 @@ def call(
 def done(outcome: ToolOutcome) -> SessionState:
     """The state after a call that went well."""
     assert outcome.error is None, outcome.result
-    assert outcome.wants is None
+    assert outcome.needs is None
     outcome.state.check_integrity()
     return outcome.state
 

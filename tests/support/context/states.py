@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.state import (
-    Entry,
     SearchHit,
     SessionState,
+    TranscriptEntry,
     adopt,
     append_answer,
     append_internal,
@@ -20,7 +20,7 @@ from acmserve.context.session.state import (
 )
 from acmserve.context.storage.state_codec import entry_value, fragment_value, pack
 from acmserve.context.transcript.message import Message, Place, texts
-from acmserve.context.transcript.omissions import EMPTY, EntryShed, Shed
+from acmserve.context.transcript.omissions import EMPTY, MessageOmissions, Omissions
 
 # NUL and text that looks like an escape: what a file format gets wrong first.
 TEXTS = st.one_of(
@@ -63,7 +63,7 @@ def session_states(draw: st.DrawFn) -> SessionState:
         draw(st.integers(0, 9)),
         state.num_turns,
         state.digest_key,
-        draw(_sheds(len(state.entries))),
+        draw(_omissions(len(state.entries))),
         draw(st.none() | BUDGETS),
     )
 
@@ -78,16 +78,16 @@ BUDGETS = st.sampled_from(
 
 
 @st.composite
-def _sheds(draw: st.DrawFn, num_entries: int) -> Shed:
+def _omissions(draw: st.DrawFn, num_entries: int) -> Omissions:
     if not num_entries or not draw(st.booleans()):
         return EMPTY
     entry, start = draw(st.integers(0, num_entries - 1)), draw(st.integers(0, num_entries - 1))
     notes = tuple(draw(st.lists(TEXTS, min_size=1, max_size=2)))
-    kept = EntryShed(draw(st.booleans()), draw(st.booleans()), frozenset({draw(st.integers(0, 3))}), notes=notes)
-    return Shed(((start, draw(st.integers(start + 1, num_entries))),), {entry: kept})
+    kept = MessageOmissions(draw(st.booleans()), draw(st.booleans()), frozenset({draw(st.integers(0, 3))}), notes=notes)
+    return Omissions(((start, draw(st.integers(start + 1, num_entries))),), {entry: kept})
 
 
-def _pieces(draw: st.DrawFn, index: int, entry: Entry) -> list[Piece]:
+def _pieces(draw: st.DrawFn, index: int, entry: TranscriptEntry) -> list[Piece]:
     found = []
     for part, text in texts(entry.message):
         middle = draw(st.integers(0, len(text)))

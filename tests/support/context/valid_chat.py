@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from acmserve.context.transcript.message import Message
-from tests.support.context.annotated import ledger_of
+from tests.support.context.annotated import token_counts_of
 
 
 def weigh(messages: list[Message]) -> int:
     """Tokens of messages that are shown as they are."""
-    return ledger_of(messages).num_tokens
+    return token_counts_of(messages).num_tokens
 
 
 def orphans(messages: list[Message]) -> list[str]:

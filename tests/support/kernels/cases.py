@@ -15,7 +15,7 @@ from torch import Tensor
 from acmserve.kernels.layout import Isa, KVLayer, KVLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import Segment, slot_range
+from acmserve.kernels.slots import SlotRun, slot_range
 
 POISON = 12345.0
 MAX_DELTA = 131_072
@@ -41,7 +41,7 @@ class Case:
     layers: tuple[KVLayer, ...]
     src_slots: Tensor
     dst_slots: Tensor
-    segments: tuple[Segment, ...]
+    segments: tuple[SlotRun, ...]
 
     def clone(self) -> Case:
         """The same move on copies of the caches, strides kept."""
@@ -135,7 +135,7 @@ def _cases(draw: st.DrawFn, layout: KVLayout, dtype: torch.dtype, rot_step: int,
     deltas = [draw(st.integers(-MAX_DELTA, MAX_DELTA) | st.just(0)) for _ in lengths]
     ends = np.cumsum(lengths).tolist()
     segments = tuple(
-        Segment(end - length, end, delta) for end, length, delta in zip(ends, lengths, deltas, strict=True)
+        SlotRun(end - length, end, delta) for end, length, delta in zip(ends, lengths, deltas, strict=True)
     )
     src = [draw(st.integers(0, layout.block_size - 1)) for _ in lengths]
     dst = [draw(st.integers(0, layout.block_size - 1)) for _ in lengths]

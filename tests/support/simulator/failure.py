@@ -17,7 +17,7 @@ Kind = Literal[
     "output",  # a client got other tokens than the model sampled
     "forgotten",  # KV that a session was told to forget can still be found
     "receipt",  # a receipt does not add up
-    "ahead",  # a background request is in somebody's way
+    "precompute",  # a background request is in somebody's way
     "integrity",  # the connector's own check_integrity raised
     "stuck",  # requests are left and nothing moves
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from acmserve.plan.lineage import Mark
+from acmserve.plan.lineage import LineageMark
 from tests.support.simulator.failure import ensure
 from tests.support.simulator.scripts import Turn
 
@@ -25,13 +25,13 @@ class Forgetting:
     def __init__(self, scheduler: Scheduler, turn: Turn) -> None:
         connector: Any = scheduler.connector
         self._turn = turn
-        self._jumps = connector.jumps
+        self._move_executor = connector.move_executor
         self._doomed: list[bytes] = []
         owner = (turn.session, turn.salt)
         for source in connector.store.get(owner):
             self._doom(source.tokens.tolist(), source.marks, source.block_hashes)
             self._doomed += [source.tail_key] if source.tail_key else []
-        live = [session for session, _ in self._jumps.of_owner(owner)]
+        live = [session for session, _ in self._move_executor.of_owner(owner)]
         self.num_live = len(live)
         for session in live:
             request = scheduler.requests[session.request_id]
@@ -39,13 +39,13 @@ class Forgetting:
 
     def check(self) -> int:
         """Raise unless all of it is gone; returns the number of keys that had to go."""
-        left = [key for key in self._doomed if self._jumps.lookup(key) is not None]
+        left = [key for key in self._doomed if self._move_executor.lookup(key) is not None]
         message = f"{self._turn.request_id}: {len(left)} of {len(self._doomed)} keys still name a block"
         ensure(not left, "forgotten", message)
         return len(self._doomed)
 
-    def _doom(self, tokens: list[int], marks: Iterable[Mark], keys: Sequence[bytes]) -> None:
-        size = self._jumps.block_size
+    def _doom(self, tokens: list[int], marks: Iterable[LineageMark], keys: Sequence[bytes]) -> None:
+        size = self._move_executor.block_size
         first_mark = min((mark.position for mark in marks), default=len(tokens))
         for index, key in enumerate(keys):
             end = (index + 1) * size

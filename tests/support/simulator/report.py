@@ -21,7 +21,7 @@ class Report:
     num_forgets: int = 0
     num_forgotten_keys: int = 0
     num_forgets_beside_live_requests: int = 0
-    num_ahead_tokens: int = 0
+    num_precomputed_tokens: int = 0
     num_repaired_tokens: int = 0
     background: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)

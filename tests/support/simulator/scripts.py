@@ -44,7 +44,7 @@ class Turn:
     after: str | None = None
     abort_after_steps: int | None = None
     forget: bool = False
-    ahead: bool = False
+    precompute: bool = False
     repair: dict[str, Any] | None = None
 
 

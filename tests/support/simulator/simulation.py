@@ -23,7 +23,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from acmserve.errors import IntegrityError
-from tests.support.simulator.background import AheadWatch
+from tests.support.simulator.background import BackgroundWatch
 from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.forgetting import Forgetting
 from tests.support.simulator.machine import BlockHasher, Factory, block_hasher
@@ -69,7 +69,9 @@ class Simulation:
         self._ended: set[str] = set()
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._handed_out: list[int] = []
-        self._watch = AheadWatch(self.scheduler, script.turns, self.machine.connector, lambda: self.report.num_steps)
+        self._watch = BackgroundWatch(
+            self.scheduler, script.turns, self.machine.connector, lambda: self.report.num_steps
+        )
         self._watch_pool()
 
     def run(self) -> Report:
@@ -148,11 +150,11 @@ class Simulation:
             self.report.num_forgets_beside_live_requests += forgetting.num_live > 0
 
     def _fidelity(self, turn: Turn) -> str:
-        return "exact" if turn.ahead else turn.fidelity or self._default_fidelity
+        return "exact" if turn.precompute else turn.fidelity or self._default_fidelity
 
     def _request(self, turn: Turn) -> Request:
         """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
-        flags = {"forget": turn.forget, "ahead": turn.ahead}
+        flags = {"forget": turn.forget, "precompute": turn.precompute}
         acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
         in_acm = turn.fidelity is not None or any(flags.values())
         return Request(
@@ -199,14 +201,14 @@ class Simulation:
         """The receipt adds up, and tells what the worker did. After a preemption its split is the engine's own."""
         ensure(bool(params) and "acm" in (params or {}), "receipt", f"{turn.request_id}: none, but {params}")
         assert params is not None
-        receipt, ledger = params["acm"]["receipt"], self.worker.ledgers[turn.request_id]
+        receipt, token_counts = params["acm"]["receipt"], self.worker.token_counts[turn.request_id]
         kept, moved, computed = (receipt[f"{name}_tokens"] for name in ("kept", "moved", "computed"))
         where = f"{turn.request_id} with {len(turn.prompt)} tokens: {receipt}"
         ensure(min(kept, moved, computed) >= 0, "receipt", where)
         ensure(kept + moved + computed == receipt["prompt_tokens"], "receipt", where)
-        ensure(0 <= receipt["ahead_tokens"] <= kept, "receipt", where)
+        ensure(0 <= receipt["precomputed_tokens"] <= kept, "receipt", where)
         ensure(0 <= receipt["repaired_tokens"] <= computed, "receipt", where)
-        if turn.ahead:
+        if turn.precompute:
             self._watch.check_receipt(turn, receipt)
             self.receipts[turn.request_id] = receipt
             self.report.background[receipt["fallback_reason"] or "ready"] += 1
@@ -218,13 +220,19 @@ class Simulation:
         ensure((receipt["chosen"] is None) == (receipt["fidelity"] != "auto"), "receipt", where)
         ensure(receipt["chosen"] != "exact" or not moved, "receipt", f"moved although it chose exact: {where}")
         if turn.request_id not in self._preempted:
-            ensure(computed == len(ledger.computed), "receipt", f"worker computed {len(ledger.computed)}; {where}")
-            ensure(moved >= ledger.num_turned, "receipt", f"worker turned {ledger.num_turned} tokens; {where}")
+            ensure(
+                computed == len(token_counts.computed),
+                "receipt",
+                f"worker computed {len(token_counts.computed)}; {where}",
+            )
+            ensure(
+                moved >= token_counts.num_turned, "receipt", f"worker turned {token_counts.num_turned} tokens; {where}"
+            )
         self.receipts[turn.request_id] = receipt
-        self.report.num_ahead_tokens += receipt["ahead_tokens"]
+        self.report.num_precomputed_tokens += receipt["precomputed_tokens"]
         self.report.tokens += Counter(kept=kept, moved=moved, computed=computed)
         self.report.num_repaired_tokens += receipt["repaired_tokens"]
-        self.report.num_turned_tokens += ledger.num_turned
+        self.report.num_turned_tokens += token_counts.num_turned
         self.report.num_moved_requests += moved > 0
         self.report.num_requests_with_holes += len(receipt["moves"]) > 1
         self.report.fallback_reasons[str(receipt["fallback_reason"])] += 1
@@ -267,7 +275,7 @@ class Simulation:
         scheduler, pool = self.scheduler, self.scheduler.kv_cache_manager.block_pool
         ensure(self._ended == set(self._turns), "stuck", f"never ended: {set(self._turns) - self._ended}")
         self._check_integrity()
-        self._watch.check_end(self.report.num_ahead_tokens)
+        self._watch.check_end(self.report.num_precomputed_tokens)
         ensure(not scheduler.deferred_frees, "blocks", f"deferred frees left: {scheduler.deferred_frees}")
         held = {block.block_id: block.ref_cnt for block in pool.blocks if block.ref_cnt and not block.is_null}
         ensure(not held, "blocks", f"blocks still referenced at the end: {held}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.copies import KVCopy
 from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.truth import MIXED, Owner, Record, Sequence
 
@@ -93,7 +93,7 @@ class SlotMemory:
             seen.update(reader.sequence.exact(p).origin for p in range(reader.num_seen, end))
             reader.num_seen = max(reader.num_seen, end)
 
-    def moved(self, reader: Reader, copy: Copy) -> list[tuple[int, int, Record]]:
+    def moved(self, reader: Reader, copy: KVCopy) -> list[tuple[int, int, Record]]:
         """What `copy` does for `reader`: (source slot, destination slot, record), checked, nothing written."""
         sources = self.range_slots(copy.src_block_ids, copy.src_start, copy.num_tokens)
         targets = self.range_slots(copy.dst_block_ids, copy.dst_start, copy.num_tokens)
@@ -102,7 +102,7 @@ class SlotMemory:
             for index, (src, dst) in enumerate(zip(sources, targets, strict=True))
         ]
 
-    def _moved_record(self, reader: Reader, copy: Copy, index: int, record: Record | None) -> Record:
+    def _moved_record(self, reader: Reader, copy: KVCopy, index: int, record: Record | None) -> Record:
         position = copy.dst_start + index
         where = f"{reader.request_id} copies position {copy.src_start + index} to {position}"
         if record is None:

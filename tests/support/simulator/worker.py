@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
-from acmserve.engine.worker.copies import Copy
+from acmserve.engine.worker.copies import KVCopy
 from tests.support.simulator.failure import ensure
 from tests.support.simulator.runner import Runner
 from tests.support.simulator.slots import Reader, SlotMemory
@@ -44,13 +44,13 @@ class Worker:
     def __init__(self, runner: Runner, memory: SlotMemory) -> None:
         self.runner = runner
         self.memory = memory
-        self.ledgers: dict[str, Ledger] = {}
+        self.token_counts: dict[str, Ledger] = {}
         self._readers: dict[str, Reader] = {}
 
     def admit(self, reader: Reader) -> None:
         """Tell the worker who a request is."""
         self._readers[reader.request_id] = reader
-        self.ledgers[reader.request_id] = Ledger()
+        self.token_counts[reader.request_id] = Ledger()
 
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
         """Run one step; `handed_out` are the block ids that the pool gave away since the last one."""
@@ -73,7 +73,7 @@ class Worker:
             sampled_token_ids=[[sampled[r]] if r in sampled else [] for r in request_ids],
         )
 
-    def _check_overlap(self, copies: tuple[Copy, ...], output: SchedulerOutput) -> None:
+    def _check_overlap(self, copies: tuple[KVCopy, ...], output: SchedulerOutput) -> None:
         """No slot is both copied from and written, or written twice, within one step: its order is not defined."""
         slots_of = self.memory.range_slots
         read = {slot for copy in copies for slot in slots_of(copy.src_block_ids, copy.src_start, copy.num_tokens)}
@@ -98,17 +98,17 @@ class Worker:
         ensure(fits, "table", f"{request_id}: {len(table)} blocks for {start} + {num_tokens} tokens")
         return [table[p // size] * size + p % size for p in range(start, start + num_tokens)]
 
-    def _apply(self, copies: tuple[Copy, ...]) -> None:
+    def _apply(self, copies: tuple[KVCopy, ...]) -> None:
         writes = []
         for copy in copies:
             self._check_destination(copy)
             writes += self.memory.moved(self._readers[copy.request_id], copy)
             if copy.delta:
-                self.ledgers[copy.request_id].num_turned += copy.num_tokens
+                self.token_counts[copy.request_id].num_turned += copy.num_tokens
         for _, slot, record in writes:
             self.memory.slots[slot] = record
 
-    def _check_destination(self, copy: Copy) -> None:
+    def _check_destination(self, copy: KVCopy) -> None:
         first = copy.dst_start // self.memory.block_size
         table = self.runner.block_table(copy.request_id)
         mine = table[first : first + len(copy.dst_block_ids)]
@@ -144,4 +144,4 @@ class Worker:
             record = sequence.exact(position)
             self.memory.slots[slot] = Record(record.token, position, MIXED, taint) if inexact else record
         prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
-        self.ledgers[request_id].computed.update(range(start, prompt_end))
+        self.token_counts[request_id].computed.update(range(start, prompt_end))

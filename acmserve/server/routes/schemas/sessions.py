@@ -98,7 +98,7 @@ class NewSession(_Request):
     suite: Suite | None = Field(default=None, description=f"{_SUITE} Default: `sculptor`.")
 
 
-class AheadView(BaseModel):
+class PrecomputeView(BaseModel):
     """What is computed before it is asked for."""
 
     mode: Literal["off", "heal", "predict"] = Field(
@@ -120,7 +120,9 @@ class SessionInfo(BaseModel):
     num_fragments: int = Field(ge=0, description="Fragments cut so far, visible ones included.")
     num_hidden_fragments: int = Field(ge=0, description="Fragments folded, summarized or redacted now.")
     branch_of: str | None = Field(default=None, description="The session that this one is a branch of.")
-    ahead: AheadView = Field(description="Set by `acm.ahead` in a chat request, else by the server's `--ahead`.")
+    precompute: PrecomputeView = Field(
+        description="Set by `acm.precompute` in a chat request, else by the server's `--precompute`."
+    )
 
 
 class SessionList(BaseModel):
@@ -279,7 +281,8 @@ class PreparationView(BaseModel):
         "came first, or there was no room; what was computed until then stays useful."
     )
     reason: str | None = Field(
-        description="Why it was dropped: `interrupted`, `failed`, or what the engine says, such as `ahead_pool_share`."
+        description="Why it was dropped: `interrupted`, `failed`, or what the engine says, such as "
+        "`precompute_pool_share`."
     )
     computed_tokens: int | None = Field(description="Tokens computed for it; null until the engine has told.")
     ready_tokens: int | None = Field(description="Tokens of its prompt that are in the KV cache; null until then.")

@@ -6,12 +6,12 @@ from typing import Literal
 
 from acmserve.context.episodes.episode import Episode
 from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.eviction.context_meter import Account
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.protected import episode_tokens, is_evicted
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.omissions import EMPTY, Shed
-from acmserve.server.budget.budgets import told_steps, told_unmet
-from acmserve.server.budget.enforcement import Evicted, told_summary
+from acmserve.context.transcript.omissions import EMPTY, Omissions
+from acmserve.server.budget.budgets import steps_json, unmet_json
+from acmserve.server.budget.enforcement import Evicted, summary_json
 from acmserve.server.routes.schemas.budget import (
     EpisodeList,
     EpisodeView,
@@ -24,24 +24,26 @@ from acmserve.server.routes.schemas.budget import (
 )
 
 
-def episode_list(state: SessionState, account: Account) -> EpisodeList:
-    """Every episode of a session, evicted ones included. `account` follows the state."""
+def episode_list(state: SessionState, meter: ContextMeter) -> EpisodeList:
+    """Every episode of a session, evicted ones included. `meter` follows the state."""
     graph = EpisodeGraph(entry.message for entry in state.entries)
     active = graph.active
     names = {number: name for name, (number, _) in graph.names.items()}
     episodes = [*graph.live.values(), *((active,) if active is not None else ())]
     return EpisodeList(
-        data=[_episode(episode, graph, account, state.shed, names) for episode in episodes],
+        data=[_episode(episode, graph, meter, state.omissions, names) for episode in episodes],
         prologue_end=graph.prologue_end,
     )
 
 
-def _episode(episode: Episode, graph: EpisodeGraph, account: Account, shed: Shed, names: dict[int, str]) -> EpisodeView:
-    num_tokens = episode_tokens(episode, graph.outline, account.ledger, EMPTY)
-    num_shown = episode_tokens(episode, graph.outline, account.ledger, shed)
+def _episode(
+    episode: Episode, graph: EpisodeGraph, meter: ContextMeter, omissions: Omissions, names: dict[int, str]
+) -> EpisodeView:
+    num_tokens = episode_tokens(episode, graph.outline, meter.token_counts, EMPTY)
+    num_shown = episode_tokens(episode, graph.outline, meter.token_counts, omissions)
     state: Literal["active", "ended", "stripped", "evicted"] = "active"
     if episode.is_closed:
-        state = "evicted" if is_evicted(episode, graph.outline, shed) else "ended"
+        state = "evicted" if is_evicted(episode, graph.outline, omissions) else "ended"
         state = "stripped" if state == "ended" and num_shown < num_tokens else state
     return EpisodeView(
         number=episode.number,
@@ -57,28 +59,28 @@ def _episode(episode: Episode, graph: EpisodeGraph, account: Account, shed: Shed
     )
 
 
-def eviction_view(evicted: Evicted, account: Account, before: Shed, *, dry_run: bool) -> Eviction:
+def eviction_view(evicted: Evicted, meter: ContextMeter, before: Omissions, *, dry_run: bool) -> Eviction:
     """A plan, and what it costs the next turn: `exact` computes all behind the first change, `reuse` the new text."""
     plan, num_new = evicted.plan, evicted.plan.num_written
     if plan.first_entry is not None:
         num_new += sum(
-            account.ledger.text_tokens(note)
-            for entry, kept in plan.shed.entries.items()
+            meter.token_counts.text_tokens(note)
+            for entry, kept in plan.omissions.entries.items()
             for note in kept.notes
             if entry not in before.entries or note not in before.entries[entry].notes
         )
-    unmet = told_unmet(plan.unmet)
+    unmet = unmet_json(plan.unmet)
     return Eviction(
         dry_run=dry_run,
         target=plan.target,
         tokens_before=plan.num_before,
         tokens_after=plan.num_after,
-        evicted=[EvictedEpisode(**item) for item in told_steps(plan.steps)],
+        evicted=[EvictedEpisode(**item) for item in steps_json(plan.steps)],
         first_message=plan.first_entry,
         next_turn=NextTurns(
             exact=TurnCost(recomputed_tokens=plan.num_behind, moved_tokens=0),
             reuse=TurnCost(recomputed_tokens=num_new, moved_tokens=max(0, plan.num_behind - num_new)),
         ),
-        summary=None if evicted.summary is None else SummaryCost.model_validate(told_summary(evicted.summary)),
+        summary=None if evicted.summary is None else SummaryCost.model_validate(summary_json(evicted.summary)),
         unmet=None if unmet is None else Unmet.model_validate(unmet),
     )

@@ -11,7 +11,7 @@ from typing import cast
 from acmserve.context.edits.turn_cost import num_tokens_shown
 from acmserve.context.session.branch import branch_at
 from acmserve.context.session.fragment import Fragment, Visibility
-from acmserve.context.session.precompute_options import AheadOptions
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import evicted_entries, render, render_entries, render_whole
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
@@ -19,11 +19,11 @@ from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.server.http.json_value import clean_json
 from acmserve.server.routes.schemas.sessions import (
-    AheadView,
     ContextFragment,
     ContextMessage,
     ContextView,
     FragmentPiece,
+    PrecomputeView,
     SessionInfo,
     Suite,
 )
@@ -32,8 +32,8 @@ from acmserve.server.routes.views.branches import branch_infos
 PREVIEW_CHARS = 80
 
 
-def session_info(session: Session, ahead: AheadOptions) -> SessionInfo:
-    """The session without its contents; `ahead` is what holds for it."""
+def session_info(session: Session, precompute: PrecomputeOptions) -> SessionInfo:
+    """The session without its contents; `precompute` is what holds for it."""
     return SessionInfo(
         session_id=session.session_id,
         suite=cast(Suite, session.suite),
@@ -43,7 +43,7 @@ def session_info(session: Session, ahead: AheadOptions) -> SessionInfo:
         num_fragments=len(session.state.fragments),
         num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
         branch_of=None if session.state.parent is None else session.state.parent.session_id,
-        ahead=AheadView.model_validate(ahead.as_dict()),
+        precompute=PrecomputeView.model_validate(precompute.as_dict()),
     )
 
 
