@@ -22,18 +22,18 @@ def test_every_row_is_measured_in_every_repetition() -> None:
     assert {len(values) for values in times.values()} == {3}
     assert [name.partition(",")[0] for name in times] == [
         "taking in the resent history",
-        "meter",
+        "account",
         *(2 * ["eviction pass", "forgetting"]),
     ]
-    assert all(budget_pass.row_of(name, [1.0]).limit_ms for name in times if name.startswith(("meter", "eviction")))
-    assert evictions[1].account.graph.num_forgotten > 50
+    assert all(budget_pass.row_of(name, [1.0]).limit_ms for name in times if name.startswith(("account", "eviction")))
+    assert evictions[1].meter.graph.num_forgotten > 50
 
 
 def test_the_gate_is_red_for_a_wrong_count() -> None:
     turns = budget_pass.Turns()
     turns.fill()
     assert turns.is_right()
-    turns.account.token_counts.base_tokens += 1
+    turns.meter.token_counts.base_tokens += 1
     assert not turns.is_right()
 
 
