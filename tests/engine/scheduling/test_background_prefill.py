@@ -89,10 +89,10 @@ def test_an_interrupted_forecast_serves_the_next_turn_exactly(engine: Engine) ->
     ready = finished["precompute"].kv_transfer_params["acm"]["receipt"]
     assert (ready["prompt_tokens"], ready["fallback_reason"]) == (len(FOLDED), None)
     answer = engine.ask([*FOLDED, *NEW], "s", "exact", salt=salt, max_tokens=8)
-    assert {key: receipt_of(answer)[f"{key}_tokens"] for key in ("kept", "computed", "precompute")} == {
+    assert {key: receipt_of(answer)[f"{key}_tokens"] for key in ("kept", "computed", "precomputed")} == {
         "kept": len(FOLDED),
         "computed": len(NEW),
-        "precompute": len(FOLDED) - 200,
+        "precomputed": len(FOLDED) - 200,
     }
     fresh = engine.ask([*FOLDED, *NEW], salt="never used before", max_tokens=8)
     assert answer.token_ids == fresh.token_ids

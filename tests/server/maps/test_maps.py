@@ -302,7 +302,7 @@ def test_the_placement_follows_the_fidelity_where_none_is_asked_for(can_move: bo
     session = session_of(user("Q1"))
     turn = make_maps().begin(session, OPTIONS, session.state, can_move=can_move)
     assert turn is not None
-    assert turn.told["map"]["placement"] == placement
+    assert turn.fields["map"]["placement"] == placement
 
 
 @pytest.mark.parametrize("placement", ["head", "tail"])
