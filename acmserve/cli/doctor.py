@@ -3,7 +3,7 @@
 Each finding is ok, a note, or broken. A model that refuses moves is a note: it is served exactly, and that is no
 defect. Broken is what keeps acmserve from working at all: no vLLM, a hook that does not fit, no fast kernel.
 
-It only asks the layers that know (compat, dispatch, rope_facts) and loads no weights, so the last word on a model has
+It only asks the layers that know (version, dispatch, rope_check) and loads no weights, so the last word on a model has
 the engine, which sees the loaded modules.
 """
 
@@ -61,7 +61,7 @@ def examine(model: str | None = None) -> Report:
 
 
 def _vllm() -> Finding:
-    from acmserve.engine.vllm.compat import check_engine, engine_version
+    from acmserve.engine.vllm.version import check_engine, engine_version
 
     try:
         name, version = engine_version()

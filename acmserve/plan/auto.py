@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from acmserve.plan.ngrams import GramIndex, Mask, cover
-from acmserve.plan.planner import Compute, EditPlan
+from acmserve.plan.pieces import Compute, EditPlan
 from acmserve.plan.repair import DEFAULT_REPAIR, ECHO_TOKENS, EVERYTHING, Repair
 from acmserve.plan.source import ServedSequence, Tokens
 

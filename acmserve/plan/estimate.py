@@ -24,7 +24,8 @@ import numpy as np
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.lineage import LineageMark
-from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, EditPlan, Move, plan_edit
+from acmserve.plan.pieces import EditPlan, Move
+from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.removed import find_removed
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair
 from acmserve.plan.source import ServedSequence, Tokens

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds, choose_fidelity, measure
-from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, EditPlan, plan_edit
+from acmserve.plan.pieces import EditPlan
+from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
 from acmserve.plan.source import ServedSequence, Tokens
 

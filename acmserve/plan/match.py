@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
-    from acmserve import _native
+    import acmserve._native as _native
 except ImportError:  # not built: `acmserve doctor` says so; the twin gives the same results, slower
     _native = None  # type: ignore[assignment]
 

@@ -21,28 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acmserve.plan.match import common_prefix, find_matches
+from acmserve.plan.pieces import Move, Removed
 
 if TYPE_CHECKING:
-    from acmserve.plan.planner import Move
     from acmserve.plan.source import ServedSequence, Tokens
 
 MIN_SAME_TOKENS = 32
 """Text of the source that the prompt repeats in fewer tokens than this counts as removed: chance repeats phrases."""
 
 _BREAK = np.array([-1], dtype=np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """Tokens `[start, end)` of `sources[source]` stood in front of a move of that source; the prompt lacks them."""
-
-    source: int
-    start: int
-    end: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ import numpy as np
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.ngrams import GramIndex, Mask, cover
-from acmserve.plan.planner import EditPlan, Move
+from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_HEAD_TOKENS = 128

@@ -146,7 +146,7 @@ def _why_not_strided() -> str | None:
 
 
 def _build_detail() -> str:
-    from acmserve import _native
+    import acmserve._native as _native
 
     info = _native.build_info()
     return f"{info['compiler']} {info['compiler_version']}, {info['instructions']}"

@@ -12,7 +12,8 @@ from acmserve.engine.requests.session_request import plan_segments
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.plan.estimate import MAX_SEQUENCES, EstimatedSequence, Forecast, MovedRange, ServedTokens, forecast
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
-from acmserve.plan.planner import MAX_ROTATIONS, Move
+from acmserve.plan.pieces import Move
+from acmserve.plan.planner import MAX_ROTATIONS
 from acmserve.plan.repair import Repair
 from acmserve.plan.source import Tokens
 from tests.plan.test_planner import BLOCK_SIZE, source, tokens

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acmserve import _native
+import acmserve._native as _native
 from acmserve.plan.match import (
     MAX_CANDIDATES,
     TokenMatch,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from acmserve.engine.requests.session_request import plan_segments
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import LineageMark
-from acmserve.plan.planner import MAX_ROTATIONS, Compute, EditPlan, Keep, Move, plan_edit
+from acmserve.plan.pieces import Compute, EditPlan, Keep, Move
+from acmserve.plan.planner import MAX_ROTATIONS, plan_edit
 from acmserve.plan.source import ServedSequence, Tokens
 
 BLOCK_SIZE = 8

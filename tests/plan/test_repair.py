@@ -14,8 +14,9 @@ from acmserve.engine.requests.session_request import plan_segments
 from acmserve.errors import InvalidRequest
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.match import common_prefix
-from acmserve.plan.planner import Compute, EditPlan, Keep, Move, plan_edit
-from acmserve.plan.removed import Removed, find_removed
+from acmserve.plan.pieces import Compute, EditPlan, Keep, Move, Removed
+from acmserve.plan.planner import plan_edit
+from acmserve.plan.removed import find_removed
 from acmserve.plan.repair import EVERYTHING, MAX_RANGES, Repair, plan_repair
 from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens

@@ -13,7 +13,7 @@ import pytest
 
 from acmserve.engine.plugin.connector import AcmConnector
 from acmserve.engine.scheduling.move_executor import MoveExecutor
-from acmserve.engine.vllm.compat import MoveSchedulerMixin
+from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from tests.support.simulator.failure import Kind, SimulationFailure
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.repair import repaired

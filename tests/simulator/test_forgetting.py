@@ -12,7 +12,7 @@ import pytest
 
 from acmserve.engine.requests.source_store import SourceStore
 from acmserve.engine.scheduling.move_executor import MoveExecutor
-from acmserve.engine.vllm import compat
+from acmserve.engine.vllm import block_pool
 from tests.simulator.test_engine import first_failure
 from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine
@@ -146,7 +146,7 @@ def test_a_reset_prefix_cache_has_no_sources(factory: Factory, mode: Mode) -> No
     ("part", "name", "stand_in", "kinds"),
     [
         (SourceStore, "forget", lambda store, owner: (), {"leak", "forgotten"}),
-        (compat, "evict_keys", lambda pool, keys: None, {"forgotten"}),
+        (block_pool, "evict_keys", lambda pool, keys: None, {"forgotten"}),
         (MoveExecutor, "of_owner", lambda move_executor, owner: [], {"leak"}),
     ],
     ids=["sources-stay", "keys-stay", "live-requests-go-on"],

@@ -23,14 +23,13 @@ from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level
 from acmserve.context.eviction.protected import is_evicted, protected_tokens
+from acmserve.context.session.budget import BULK_TOOLS, INTERMEDIATE_TOOLS
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import shown_tokens
 from acmserve.context.transcript.outline import Outline, Role, Use
 from acmserve.context.transcript.token_counts import TokenCounts
 
-BULK_TOOLS = frozenset({"grep", "glob", "find", "ls", "search", "list_files", "list_directory", "rg"})
-INTERMEDIATE_TOOLS = frozenset({"read", "bash", "read_file", "cat", "view", "shell"})
 LEVELS = (Level.REASONING, Level.BULK, Level.INTERMEDIATE, Level.REMOVE)
 
 

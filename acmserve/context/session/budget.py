@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.eviction.cwl import BULK_TOOLS, INTERMEDIATE_TOOLS
 from acmserve.context.schema.arguments import echo
 from acmserve.errors import InvalidRequest
 
+BULK_TOOLS = frozenset({"grep", "glob", "find", "ls", "search", "list_files", "list_directory", "rg"})
+INTERMEDIATE_TOOLS = frozenset({"read", "bash", "read_file", "cat", "view", "shell"})
 POLICIES = ("cwl", "pi-cwl", "clear_tool_uses", "recency", "compact")
 DEFAULT_MAX_TOKENS = 80_000
 AUTO = "auto"

@@ -26,20 +26,21 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.requests.admission import SessionTerms, may_be_source, read_terms
-from acmserve.engine.requests.lineage_hasher import LineageHasher
 from acmserve.engine.requests.receipt import ReceiptBuilder
 from acmserve.engine.requests.session_request import SessionRequest, plan_segments
 from acmserve.engine.requests.source_store import Owner, SourceStore, StoreLimits
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.engine.scheduling.forgetting import FORGOTTEN, forget_session, withdraw
 from acmserve.engine.scheduling.move_executor import MoveExecutor
-from acmserve.engine.vllm import compat
+from acmserve.engine.scheduling.step import SchedulerStep
+from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
 from acmserve.plan.fidelity import FidelityPlan, plan_wish, refused
 from acmserve.plan.lineage import marks_in
-from acmserve.plan.planner import EditPlan
+from acmserve.plan.pieces import EditPlan
 from acmserve.plan.source import ServedSequence, tail_digest
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
+
+    from acmserve.engine.vllm.hooks import StepHooks
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """vLLM built its cache manager: the jumps of this scheduler can be built on it."""
         super().bind_kv_cache_manager(kv_cache_manager)
         self._block_size = self._vllm_config.cache_config.block_size
-        self._hash_function = compat.block_hash_function(self._vllm_config)
+        self._hash_function = block_pool.block_hash_function(self._vllm_config)
         self.precompute = BackgroundPrefill(kv_cache_manager, self._block_size, self.config)
         self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.precompute.blocks)
 
@@ -124,7 +127,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             self.precompute.add(session, request, refusal)
         if session.marks and self.lineage_keys:
             hasher = LineageHasher(self._hash_function, self._block_size, session.marks)
-            compat.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
+            block_pool.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
 
     def _forget(self, request: Request, owner: Owner) -> tuple[ServedSequence, ...]:
         """The forgotten sources of `owner`; none where acmserve keeps no KV reusable in the first place."""
@@ -175,13 +178,15 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         precompute = self.precompute.on_admitted(request.request_id, blocks.blocks[0]) if watching else []
         self.move_executor.on_admitted(request.request_id, precompute)
 
-    def add_copies(self, copies: list[KVCopy]) -> None:
-        """Copies for the step that is being built (from the scheduler mixin)."""
-        self._copies += copies
+    def attach(self) -> StepHooks:
+        """The scheduler mixin is there: from here on sessions are answered."""
+        self.attached = True
+        return SchedulerStep(self.move_executor, self.precompute, self._copies.extend, self.reset_cache)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over."""
-        copies, self._copies = tuple(self._copies), []
+        copies = tuple(self._copies)
+        self._copies.clear()
         return StepMetadata(StepCopies(copies))
 
     def request_finished_all_groups(
@@ -216,13 +221,13 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if num_rest and self.config.keep_tail and num_blocks < len(block_ids):
             keys = marks_in(marks, num_blocks * bs, num_tokens)
             key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
-            if compat.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
+            if block_pool.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
                 tail_key = key
         self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks))
 
     def _release_tail(self, source: ServedSequence) -> None:
         if source.tail_key is not None:
-            compat.release_tail(self.move_executor.pool, source.tail_key)
+            block_pool.release_tail(self.move_executor.pool, source.tail_key)
 
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""
@@ -267,7 +272,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover = KVMover(self._vllm_config, kv_caches, self.config.num_threads)
 
     def inspect(self, model: torch.nn.Module) -> None:
-        """Worker: the model is loaded; learn its rotations (from `compat`, before the handshake)."""
+        """Worker: the model is loaded; learn its rotations (before the handshake)."""
         assert self._mover is not None
         self.abilities = self.abilities.both(self._mover.inspect(model))
 

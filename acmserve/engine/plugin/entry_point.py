@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch
 
 logger = logging.getLogger(__name__)
@@ -11,11 +12,14 @@ logger = logging.getLogger(__name__)
 
 def register() -> None:
     """Called by vLLM at start in the API server, the engine core and every worker."""
-    from acmserve.engine.vllm import compat
+    from acmserve.engine.vllm.version import check_engine
 
     try:
-        compat.check_engine()
+        check_engine()
     except EngineMismatch as mismatch:
         logger.error("acmserve is off: %s", mismatch)
         return
-    compat.install()
+    from acmserve.engine.requests.admission import read_params
+    from acmserve.engine.vllm.install import install
+
+    install(CONNECTOR_NAME, "acmserve.engine.plugin.connector", read_params)

@@ -1,7 +1,8 @@
 """Whose session a request belongs to, and whether KV may be reused for it at all.
 
-Requests were validated in the front end (`compat` checks `SamplingParams` before they are sent to the engine), so a
-malformed object here means that a front end without the plugin sent it; such a request is served without session.
+Requests were validated in the front end (`engine/vllm/install.py` checks `SamplingParams` before they are sent to the
+engine), so a malformed object here means that a front end without the plugin sent it; such a request is served without
+session.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from acmserve.plan.repair import DEFAULT_REPAIR
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 
 if TYPE_CHECKING:
-    from vllm.pooling_params import PoolingParams
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.request import Request
+    from acmserve.engine.vllm.types import PoolingParams, Request, SamplingParams
 
 logger = logging.getLogger(__name__)
 

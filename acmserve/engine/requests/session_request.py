@@ -24,7 +24,7 @@ from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, 
 from acmserve.engine.requests.source_store import Owner
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.lineage import LineageMark, move_key
-from acmserve.plan.planner import EditPlan
+from acmserve.plan.pieces import EditPlan
 from acmserve.plan.source import ServedSequence
 
 

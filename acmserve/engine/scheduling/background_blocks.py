@@ -33,12 +33,11 @@ from typing import TYPE_CHECKING
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.scheduling.jump import Jump
-from acmserve.engine.vllm import compat
+from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from vllm.v1.core.block_pool import BlockPool
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from acmserve.engine.vllm.types import BlockPool, KVCacheBlock
 
 POOL_SHARE = "precompute_pool_share"
 """Why a background request ended early: its blocks are the whole share of the pool that work ahead may hold."""
@@ -197,7 +196,7 @@ class BackgroundBlocks:
         if self._placed and self.reuse_first:
             latest = self.clock() - self._min_age_s
             first, last = (self.pool.blocks[next(order)] for order in (iter(self._placed), reversed(self._placed)))
-            compat.let_overtake(
+            block_pool.let_overtake(
                 self.pool, first, last, lambda block: not self._is_warm(block, latest), _MOST_OVERTAKING
             )
 
@@ -215,7 +214,7 @@ class BackgroundBlocks:
         if not free:
             return
         last = next(reversed(self._placed), None)
-        compat.queue_behind(
+        block_pool.queue_behind(
             self.pool, free, None if last is None else self.pool.blocks[last], self._on_reuse, self.reuse_first
         )
         self._placed.update(dict.fromkeys(block.block_id for block in free))

@@ -17,7 +17,7 @@ its engine loop goes on when the foreground is gone. That loop spins while anyth
 cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
 scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
 
-Order of calls in one step (`compat.MoveSchedulerMixin`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
+Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
 `finish_step`; later `on_processed` and `take_ended`.
 """
 
@@ -34,13 +34,11 @@ from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.forgetting import FORGOTTEN
-from acmserve.engine.vllm import compat
+from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
-    from vllm.v1.request import Request
+    from acmserve.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
 
 NO_PROGRESS = "precompute_kv_cache_full"
 """Why a background request ended early: vLLM did not schedule it although nobody else was there."""
@@ -104,7 +102,7 @@ class BackgroundPrefill:
             if session.owner == owner:
                 self.end(session.request_id, FORGOTTEN)
         if len(self.blocks):
-            found = (compat.cached_block(self.blocks.pool, key) for key in repeated)
+            found = (block_pool.cached_block(self.blocks.pool, key) for key in repeated)
             self.blocks.forget(owner, {block.block_id for block in found if block is not None})
 
     def to_preempt(self, num_others: int) -> list[Request]:
@@ -114,13 +112,13 @@ class BackgroundPrefill:
         """
         if not num_others or not self.yields:
             return []
-        return [r for _, r in self._requests.values() if compat.is_running(r) and _is_prefilling(r)]
+        return [r for _, r in self._requests.values() if block_pool.is_running(r) and _is_prefilling(r)]
 
     def to_hold(self, num_others: int) -> list[Request]:
         """Waiting background requests that this step must not see: all, but for one when nobody else is there."""
         requests = [request for _, request in self._requests.values()]
-        running = [request for request in requests if compat.is_running(request)]
-        waiting = [request for request in requests if not compat.is_running(request)]
+        running = [request for request in requests if block_pool.is_running(request)]
+        waiting = [request for request in requests if not block_pool.is_running(request)]
         now = self.blocks.clock()
         if num_others:
             self._disturbed_at = now
@@ -144,11 +142,11 @@ class BackgroundPrefill:
         if end < num_computed + num_new and end // bs * bs > num_computed:
             end = end // bs * bs
         hit: set[int] = set()
-        if compat.is_running(request):
+        if block_pool.is_running(request):
             num_held = len(self._manager.get_block_ids(request.request_id)[0])
         else:
             num_held = session.num_hit // bs
-            cached = (compat.cached_block(self.blocks.pool, key) for key in request.block_hashes[:num_held])
+            cached = (block_pool.cached_block(self.blocks.pool, key) for key in request.block_hashes[:num_held])
             hit = {block.block_id for block in cached if block is not None}
         num_wanted = max(-(-end // bs) - num_held, 0)
         num_blocks, reason = self.blocks.make_room(num_wanted, hit)
@@ -215,7 +213,7 @@ class BackgroundPrefill:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when two background requests run, a finished one is tracked, or blocks are off."""
-        running = [r.request_id for _, r in self._requests.values() if compat.is_running(r) and _is_prefilling(r)]
+        running = [r.request_id for _, r in self._requests.values() if block_pool.is_running(r) and _is_prefilling(r)]
         if len(running) > 1:
             raise IntegrityError(f"ahead: {len(running)} background requests run: {running[:3]}")
         dead = [request_id for request_id, (_, request) in self._requests.items() if request.is_finished()]

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acmserve.engine.requests.lineage_hasher import LineageHasher
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner, SourceStore
 from acmserve.engine.scheduling.move_executor import MoveExecutor
-from acmserve.engine.vllm import compat
+from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.match import common_prefix
 from acmserve.plan.source import ServedSequence, Tokens
 
 if TYPE_CHECKING:
-    from vllm.v1.request import Request
+    from acmserve.engine.vllm.types import Request
 
 FORGOTTEN = "forgotten"
 """`fallback_reason` of a request whose moves were forgotten on its own arrival."""
@@ -61,20 +61,20 @@ def forget_session(
     """
     sources = store.forget(owner)
     for source in sources:
-        compat.evict_keys(move_executor.pool, keys_to_forget(source, prompt))
+        block_pool.evict_keys(move_executor.pool, keys_to_forget(source, prompt))
     for session, request in move_executor.of_owner(owner):
         tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
         block = num_unaffected(tokens, session.marks, prompt) // move_executor.block_size
         evict_from(block, request, move_executor)
         session.marks.append(LineageMark(block * move_executor.block_size, secrets.token_bytes(32)))
-        compat.set_hasher(request, LineageHasher(hash_function, move_executor.block_size, session.marks), block)
+        block_pool.set_hasher(request, LineageHasher(hash_function, move_executor.block_size, session.marks), block)
         session.hidden_from = block if session.hidden_from is None else min(block, session.hidden_from)
     return sources
 
 
 def evict_from(block: int, request: Request, move_executor: MoveExecutor) -> None:
     """Let nobody find what `request` cached from block `block` on."""
-    compat.evict_keys(move_executor.pool, request.block_hashes[block:])
+    block_pool.evict_keys(move_executor.pool, request.block_hashes[block:])
 
 
 def withdraw(session: SessionRequest, request: Request, move_executor: MoveExecutor) -> bool:

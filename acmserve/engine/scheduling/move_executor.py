@@ -1,6 +1,6 @@
-"""Jumps: carries edit plans out, step by step, around vLLM's own scheduler.
+"""Carries edit plans out, step by step, around vLLM's own scheduler.
 
-One step, seen from here (`compat.MoveSchedulerMixin` calls in this order):
+One step, seen from here (`step.py` calls in this order):
 
     begin_step      before anything is allocated: find and pin the source blocks of every jump that may happen now;
                     a running request that stands at a segment gets its computed position advanced over it
@@ -14,7 +14,8 @@ Source blocks are looked up in `begin_step` only: vLLM registers block hashes wh
 computed, so a block found later in the same step may hold nothing yet. They are pinned from there until the step that
 copies them is through, and only when enough free blocks remain for the request itself; else its tokens are computed.
 
-It uses the public methods of vLLM's block pool and of `Request`; private ones are reached through `compat`.
+It uses the public methods of vLLM's block pool and of `Request`; private ones are reached through
+`engine/vllm/block_pool.py`.
 """
 
 from __future__ import annotations
@@ -27,18 +28,14 @@ from acmserve.engine.requests.session_request import ReusableRange, SessionReque
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.jump import Jump
-from acmserve.engine.vllm import compat
+from acmserve.engine.vllm import block_pool
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from vllm.v1.core.block_pool import BlockPool
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
-    from vllm.v1.request import Request
-
     from acmserve.engine.requests.source_store import Owner
-    from acmserve.plan.planner import EditPlan
+    from acmserve.engine.vllm.types import BlockPool, KVCacheBlock, KVCacheManager, Request
+    from acmserve.plan.pieces import EditPlan
     from acmserve.plan.source import ServedSequence
 
 SOURCE_GONE = "source_evicted"
@@ -60,7 +57,7 @@ class MoveExecutor:
         self._precompute = precompute
         self.block_size = block_size
         self._sessions: dict[str, tuple[SessionRequest, Request]] = {}
-        self._move_executor: dict[str, Jump] = {}
+        self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, None] = {}
         self._considered: set[str] = set()
@@ -109,7 +106,7 @@ class MoveExecutor:
 
     def lookup(self, key: bytes) -> KVCacheBlock | None:
         """The cached block with this chain hash or tail key."""
-        return compat.cached_block(self._pool, key)
+        return block_pool.cached_block(self._pool, key)
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request]) -> None:
         """Pin sources and advance running requests; call before vLLM's `schedule`.
@@ -143,7 +140,7 @@ class MoveExecutor:
         """
         chosen: dict[str, tuple[SessionRequest, Request]] = {}
         for request in waiting:
-            if not compat.is_waiting(request):
+            if not block_pool.is_waiting(request):
                 continue
             session = self.get(request.request_id)
             if session is None or not session.segments or len(chosen) >= _NUM_PREPARED:
@@ -151,7 +148,7 @@ class MoveExecutor:
             chosen[request.request_id] = (session, request)
         for request_id in self._wanted:
             entry = self._sessions.get(request_id)
-            if entry and entry[0].segments and compat.is_waiting(entry[1]):
+            if entry and entry[0].segments and block_pool.is_waiting(entry[1]):
                 chosen.setdefault(request_id, entry)
         self._wanted.clear()
         return list(chosen.values())
@@ -161,7 +158,7 @@ class MoveExecutor:
         if jump is None:
             return
         if self._pin(session, jump, 0):
-            self._move_executor[session.request_id] = jump
+            self._jumps[session.request_id] = jump
             request.num_computed_tokens = jump.end
 
     def _prepare_waiting(self, session: SessionRequest, request: Request) -> None:
@@ -173,7 +170,7 @@ class MoveExecutor:
         num_idle_hits = sum(block.ref_cnt == 0 for block in hit.blocks[0])
         num_needed = -(-request.num_tokens // self.block_size) - len(hit.blocks[0]) + num_idle_hits
         if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
-            self._move_executor[session.request_id] = jump
+            self._jumps[session.request_id] = jump
         else:
             self._num_reserved += num_needed
 
@@ -190,7 +187,7 @@ class MoveExecutor:
         end = jumping.next_available(segment, position, self.lookup)
         changed = session.refuse(segment, position, end, SOURCE_GONE)
         if changed is not None:
-            compat.rehash(request, changed // self.block_size)
+            block_pool.rehash(request, changed // self.block_size)
 
     def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
         """Reference the source blocks if `num_needed` free blocks remain besides what is reserved; all or nothing."""
@@ -212,13 +209,13 @@ class MoveExecutor:
         if session is None:
             return 0
         session.num_hit = num_hit
-        jump = self._move_executor.pop(request_id, None)
+        jump = self._jumps.pop(request_id, None)
         if session.segment_at(num_hit) is None:
             return 0
         if jump is not None and jump.start <= num_hit:
             jump = jumping.plan_trimmed(jump, num_hit, self.block_size)
             if jump is not None:
-                self._move_executor[request_id] = jump
+                self._jumps[request_id] = jump
                 return jump.end - num_hit
         elif jump is None and request_id in self._considered:
             return 0
@@ -251,7 +248,7 @@ class MoveExecutor:
 
         Returns how many of its tokens have KV: not those that this very step would have copied or computed.
         """
-        jump = self._move_executor.pop(request.request_id, None)
+        jump = self._jumps.pop(request.request_id, None)
         num_computed = jump.start if jump else request.num_computed_tokens
         session = self.get(request.request_id)
         if session is not None:
@@ -268,7 +265,7 @@ class MoveExecutor:
         copies: list[KVCopy] = []
         leapt: list[str] = []
         scheduled_ids = set(scheduled)
-        for request_id, jump in self._move_executor.items():
+        for request_id, jump in self._jumps.items():
             session, request = self._sessions[request_id]
             was_waiting = request_id in self._admitted
             if request_id in scheduled_ids:
@@ -285,17 +282,15 @@ class MoveExecutor:
             elif request.num_computed_tokens == jump.end:
                 request.num_computed_tokens = jump.start
         pins, self._pins = self._pins[::-1], []
-        self._move_executor.clear()
+        self._jumps.clear()
         self._admitted.clear()
         self._precompute.on_freed([block.block_id for block in pins[::-1]])
         return copies, leapt, pins
 
     def check_integrity(self) -> None:
         """Between steps nothing may be pinned, and no jump may be pending."""
-        if self._pins or self._move_executor:
-            raise IntegrityError(
-                f"jumps: {len(self._pins)} pins, {len(self._move_executor)} jumps pending between steps"
-            )
+        if self._pins or self._jumps:
+            raise IntegrityError(f"jumps: {len(self._pins)} pins, {len(self._jumps)} jumps pending between steps")
         dead = [rid for rid, (_, request) in self._sessions.items() if request.is_finished()]
         if dead:
             raise IntegrityError(f"jumps: {len(dead)} finished requests still tracked: {dead[:3]}")

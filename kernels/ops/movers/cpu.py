@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from acmserve import _native
+import acmserve._native as _native
 from acmserve.kernels.layout import FP8_TYPES, Isa, KVLayer
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import SlotRun

@@ -10,7 +10,7 @@ from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder
 from acmserve.engine.requests.session_request import SessionRequest, plan_segments
 from acmserve.engine.scheduling.jump import next_available, plan_copies, plan_jump, plan_trimmed
 from acmserve.engine.worker.copies import KVCopy
-from acmserve.plan.planner import EditPlan, Keep, Move
+from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.source import ServedSequence
 
 BS = 16

@@ -19,7 +19,7 @@ class LineageHasher:
     """Callable as vLLM's block hasher: the hashes of the full blocks that `request.block_hashes` lacks.
 
     `marks` is the live list of the session request: a mark that is taken back changes later hashes
-    (`compat.rehash` drops those that were already made).
+    (`block_pool.rehash` drops those that were already made).
     """
 
     def __init__(self, hash_function: Callable[[Any], bytes], block_size: int, marks: Sequence[LineageMark]) -> None:

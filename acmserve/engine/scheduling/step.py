@@ -1,0 +1,100 @@
+"""One scheduler's steps: what vLLM's side calls (`StepHooks`), handed to moves and to background requests.
+
+Knows the order in which the two are asked. Does not know vLLM's scheduler: `engine/vllm/scheduler.py` calls this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
+from acmserve.engine.scheduling.move_executor import MoveExecutor
+from acmserve.engine.vllm.hooks import StepOutcome
+from acmserve.engine.worker.copies import KVCopy
+
+if TYPE_CHECKING:
+    from acmserve.engine.vllm.types import Request
+
+
+class SchedulerStep:
+    """See the module. `add_copies` takes the copies of a step, `on_cache_reset` is told of a reset prefix cache."""
+
+    def __init__(
+        self,
+        moves: MoveExecutor,
+        background: BackgroundPrefill,
+        add_copies: Callable[[list[KVCopy]], None],
+        on_cache_reset: Callable[[], object],
+    ) -> None:
+        self._moves = moves
+        self._background = background
+        self._add_copies = add_copies
+        self._on_cache_reset = on_cache_reset
+
+    @property
+    def is_idle(self) -> bool:
+        """No session request is alive, and no precomputed block waits for its place in the free queue."""
+        return not (self._moves.active or self._background.blocks.num_free)
+
+    @property
+    def num_background(self) -> int:
+        """Background requests alive."""
+        return self._background.num_alive
+
+    def to_preempt(self, num_others: int) -> Sequence[Request]:
+        """Running background requests that give way."""
+        return self._background.to_preempt(num_others)
+
+    def to_hold(self, num_others: int) -> Sequence[Request]:
+        """Waiting background requests that this step must not see; nothing is pinned for them."""
+        held = self._background.to_hold(num_others)
+        self._moves.withhold(request.request_id for request in held)
+        return held
+
+    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
+        """Place what was freed, then prepare moves where anybody but the held requests is alive."""
+        self._background.blocks.place()
+        if self._moves.num_alive <= num_held:
+            return False
+        self._moves.begin_step(running, waiting)
+        return True
+
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
+        """The chunk, shortened for a background request first and for the next move after that."""
+        num_new = self._background.cap_chunk(request, num_computed, num_new)
+        return self._moves.cap_chunk(request, num_computed, num_new)
+
+    def on_preempted(self, request: Request) -> int:
+        """Arm the plan of a preempted request again; returns how many of its blocks hold KV."""
+        return self._moves.on_preempted(request) // self._moves.block_size
+
+    def on_freed(self, block_ids: Sequence[int]) -> None:
+        """Blocks are about to be freed: those precomputed wait for their place."""
+        self._background.blocks.on_freed(block_ids)
+
+    def finish_step(self, num_scheduled: Mapping[str, int], is_paused: bool) -> StepOutcome:
+        """Commit or roll back the moves of this step; the copies go to the workers."""
+        copies, leapt, pins = self._moves.finish_step(num_scheduled)
+        self._add_copies(copies)
+        self._background.finish_step(num_scheduled, is_paused)
+        return StepOutcome(leapt, pins, bool(copies))
+
+    def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
+        """Count the time that background work took of a step."""
+        self._background.on_processed(num_scheduled)
+
+    def answer(self, request_id: str) -> dict[str, Any] | None:
+        """The receipt so far of a session request."""
+        session = self._moves.get(request_id)
+        return None if session is None else session.answer()
+
+    def take_ended(self) -> Iterable[tuple[str, dict[str, Any]]]:
+        """Background requests that go no further; their receipts are about the part that is ready."""
+        if self._background.num_alive:
+            for session in self._background.take_ended():
+                yield session.request_id, session.answer()
+
+    def on_cache_reset(self) -> None:
+        """The cache's KV has lost its names."""
+        self._on_cache_reset()

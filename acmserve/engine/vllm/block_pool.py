@@ -1,0 +1,151 @@
+"""vLLM's block pool, free queue and block hashes: every private access to them.
+
+Knows blocks, keys and the queue of free blocks. Does not know sessions, plans or why a block is moved.
+
+Decision: a block is put into its place in the free queue by its links. vLLM's own methods append or prepend only, and
+a scan of the queue in each step would cost more than the move saves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+    from acmserve.engine.vllm.lineage_hasher import LineageHasher
+
+
+def block_hash_function(vllm_config: VllmConfig) -> Callable[[Any], bytes]:
+    """The hash function of vLLM's prefix cache (v1/engine/core.py, where the stock hasher is made)."""
+    from vllm.utils.hashing import get_hash_fn_by_name
+
+    return get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+
+
+def set_hasher(request: Request, hasher: LineageHasher, first_block: int) -> None:
+    """Let `hasher` make the block hashes of `request` from block `first_block` on."""
+    request._block_hasher = hasher
+    rehash(request, first_block)
+
+
+def rehash(request: Request, first_block: int) -> None:
+    """Make the hashes from `first_block` on again; those blocks must not be registered yet."""
+    del request.block_hashes[first_block:]
+    request.update_block_hashes()
+
+
+def is_waiting(request: Request) -> bool:
+    """Whether the request stands in a waiting queue with nothing computed: new, or preempted."""
+    from vllm.v1.request import RequestStatus
+
+    return request.num_computed_tokens == 0 and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+
+
+def is_running(request: Request) -> bool:
+    """Whether the request holds blocks and stands among vLLM's running requests."""
+    from vllm.v1.request import RequestStatus
+
+    return bool(request.status == RequestStatus.RUNNING)
+
+
+def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
+    """The block of group 0 that is registered under `key`."""
+    from vllm.v1.core.kv_cache_utils import BlockHash
+
+    blocks = pool.get_cached_block(BlockHash(key), [0])
+    return blocks[0] if blocks else None
+
+
+def evict_keys(pool: BlockPool, keys: Iterable[bytes]) -> None:
+    """Take every block that is registered under one of `keys` out of the prefix-cache index.
+
+    vLLM does not deduplicate, so a key may name several blocks. A block that a request uses stays with it and loses
+    its hash, as in `BlockPool.evict_blocks`: nobody new finds it, and it is handed out first once it is free.
+    """
+    for key in keys:
+        block = cached_block(pool, key)
+        while block is not None and pool._maybe_evict_cached_block(block):
+            block = cached_block(pool, key)
+
+
+def register_tail(pool: BlockPool, block_id: int, key: bytes, num_tokens: int) -> bool:
+    """Keep a partial block findable under `key` until the pool hands it out.
+
+    Called before the block is freed. It then waits in vLLM's free queue like any cached block, in front of the full
+    blocks of its sequence, so it goes first under pressure. Returns False for a block that others use or that has a
+    hash already.
+    """
+    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+
+    block = pool.blocks[block_id]
+    if not pool.enable_caching or block.is_null or block.ref_cnt != 1 or block.block_hash is not None:
+        return False
+    pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), 0), block, num_tokens)
+    return True
+
+
+def release_tail(pool: BlockPool, key: bytes) -> None:
+    """Give a tail up, if it still exists and nobody is copying from it."""
+    block = cached_block(pool, key)
+    if block is not None and block.ref_cnt == 0:
+        pool._maybe_evict_cached_block(block)
+
+
+def queue_behind(
+    pool: BlockPool,
+    blocks: Sequence[KVCacheBlock],
+    last: KVCacheBlock | None,
+    on_reuse: Callable[[KVCacheBlock], None],
+    move: bool,
+) -> None:
+    """Put free, cached blocks in order behind the free block `last`; without one, behind all that hold nothing.
+
+        free queue  [hold nothing .....)[..... last][ blocks )[cached .....)       next to be handed out: the first
+
+    `on_reuse` is told when one of them is handed out. Without `move` they wait behind everybody, as vLLM puts them.
+    Finding the place without `last` takes a look at each free block that holds nothing.
+    """
+    pool.touch(blocks)
+    pool.unpin_blocks(blocks, on_reuse)
+    if not move:
+        return
+    queue = pool.free_block_queue
+    for block in blocks:
+        queue.remove(block)
+    if last is not None:
+        follower = last.next_free_block
+    else:
+        cached = (block for block in queue.iter_blocks_after(None) if block.block_hash is not None)
+        follower = next(cached, queue.fake_free_list_tail)
+    assert follower is not None
+    assert follower.prev_free_block is not None
+    previous = follower.prev_free_block
+    for block in (*blocks, follower):
+        previous.next_free_block, block.prev_free_block = block, previous
+        previous = block
+    queue.num_free_blocks += len(blocks)
+
+
+def let_overtake(
+    pool: BlockPool, first: KVCacheBlock, last: KVCacheBlock, may: Callable[[KVCacheBlock], bool], max_blocks: int
+) -> None:
+    """Put the free blocks behind `last` in front of `first`: up to the first that may not, and at most `max_blocks`.
+
+    before   [hold nothing ...)[first ... last][a ... b)[cached .....)
+    after    [hold nothing ...)[a ... b)[first ... last][cached .....)
+    """
+    behind = itertools.takewhile(may, pool.free_block_queue.iter_blocks_after(last))
+    moved = list(itertools.islice(behind, max_blocks))
+    if not moved:
+        return
+    previous, follower = first.prev_free_block, moved[-1].next_free_block
+    assert previous is not None
+    assert follower is not None
+    for one, other in ((previous, moved[0]), (moved[-1], first), (last, follower)):
+        one.next_free_block, other.prev_free_block = other, one

@@ -1,0 +1,80 @@
+"""What vLLM's side calls: protocols that the layers above implement.
+
+`scheduler.py` and `install.py` know these protocols and nothing of moves, plans or sessions. So the engine's private
+seams depend on nobody, and a scheduler whose connector has no `attach` is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step leaves for vLLM: running requests that leapt, pinned blocks, and whether anything is copied."""
+
+    leapt: Sequence[str]
+    pins: Sequence[KVCacheBlock]
+    has_copies: bool
+
+
+class StepHooks(Protocol):
+    """One scheduler's steps, in the order of the calls."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this step has nothing of ours: then vLLM's own `schedule` runs alone."""
+
+    @property
+    def num_background(self) -> int:
+        """Background requests alive."""
+
+    def to_preempt(self, num_others: int) -> Sequence[Request]:
+        """Running background requests that give way to `num_others` requests of the foreground."""
+
+    def to_hold(self, num_others: int) -> Sequence[Request]:
+        """Waiting background requests that this step must not see."""
+
+    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
+        """Before anything is allocated; returns whether prefill chunks have to be capped in this step."""
+
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
+        """The chunk `[num_computed, +num_new)`, shortened to where the next move begins."""
+
+    def on_preempted(self, request: Request) -> int:
+        """A request is about to lose its blocks; returns how many of them hold KV that was computed."""
+
+    def on_freed(self, block_ids: Sequence[int]) -> None:
+        """These blocks are about to be freed."""
+
+    def finish_step(self, num_scheduled: Mapping[str, int], is_paused: bool) -> StepOutcome:
+        """The step is built: `num_scheduled` tokens by request."""
+
+    def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
+        """The workers are through with a step."""
+
+    def answer(self, request_id: str) -> dict[str, Any] | None:
+        """The receipt so far as `kv_transfer_params`; None for a request without session."""
+
+    def take_ended(self) -> Iterable[tuple[str, dict[str, Any]]]:
+        """Background requests to finish now, with their receipts."""
+
+    def on_cache_reset(self) -> None:
+        """The prefix cache was reset: nothing that was served can be found any more."""
+
+
+@runtime_checkable
+class ConnectorHooks(Protocol):
+    """A KV connector whose scheduler carries out moves."""
+
+    def attach(self) -> StepHooks:
+        """The scheduler's side is there; called once, when the scheduler has been built."""
+
+    def inspect(self, model: Any) -> None:
+        """The worker's side: the model is loaded."""

@@ -1,0 +1,122 @@
+"""The pieces of an edit plan, as data.
+
+    prompt  [0 ........ keep) [hole) [move ........) [hole) [move ...) [compute ... num_tokens)
+             exact prefix of    |     KV of a source   |                the last token is always here:
+             one source         |     turned by delta  |                its logits are asked for
+                                computed               computed
+
+Knows spans and sources by their number. Does not know how a plan is found (`planner.py`) or carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from acmserve.errors import IntegrityError
+from acmserve.plan.match import common_prefix
+from acmserve.plan.source import ServedSequence, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Tokens `[start, end)` of `sources[source]` stood in front of a move of that source; the prompt lacks them."""
+
+    source: int
+    start: int
+    end: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Prompt tokens `[0, num_tokens)` equal the same tokens of a source, in the same lineage; never empty.
+
+    `source` is None when the engine's own cache holds the prefix exactly and no source is needed to name it.
+    """
+
+    num_tokens: int
+    source: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Prompt tokens `[dst_start, +num_tokens)` take the KV of `sources[source][src_start, +num_tokens)`."""
+
+    dst_start: int
+    src_start: int
+    num_tokens: int
+    source: int
+
+    @property
+    def dst_end(self) -> int:
+        return self.dst_start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Prompt tokens `[start, +num_tokens)` go through the model."""
+
+    start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditPlan:
+    """What to do for a prompt of `num_tokens` tokens. `moves` are sorted, disjoint, and end before the last token.
+
+    `removed` is what the text of the moves had in front of it in its source and has no more.
+    """
+
+    num_tokens: int
+    keep: Keep | None = None
+    moves: tuple[Move, ...] = ()
+    removed: tuple[Removed, ...] = ()
+
+    @property
+    def num_kept(self) -> int:
+        return self.keep.num_tokens if self.keep else 0
+
+    @property
+    def num_holes(self) -> int:
+        """Computed pieces that stand before a move."""
+        pieces = self.pieces()
+        return sum(isinstance(piece, Compute) and isinstance(after, Move) for piece, after in pairwise(pieces))
+
+    def pieces(self) -> tuple[Keep | Move | Compute, ...]:
+        """The whole prompt, left to right, without gaps or overlap."""
+        pieces: list[Keep | Move | Compute] = [self.keep] if self.keep else []
+        position = self.num_kept
+        for move in self.moves:
+            if move.dst_start > position:
+                pieces.append(Compute(position, move.dst_start - position))
+            pieces.append(move)
+            position = move.dst_end
+        pieces.append(Compute(position, self.num_tokens - position))
+        return tuple(pieces)
+
+    def num_removed_before(self, move: Move, sources: Sequence[ServedSequence]) -> int:
+        """Tokens that the KV of `move` had in sight and has no more: since this edit, and since earlier ones."""
+        now = sum(r.num_tokens for r in self.removed if r.source == move.source and r.end <= move.src_start)
+        return now + sources[move.source].num_removed(move.src_start + move.num_tokens)
+
+    def check(self, prompt: Tokens, sources: Sequence[ServedSequence]) -> None:
+        """Raise `IntegrityError` unless the plan is well formed and every reused token equals its source."""
+        position = 0
+        if self.keep and self.keep.source is not None:
+            kept = sources[self.keep.source].tokens[: self.num_kept]
+            if common_prefix(prompt, kept) != self.num_kept:
+                raise IntegrityError(f"keep of {self.num_kept} tokens differs from source {self.keep.source}")
+        position = self.num_kept
+        for move in self.moves:
+            src = sources[move.source].tokens[move.src_start : move.src_start + move.num_tokens]
+            same = common_prefix(prompt[move.dst_start : move.dst_end], src)
+            if move.dst_start < position or move.num_tokens <= 0 or same != move.num_tokens:
+                raise IntegrityError(f"{move} at position {position}: only {same} tokens equal the source")
+            position = move.dst_end
+        if position >= self.num_tokens:
+            raise IntegrityError(f"plan covers {position} of {self.num_tokens} tokens: the last must be computed")

@@ -1,0 +1,76 @@
+"""Breaking any one seam turns the plugin off, and names it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import linecache
+import logging
+import re
+import textwrap
+from typing import Any
+
+import pytest
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+from acmserve.engine.plugin.entry_point import register
+from acmserve.engine.vllm.seams import SEAMS, Seam, broken_seams
+
+
+def owner_of(seam: Seam) -> Any:
+    module, _, path = seam.place.partition(":")
+    owner = importlib.import_module(module)
+    return getattr(owner, path.rpartition(".")[0]) if "." in path else owner
+
+
+def rename_in_init(owner: type, name: str, patch: pytest.MonkeyPatch) -> None:
+    """An `__init__` whose source assigns another attribute; it is never called."""
+    base = next(b for b in owner.__mro__ if "__init__" in vars(b) and f"self.{name}" in inspect.getsource(b.__init__))
+    source = re.sub(rf"\bself\.{name}\b", f"self.{name}_renamed", textwrap.dedent(inspect.getsource(base.__init__)))
+    file = f"<broken {owner.__name__}.{name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    scope = dict(vars(importlib.import_module(base.__module__)))
+    exec(compile(source, file, "exec", flags=annotations.compiler_flag), scope)
+    patch.setattr(base, "__init__", scope["__init__"])
+
+
+def break_seam(seam: Seam, patch: pytest.MonkeyPatch) -> None:
+    owner, name = owner_of(seam), seam.name.rpartition(".")[2]
+    if seam.parameters is not None:
+        patch.setattr(owner, name, lambda renamed, *others: None)
+        return
+    for base in getattr(owner, "__mro__", (owner,)):
+        if name in vars(base):
+            patch.delattr(base, name)
+        if name in vars(base).get("__annotations__", {}):
+            patch.delitem(base.__annotations__, name)
+    if not broken_seams([seam]):
+        rename_in_init(owner, name, patch)
+
+
+def test_the_installed_engine_has_every_seam() -> None:
+    assert broken_seams() == []
+
+
+def test_no_seam_stands_twice() -> None:
+    assert len({seam.place for seam in SEAMS}) == len(SEAMS) > 60
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=[seam.name for seam in SEAMS])
+def test_breaking_one_seam_turns_the_plugin_off_and_names_it(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry: dict[str, Any] = {}
+    monkeypatch.setattr(KVConnectorFactory, "_registry", registry)
+    with monkeypatch.context() as patch:
+        break_seam(seam, patch)
+        with caplog.at_level(logging.ERROR, logger="acmserve"):
+            register()
+    assert "acmserve is off" in caplog.text
+    assert re.search(rf"\b{re.escape(seam.name)} (is gone|has the parameters)", caplog.text)
+    assert registry == {}
+
+
+def test_a_module_that_is_gone_is_named() -> None:
+    (problem,) = broken_seams([Seam("vllm.v1.no_such_module:Thing.name")])
+    assert problem.startswith("Thing.name is gone")
