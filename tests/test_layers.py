@@ -18,7 +18,7 @@ MAX_FILES, MAX_LINES = 15, 320
 PACKAGES = {"acmserve": "acmserve", "acmserve.kernels": "kernels/ops", "acmserve.bench": "benchmarks"}
 
 LAYERS = (
-    "errors validation _native",
+    "errors seams validation _native",
     "models",
     "context.schema context.transcript",
     "context.episodes context.session context.maps",
@@ -33,11 +33,13 @@ LAYERS = (
     "engine.requests engine.worker",
     "engine.scheduling",
     "engine.plugin",
-    "server.http server.options server.exchange server.budget server.vllm",
+    "server.vllm server.http",
+    "server.options server.exchange server.budget",
     "server.models",
     "server.maps server.messages",
     "server.sessions",
     "server.precompute",
+    "server.context",
     "server.chat server.routes",
     "server.app",
     "cli",

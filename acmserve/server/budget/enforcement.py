@@ -15,11 +15,10 @@ and the answer says why. It stores nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from vllm.logger import init_logger
 
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.context.eviction.compact import Compaction, Summary, plan_nothing
@@ -34,7 +33,7 @@ from acmserve.server.budget.budgets import Budgets, PromptOverhead, steps_json, 
 
 NOT_WORTH_IT = "what is left to summarize is no longer than a summary"
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class ConversationSummarizer(Protocol):

@@ -22,7 +22,7 @@ from acmserve.context.tools.run import ToolCall
 from acmserve.context.tools.suites import find_suite
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
 from acmserve.server.chat.branches import NAMES, LoopBranches
-from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.context.server import ContextServer
 
 Call = dict[str, Any]
 
@@ -65,7 +65,7 @@ def split_calls(calls: Sequence[Call], client_tools: frozenset[str]) -> tuple[li
 class ContextTools:
     """Carries out calls for one session. `known` are the names of all tools that the model was offered."""
 
-    sessions: Sessions
+    server: ContextServer
     session: Session
     suites: Sequence[str]
     fidelity: str | None
@@ -84,7 +84,7 @@ class ContextTools:
                 fields = self.branches.call(made.call_id, name, arguments, self.session.state)
                 return replace(made, result=fields, changed=True)
             suite = find_suite(self.suites, name)
-            outcome = await self.sessions.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
+            outcome = await self.server.editor.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
         except InvalidRequest as error:
             return replace(made, result=refused(error), is_error=True)
         except Unavailable as error:

@@ -15,27 +15,26 @@ operation and each receipt in a chunk of its own, with an empty delta and an `ac
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
-from vllm.logger import init_logger
 
 from acmserve.errors import InvalidRequest
 from acmserve.server.chat.model_step import Step, StepReader, add_completion_tokens, read_whole, render_event
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.chat.steps import Endpoint, ToolLoop, Turn
 from acmserve.server.http.errors import problem_response
+from acmserve.server.vllm.handlers import create_error_response, with_sse_keep_alive
 
 __all__ = ["Turn", "run_loop"]
 
 DONE = "data: [DONE]\n\n"
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[str, Any]) -> Response | None:

@@ -23,8 +23,7 @@ from acmserve.context.tools.suites import PRESETS, suite_tools, tool_names
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.server.options.loop_options import LoopOptions
-
-_INSTRUCTION_ROLES = ("system", "developer")
+from acmserve.server.options.preset import with_preset
 
 
 class LoopRequest:
@@ -75,22 +74,6 @@ class LoopRequest:
 
 def _named(tool: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": tool}}
-
-
-def with_preset(messages: Sequence[Message], preset: str | None) -> list[Message]:
-    """The messages with a preset's prompt behind the client's own instructions, or in a system message in front."""
-    if preset is None:
-        return list(messages)
-    prompt = PRESETS[preset]
-    if not messages or messages[0].get("role") not in _INSTRUCTION_ROLES:
-        return [{"role": "system", "content": prompt}, *messages]
-    content = messages[0].get("content")
-    merged = (
-        [*content, {"type": "text", "text": prompt}]
-        if isinstance(content, list)
-        else "\n\n".join(text for text in (content, prompt) if text)
-    )
-    return [{**messages[0], "content": merged}, *messages[1:]]
 
 
 def _check_whole_answers(body: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ It does not know how an answer is written, streamed or whole (`tool_loop.py`).
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +22,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-from vllm.exceptions import VLLMClientError
-from vllm.logger import init_logger
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.session.branch_tool import RETURN
@@ -40,15 +37,16 @@ from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
 from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, split_calls
 from acmserve.server.chat.model_step import Spoken, Step
 from acmserve.server.chat.request import LoopRequest
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.http.errors import problem_response
 from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 MAX_REASON_CHARS = 300
 Endpoint = Callable[..., Awaitable[Response | None]]
@@ -58,7 +56,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class Turn:
     """One answer to be made: the session whose lock the caller holds, and what its request asks for."""
 
-    sessions: Sessions
+    server: ContextServer
     session: Session
     options: LoopOptions
     params: SessionParams
@@ -89,9 +87,9 @@ class ToolLoop:
     _enforced: Enforced | None = None
 
     def __post_init__(self) -> None:
-        sessions, session, options = self.turn.sessions, self.turn.session, self.turn.options
-        max_tokens = options.branch_tokens or max(1, sessions.budgets.window // DEFAULT_SHARE)
-        self.branches = LoopBranches(sessions.tokenizer, max_tokens, is_branch=session.state.parent is not None)
+        server, session, options = self.turn.server, self.turn.session, self.turn.options
+        max_tokens = options.branch_tokens or max(1, server.budgets.window // DEFAULT_SHARE)
+        self.branches = LoopBranches(server.tokenizer, max_tokens, is_branch=session.state.parent is not None)
 
     @property
     def acm(self) -> dict[str, Any]:
@@ -150,7 +148,7 @@ class ToolLoop:
         turn, state = self.turn, self.turn.session.state
         if state.branch is not None:
             said = f"the model could not be asked: {reason[:MAX_REASON_CHARS]}"
-            turn.sessions.store.save(turn.session, fail_open(state, said, turn.sessions.tokenizer))
+            turn.server.store.save(turn.session, fail_open(state, said, turn.server.tokenizer))
         return state.branch is not None
 
     async def _ask(self) -> Response | None:
@@ -164,7 +162,7 @@ class ToolLoop:
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
         turn = self.turn
-        self._exchange = turn.sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
+        self._exchange = turn.server.exchanges.of(turn.session, turn.params, messages, self._enforced, turn.turn_map)
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
@@ -172,11 +170,11 @@ class ToolLoop:
         """The session's state, what its edits and its budget demand taken out and stored."""
         turn = self.turn
         beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
-        self._enforced = await turn.sessions.enforce(
+        self._enforced = await turn.server.enforce(
             turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
         )
         if self._enforced.state is not turn.session.state:
-            turn.sessions.store.save(turn.session, self._enforced.state)
+            turn.server.store.save(turn.session, self._enforced.state)
         return self._enforced
 
     async def ask_again(self) -> Response | None:
@@ -223,7 +221,7 @@ class ToolLoop:
     def _context_tools(self) -> ContextTools:
         turn, options = self.turn, self.turn.options
         return ContextTools(
-            turn.sessions,
+            turn.server,
             turn.session,
             options.suites,
             turn.params.fidelity,
@@ -257,13 +255,13 @@ class ToolLoop:
             state = self.branches.settle(state)
             state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
         turn = self.turn
-        turn.sessions.store.save(turn.session, state)
+        turn.server.store.save(turn.session, state)
         if self.stopped_by is not None:
-            turn.sessions.maps.finished(turn.turn_map, turn.session)
+            turn.server.maps.finished(turn.turn_map, turn.session)
         if self.stopped_by is not None and turn.turn_map is None:
             frame = frame_of(self.request.frame(), self.request.preset_name)
             suite = next((name for name in turn.options.suites if name in RESTORE_TOOLS), None)
-            turn.sessions.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
+            turn.server.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""

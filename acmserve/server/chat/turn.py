@@ -24,7 +24,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.session.branch import hide_closed
@@ -43,6 +42,7 @@ from acmserve.server.budget.budgets import PromptOverhead, set_budget
 from acmserve.server.chat.branches import fail_open
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.responses import deliver_field
 from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
@@ -50,7 +50,7 @@ from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.options.map_options import MapOptions
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.vllm.handlers import ChatCompletionRequest
 
 Endpoint = Callable[..., Awaitable[Response | None]]
 
@@ -74,37 +74,37 @@ class ChatRequest:
     precompute: PrecomputeOptions | None = None
 
 
-async def answer_chat(sessions: Sessions, chat: ChatRequest, core: Endpoint) -> Response | None:
+async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
-    is_new = not sessions.store.has(chat.tenant, chat.params.session_id)
-    session = sessions.store.open(chat.tenant, chat.params.session_id)
-    sessions.precompute.begin_turn(session)
+    is_new = not server.store.has(chat.tenant, chat.params.session_id)
+    session = server.store.open(chat.tenant, chat.params.session_id)
+    server.precompute.begin_turn(session)
     answer = _answer_once if chat.loop is None else _answer_in_loop
     answered = False
     try:
-        with sessions.precompute.serving(session):
-            response = await answer(sessions, session, chat, core)
+        with server.precompute.serving(session):
+            response = await answer(server, session, chat, core)
         answered = response is not None and response.status_code == 200
         return response
     finally:
-        if is_new and not answered and not session.state.entries and sessions.store.holds(session):
-            sessions.store.delete(*session.key)
+        if is_new and not answered and not session.state.entries and server.store.holds(session):
+            server.store.delete(*session.key)
 
 
-async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
+async def _answer_once(server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Ask the model once, and record what it answers.
 
     The session is held until its messages are decided: nobody redacts a text while a summary of it is written.
     """
-    async with sessions.locked(session):
+    async with server.sessions.locked(session):
         before = session.state
-        taken_in = _taken_in(sessions, before, chat)
-        turn_map = _begin_map(sessions, session, chat, taken_in)
+        taken_in = _taken_in(server, before, chat)
+        turn_map = _begin_map(server, session, chat, taken_in)
         beside = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
-        enforced = await sessions.enforce(session, taken_in, beside, chat.params.fidelity, chat.edits)
-    state, recording = enforced.state, _Recording(sessions, session, before, enforced.state, chat, turn_map)
+        enforced = await server.enforce(session, taken_in, beside, chat.params.fidelity, chat.edits)
+    state, recording = enforced.state, _Recording(server, session, before, enforced.state, chat, turn_map)
     messages = render(state)
-    CURRENT.set(sessions.exchange(session, chat.params, messages, enforced, turn_map))
+    CURRENT.set(server.exchanges.of(session, chat.params, messages, enforced, turn_map))
     request = _edited(chat, state, placed(turn_map, messages))
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
@@ -115,7 +115,7 @@ async def _answer_once(sessions: Sessions, session: Session, chat: ChatRequest, 
     return response if enforced.edited is None else deliver_field(response, FIELD, enforced.edited)
 
 
-def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> SessionState:
+def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> SessionState:
     """The session's state with the history, the budget and the `precompute` of a request.
 
     Without its tools a branch cannot go on.
@@ -130,15 +130,15 @@ def _taken_in(sessions: Sessions, state: SessionState, chat: ChatRequest) -> Ses
             "Send the messages of that session as they were when the branch was made, then the branch's own.",
         )
     if chat.loop is None or BRANCHES not in chat.loop.suites:
-        adopted = fail_open(adopted, "a request without the tools of branches came.", sessions.tokenizer)
+        adopted = fail_open(adopted, "a request without the tools of branches came.", server.tokenizer)
     if chat.precompute is not None and adopted.precompute != chat.precompute:
         adopted = replace(adopted, precompute=chat.precompute)
     return adopted if chat.budget is None else set_budget(adopted, chat.budget)
 
 
-def _begin_map(sessions: Sessions, session: Session, chat: ChatRequest, state: SessionState) -> MapTurn | None:
+def _begin_map(server: ContextServer, session: Session, chat: ChatRequest, state: SessionState) -> MapTurn | None:
     """The context map that the request asks for."""
-    return sessions.maps.begin(session, chat.map, state, can_move=sessions.can_move(chat.params.fidelity))
+    return server.maps.begin(session, chat.map, state, can_move=server.can_move(chat.params.fidelity))
 
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
@@ -156,7 +156,7 @@ class _Recording:
     `after` is what was rendered for it: the history taken in, and what the budget demanded taken out.
     """
 
-    sessions: Sessions
+    server: ContextServer
     session: Session
     before: SessionState
     after: SessionState
@@ -171,22 +171,22 @@ class _Recording:
         the two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left
         out.
         """
-        if not self.sessions.store.holds(self.session):
+        if not self.server.store.holds(self.session):
             return
         if self.session.state.num_turns != self.before.num_turns:
             return
         state = self.after
         if self.session.state is not self.before:
             omissions = self.session.state.omissions if self._is_stale else self.after.omissions
-            state = _taken_in(self.sessions, self.session.state, self.chat)
+            state = _taken_in(self.server, self.session.state, self.chat)
             state = replace(state, omissions=hide_closed(omissions, state.branches))
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
-        self.sessions.store.save(self.session, end_turn(state))
-        self.sessions.maps.finished(self.turn_map, self.session)
+        self.server.store.save(self.session, end_turn(state))
+        self.server.maps.finished(self.turn_map, self.session)
         if self.turn_map is None:
             chat = self.chat
-            self.sessions.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
+            self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
 
     @property
     def _is_stale(self) -> bool:
@@ -211,29 +211,31 @@ async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncG
         yield event
 
 
-async def _answer_in_loop(sessions: Sessions, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
+async def _answer_in_loop(
+    server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint
+) -> Response | None:
     """Hold the session for the whole turn, which a stream ends only when it has been read.
 
     The loop puts the receipts of its steps into the answer itself, so no exchange is left for the route to deliver.
     """
     assert chat.loop is not None
     async with AsyncExitStack() as held:
-        held.enter_context(sessions.precompute.serving(session))
-        await held.enter_async_context(sessions.locked(session))
+        held.enter_context(server.precompute.serving(session))
+        await held.enter_async_context(server.sessions.locked(session))
         before = session.state
-        sessions.budgets.know(session)
-        sessions.store.save(session, _taken_in(sessions, before, chat))
+        server.budgets.know(session)
+        server.store.save(session, _taken_in(server, before, chat))
         try:
-            turn_map = _begin_map(sessions, session, chat, session.state)
-            turn = Turn(sessions, session, chat.loop, chat.params, turn_map, chat.edits)
+            turn_map = _begin_map(server, session, chat, session.state)
+            turn = Turn(server, session, chat.loop, chat.params, turn_map, chat.edits)
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
-            sessions.store.save(session, before)
+            server.store.save(session, before)
             raise
         if isinstance(response, StreamingResponse):
             response.body_iterator = _holding(held.pop_all(), response.body_iterator)
         elif response is None or response.status_code != 200:
-            sessions.store.save(session, before)
+            server.store.save(session, before)
         CURRENT.set(None)
         return response
 

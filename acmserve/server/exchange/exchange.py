@@ -20,14 +20,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import RequestOutputKind
-
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.served_prompts import ServedContext
+from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
+from acmserve.server.vllm.taps import Generate
 
 
 class EngineOutput(Protocol):
@@ -44,8 +43,6 @@ class SamplingArgs(Protocol):
 
 
 logger = logging.getLogger(f"vllm.{__name__}")
-
-Generate = Callable[..., AsyncGenerator[Any, None]]
 
 
 @dataclass(slots=True)

@@ -11,12 +11,11 @@ more updates are taken on than the map's `evolve_steps` leave, those that wait i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-
-from vllm.logger import init_logger
 
 from acmserve.context.maps.answers import read_charted, read_distilled
 from acmserve.context.maps.map import ContextMap
@@ -35,7 +34,7 @@ from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
 # Room for the chat template beside the prompt.
 _NUM_TEMPLATE_TOKENS = 64
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,6 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from vllm.entrypoints.anthropic.protocol import AnthropicMessage
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from acmserve.context.anthropic.blocks import edit_blocks
 from acmserve.context.anthropic.compaction_blocks import has_compaction, resume, with_summary, without_compaction
@@ -43,6 +41,7 @@ from acmserve.server.messages.compaction_answer import deliver_compaction, pause
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
 from acmserve.server.models.template_probe import TemplateFrame, TemplateProbe
 from acmserve.server.options.context_management import FIELD
+from acmserve.server.vllm.handlers import AnthropicMessage, ChatCompletionRequest
 
 MAX_SESSIONS = 1024
 SessionKey = tuple[str, str]

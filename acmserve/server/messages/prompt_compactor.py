@@ -10,12 +10,11 @@ vendor does, and the log says why.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from vllm.entrypoints.serve.utils.api_utils import with_cancellation
-from vllm.logger import init_logger
 
 from acmserve.context.anthropic.blocks import to_chat
 from acmserve.context.eviction.clearing_edits import Compact
@@ -25,8 +24,9 @@ from acmserve.context.transcript.token_counts import Count
 from acmserve.errors import AcmError, InvalidRequest
 from acmserve.server.budget.enforcement import ConversationSummarizer
 from acmserve.server.messages.compaction_answer import Compacted
+from acmserve.server.vllm.handlers import with_cancellation
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 @dataclass(frozen=True, slots=True)

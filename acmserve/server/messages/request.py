@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import model_validator
-from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
 
 from acmserve.context.anthropic.compaction_blocks import has_compaction, resume
+from acmserve.server.vllm.handlers import AnthropicCountTokensRequest, AnthropicMessagesRequest
 
 
 class MessagesRequest(AnthropicMessagesRequest):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from acmserve.errors import InvalidRequest
 from acmserve.server.models.openai_server import OpenAIServer
-from acmserve.server.sessions.sessions import Embedder
+from acmserve.server.models.protocols import Embedder
 
 API_KEY_VARIABLE = "ACMSERVE_EMBEDDER_API_KEY"
 BATCH_SIZE = 128

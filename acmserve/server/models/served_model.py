@@ -14,12 +14,9 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.exceptions import VLLMError
-
 from acmserve.errors import Unavailable
 from acmserve.server.exchange.exchange import CURRENT
+from acmserve.server.vllm.handlers import ChatCompletionRequest, ChatCompletionResponse, ErrorResponse, VLLMError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from acmserve.context.eviction.compact import Summary
 from acmserve.context.tools.run import SummaryWanted
 from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.server.models.openai_server import OpenAIServer
+from acmserve.server.models.protocols import Summarizer
 from acmserve.server.models.served_model import ask_served
 from acmserve.server.options.config import ContextConfig
-from acmserve.server.sessions.sessions import Summarizer
 
 API_KEY_VARIABLE = "ACMSERVE_SUMMARY_API_KEY"
 TIMEOUT_SECONDS = 120.0

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,21 +27,18 @@ from jinja2 import TemplateError
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from vllm.entrypoints.anthropic.api_router import count_tokens
-from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest
-from vllm.logger import init_logger
-from vllm.renderers.chat_utils import load_chat_template
 
 from acmserve.context.eviction.clearing_edits import Weights
 from acmserve.context.eviction.context_meter import Overheads
 from acmserve.context.transcript.token_counts import Count
+from acmserve.server.vllm.handlers import AnthropicCountTokensRequest, count_tokens, load_chat_template
 
 MAX_BASES = 256
 Render = Callable[[list[dict[str, Any]]], int]
 _TEXT = "Harbour."
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {}}}
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 def probe_template(render: Render, count: Count) -> tuple[Overheads, int]:

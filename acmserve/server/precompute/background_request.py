@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.datastructures import State
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 from acmserve.context.transcript.message import Message
 from acmserve.errors import Unavailable
-from acmserve.server.chat.request import with_preset
+from acmserve.server.options.preset import with_preset
+from acmserve.server.vllm.handlers import ChatCompletionRequest, ErrorResponse
 
 _SHAPING = (
     "model",

@@ -19,6 +19,7 @@ computed between a redaction and the next turn, which is the one that has the en
 from __future__ import annotations
 
 import asyncio
+import logging
 import statistics
 import time
 from collections import OrderedDict, deque
@@ -26,9 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
-
-from vllm.logger import init_logger
+from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason
@@ -37,12 +36,12 @@ from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
+from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.precompute.background_request import Background, RequestFrame
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
-
-if TYPE_CHECKING:
-    from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.sessions.exchanges import Exchanges
+from acmserve.server.sessions.sessions import Sessions
 
 MAX_WATCHED = 1024
 # The answer goes out first: planning takes the event loop.
@@ -57,7 +56,7 @@ NUM_PAUSES = 5
 # until it has been silent for this long.
 GONE_SECONDS = 1.0
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 @dataclass(slots=True)
@@ -101,11 +100,15 @@ class Precomputer:
     def __init__(
         self,
         sessions: Sessions,
+        exchanges: Exchanges,
+        budgets: Budgets,
         background: Background | None = None,
         default: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
     ) -> None:
         self._sessions = sessions
+        self._exchanges = exchanges
+        self._budgets = budgets
         self._background = background
         self._default = default or PrecomputeOptions()
         self._pool_tokens = pool_tokens
@@ -244,9 +247,9 @@ class Precomputer:
             is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None
             if candidates.reason is Reason.AS_IT_IS and is_whole:
                 watch.was_edited = False
-                self._sessions.served.of(*session.key).note_healed()
+                self._exchanges.served.of(*session.key).note_healed()
             if candidates.reason is Reason.EVICTION and is_whole:
-                turn_stats = self._sessions.budgets.meter(session).turn_stats
+                turn_stats = self._budgets.meter(session).turn_stats
                 turn_stats.num_ready = len(candidates.state.entries)
 
     def _is_busy(self, background: Background, session: Session) -> bool:
@@ -266,25 +269,25 @@ class Precomputer:
 
     def _look(self, session: Session, watch: _Watch) -> Sequence[PrecomputeCandidate]:
         """What may come next, as far as the session wants it computed."""
-        sessions, state = self._sessions, session.state
+        state = session.state
         options = self.options(state)
         if options.mode == "off":
             return ()
-        served = sessions.served.of(*session.key)
+        served = self._exchanges.served.of(*session.key)
         if not options.predicts:
             return heal(state, served.num_stale)
         num_stale = max(1, served.num_served) if watch.was_edited else served.num_stale
-        meter, budget = sessions.budgets.meter(session), sessions.budgets.of(state)
-        can_move = sessions.can_move(watch.fidelity)
-        measured = None if budget is None else sessions.budgets.measure(meter, budget, can_move=can_move)
+        meter, budget = self._budgets.meter(session), self._budgets.of(state)
+        can_move = self._exchanges.can_move(watch.fidelity)
+        measured = None if budget is None else self._budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
-        return plan_precompute(meter, state, view, sessions.tokenizer)
+        return plan_precompute(meter, state, view, self._budgets.tokenizer)
 
     async def _compute(
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
     ) -> Mapping[str, Any] | None:
         """The receipt of a context that was computed, without its last `num_cut` tokens; None where there is none."""
-        exchange = self._sessions.background_exchange(session, num_cut)
+        exchange = self._exchanges.background(session, num_cut)
         CURRENT.set(exchange)
         await background(watch.frame.body(render(state)))
         return None if exchange.acm is None else exchange.acm["receipt"]

@@ -13,13 +13,13 @@ from acmserve.context.session.branch_tool import read_branch, read_return
 from acmserve.context.storage.session import Session
 from acmserve.errors import Conflict
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
+from acmserve.server.context.branches import branches_of, check_branch_of, give_back, make_branch, spent_by
+from acmserve.server.context.server import ContextServer
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.branches import BranchInfo, BranchList, NewBranch, ReturnRequest
 from acmserve.server.routes.views.branches import branch_infos
-from acmserve.server.sessions.branches import branches_of, check_branch_of, give_back, make_branch, spent_by
-from acmserve.server.sessions.sessions import Sessions
 
 branches_router = APIRouter(route_class=AcmRoute, tags=["acm: branches"])
 
@@ -45,9 +45,9 @@ async def create_branch(session_id: SessionId, new: NewBranch, caller: CallerDep
     """
     wanted = read_branch(new.model_dump())
     async with caller.held(session_id) as parent:
-        branch = make_branch(caller.sessions, parent, wanted.description, wanted.prompt)
+        branch = make_branch(caller.server, parent, wanted.description, wanted.prompt)
         response.headers["Location"] = f"/v1/acm/sessions/{quote(branch.session_id, safe='')}"
-        return _made(caller.sessions, branch)
+        return _made(caller.server, branch)
 
 
 @branches_router.get(
@@ -61,9 +61,9 @@ async def list_branches(session_id: SessionId, caller: CallerDep) -> BranchList:
 
     A branch that was deleted is not listed; one whose call an eviction took out still is.
     """
-    sessions, session = caller.sessions, caller.session(session_id)
-    ended = branch_infos(session, sessions.tokenizer)
-    running = [_made(sessions, branch) for branch in branches_of(sessions, session)]
+    server, session = caller.server, caller.session(session_id)
+    ended = branch_infos(session, server.tokenizer)
+    running = [_made(server, branch) for branch in branches_of(server, session)]
     return BranchList(data=[*ended, *running])
 
 
@@ -86,8 +86,8 @@ async def return_branch(
     _check_no_call(caller, session_id, branch_id)
     async with caller.held(branch_id) as branch, _held_parent(caller, branch, session_id) as parent:
         check_branch_of(branch, parent)
-        give_back(caller.sessions, branch, parent, message)
-        return branch_infos(parent, caller.sessions.tokenizer)[-1]
+        give_back(caller.server, branch, parent, message)
+        return branch_infos(parent, caller.server.tokenizer)[-1]
 
 
 @branches_router.delete(
@@ -102,7 +102,7 @@ async def delete_branch(session_id: SessionId, branch_id: BranchId, caller: Call
     _check_no_call(caller, session_id, branch_id)
     async with caller.held(branch_id) as branch:
         check_branch_of(branch, caller.session(session_id))
-        caller.sessions.delete(branch)
+        caller.server.delete(branch)
 
 
 def _held_parent(caller: Caller, branch: Session, session_id: str) -> AbstractAsyncContextManager[Session]:
@@ -123,9 +123,9 @@ def _check_no_call(caller: Caller, session_id: str, branch_id: str) -> None:
             )
 
 
-def _made(sessions: Sessions, branch: Session) -> BranchInfo:
+def _made(server: ContextServer, branch: Session) -> BranchInfo:
     """A branch that is a session."""
-    own, spent = branch.state.parent, spent_by(sessions, branch)
+    own, spent = branch.state.parent, spent_by(server, branch)
     assert own is not None
     return BranchInfo(
         branch_id=branch.session_id,

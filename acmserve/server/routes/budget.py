@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query
 
 from acmserve.context.storage.session import Session
 from acmserve.server.budget.budgets import set_budget
+from acmserve.server.context.server import ContextServer
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.budget import BudgetRequest, BudgetView, EpisodeList, Eviction
 from acmserve.server.routes.views.budget import episode_list, eviction_view
-from acmserve.server.sessions.sessions import Sessions
 
 budget_router = APIRouter(route_class=AcmRoute, tags=["acm: budget"])
 
@@ -26,7 +26,7 @@ budget_router = APIRouter(route_class=AcmRoute, tags=["acm: budget"])
 )
 async def get_budget(session_id: SessionId, caller: CallerDep) -> BudgetView:
     """Shows the budget that holds for a session, whose it is, and how many tokens the next prompt has so far."""
-    return _budget_view(caller.sessions, caller.session(session_id))
+    return _budget_view(caller.server, caller.session(session_id))
 
 
 @budget_router.put(
@@ -40,11 +40,11 @@ async def put_budget(session_id: SessionId, wanted: BudgetRequest, caller: Calle
 
     Nothing is evicted now: the next step of a model is, when it would exceed `max_tokens`, or `POST .../evict`.
     """
-    sessions = caller.sessions
+    server = caller.server
     async with caller.held(session_id) as session:
-        budget = sessions.budgets.parse(wanted.model_dump(exclude_none=True), "budget")
-        sessions.store.save(session, set_budget(session.state, budget))
-        return _budget_view(sessions, session)
+        budget = server.budgets.parse(wanted.model_dump(exclude_none=True), "budget")
+        server.store.save(session, set_budget(session.state, budget))
+        return _budget_view(server, session)
 
 
 @budget_router.delete(
@@ -57,7 +57,7 @@ async def put_budget(session_id: SessionId, wanted: BudgetRequest, caller: Calle
 async def delete_budget(session_id: SessionId, caller: CallerDep) -> None:
     """Removes the session's own budget; the server's holds then, where it has one. What was evicted stays so."""
     async with caller.held(session_id) as session:
-        caller.sessions.store.save(session, set_budget(session.state, None))
+        caller.server.store.save(session, set_budget(session.state, None))
 
 
 @budget_router.post(
@@ -77,13 +77,13 @@ async def evict(
     keeps everything: only what the model sees changes. The policy `compact` has a model write a summary; a dry run asks
     none, and takes the longest summary there may be.
     """
-    sessions = caller.sessions
+    server = caller.server
     async with caller.held(session_id) as session:
         before = session.state.omissions
-        evicted = await sessions.evict(session, dry_run=dry_run)
+        evicted = await server.evict(session, dry_run=dry_run)
         if evicted.plan.changes and not dry_run:
-            sessions.precompute.note_edit(session)
-        return eviction_view(evicted, sessions.budgets.meter(session), before, dry_run=dry_run)
+            server.precompute.note_edit(session)
+        return eviction_view(evicted, server.budgets.meter(session), before, dry_run=dry_run)
 
 
 @budget_router.get(
@@ -95,14 +95,14 @@ async def evict(
 async def list_episodes(session_id: SessionId, caller: CallerDep) -> EpisodeList:
     """Lists the episodes marked with `delimiter`, and the work between them, with what is left of each."""
     session = caller.session(session_id)
-    return episode_list(session.state, caller.sessions.budgets.meter(session))
+    return episode_list(session.state, caller.server.budgets.meter(session))
 
 
-def _budget_view(sessions: Sessions, session: Session) -> BudgetView:
-    budget = sessions.budgets.of(session.state)
+def _budget_view(server: ContextServer, session: Session) -> BudgetView:
+    budget = server.budgets.of(session.state)
     source = None if budget is None else "session" if session.state.budget is not None else "server"
     return BudgetView(
         source=source,  # type: ignore[arg-type]
         budget=None if budget is None else budget.as_dict(),
-        tokens=max(0, sessions.budgets.meter(session).num_tokens),
+        tokens=max(0, server.budgets.meter(session).num_tokens),
     )

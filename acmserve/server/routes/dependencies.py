@@ -16,26 +16,26 @@ from starlette.requests import Request
 
 from acmserve.context.storage.session import Session
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
+from acmserve.server.context.server import ContextServer
 from acmserve.server.messages.context_editor import ContextEditor
-from acmserve.server.sessions.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The sessions that one request may see."""
 
-    sessions: Sessions
+    server: ContextServer
     tenant: str
     editor: ContextEditor | None = None
 
     def session(self, session_id: str) -> Session:
         """The caller's session of that id; raises `NotFound`."""
-        return self.sessions.store.get(self.tenant, check_session_id(session_id, "session_id"))
+        return self.server.store.get(self.tenant, check_session_id(session_id, "session_id"))
 
     @asynccontextmanager
     async def held(self, session_id: str) -> AsyncIterator[Session]:
         """The session, for the caller alone: waits for a running turn, tool call or edit. Raises `NotFound`."""
-        async with self.sessions.locked(self.session(session_id)):
+        async with self.server.sessions.locked(self.session(session_id)):
             yield self.session(session_id)
 
     def forget_edits(self, session_id: str) -> bool:
@@ -50,9 +50,9 @@ def _caller(
         Header(max_length=1024, description="Separates sessions (and cached KV) of clients that share an API key."),
     ] = None,
 ) -> Caller:
-    sessions: Sessions = request.app.state.acm_sessions
+    server: ContextServer = request.app.state.acm_server
     editor: ContextEditor | None = getattr(request.app.state, "acm_context_editor", None)
-    return Caller(sessions, sessions.tenant_of(request.headers), editor)
+    return Caller(server, server.sessions.tenant_of(request.headers), editor)
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

@@ -10,13 +10,13 @@ from acmserve.context.edits.turn_cost import turn_cost
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind
 from acmserve.errors import Conflict
+from acmserve.server.context.branches import branches_of
+from acmserve.server.context.server import ContextServer
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
 from acmserve.server.routes.views.context import num_context_tokens
-from acmserve.server.sessions.branches import branches_of
-from acmserve.server.sessions.sessions import Sessions
 
 edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 
@@ -34,14 +34,14 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     one plan: text behind them moves, or is recomputed, once. `next_turn` estimates what that costs; the receipt of the
     next chat request says what it did cost. A `redact` erases the text for good; what follows it is computed anew.
     """
-    sessions = caller.sessions
+    server = caller.server
     async with caller.held(session_id) as session:
         before = session.state
         batch = batch_of(wanted.edits)
-        _check_no_copies(sessions, session, batch)
-        outcome = await sessions.edit(session, batch, wanted.fidelity)
-        sessions.precompute.note_edit(session)
-    cost = turn_cost(before, outcome.state, wanted.fidelity or sessions.default_fidelity, sessions.tokenizer)
+        _check_no_copies(server, session, batch)
+        outcome = await server.editor.edit(session, batch, wanted.fidelity)
+        server.precompute.note_edit(session)
+    cost = turn_cost(before, outcome.state, wanted.fidelity or server.default_fidelity, server.tokenizer)
     return EditsAnswer(
         edits=[
             EditAnswer(
@@ -53,15 +53,15 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
             )
             for done in outcome.done
         ],
-        tokens_before=num_context_tokens(before, sessions.tokenizer),
-        tokens_after=num_context_tokens(outcome.state, sessions.tokenizer),
+        tokens_before=num_context_tokens(before, server.tokenizer),
+        tokens_after=num_context_tokens(outcome.state, server.tokenizer),
         next_turn=NextTurn(recomputed_tokens=cost.num_computed, moved_tokens=cost.num_moved),
     )
 
 
-def _check_no_copies(sessions: Sessions, session: Session, batch: Sequence[Edit]) -> None:
+def _check_no_copies(server: ContextServer, session: Session, batch: Sequence[Edit]) -> None:
     """Raise `Conflict` for a redaction of text of which branches hold copies."""
-    branches = branches_of(sessions, session) if any(edit.kind is EditKind.REDACT for edit in batch) else ()
+    branches = branches_of(server, session) if any(edit.kind is EditKind.REDACT for edit in batch) else ()
     if branches:
         raise Conflict(
             "edits",

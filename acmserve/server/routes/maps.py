@@ -41,7 +41,7 @@ MapId = Annotated[
 @maps_router.get("/maps", operation_id="acm_list_maps", summary="List context maps", responses=problems(400))
 async def list_maps(caller: CallerDep) -> MapList:
     """Lists the context maps of this API key (and cache salt), by id, without their contents."""
-    held = caller.sessions.maps.store.list(caller.tenant)
+    held = caller.server.maps.store.list(caller.tenant)
     return MapList(data=[_summary(each) for each in held])
 
 
@@ -50,7 +50,7 @@ async def list_maps(caller: CallerDep) -> MapList:
 )
 async def get_map(external_context_id: MapId, caller: CallerDep) -> MapView:
     """Shows a map with its items and scores, its settings, and whether an update is under way."""
-    return _view(caller.sessions.maps, _held(caller, external_context_id))
+    return _view(caller.server.maps, _held(caller, external_context_id))
 
 
 @maps_router.put(
@@ -65,7 +65,7 @@ async def put_map(external_context_id: MapId, wanted: MapRequest, response: Resp
     A text that exceeds the budget is refused, a smaller budget evicts what is worth least. All sessions that use the
     map read the change with their next question.
     """
-    maps = caller.sessions.maps
+    maps = caller.server.maps
     map_id = check_session_id(external_context_id, "external_context_id")
     settings = MapSettings(wanted.text, wanted.budget, wanted.evolve_steps, wanted.pinned)
     held, is_new = maps.settle(caller.tenant, map_id, settings)
@@ -83,7 +83,7 @@ async def put_map(external_context_id: MapId, wanted: MapRequest, response: Resp
 async def delete_map(external_context_id: MapId, caller: CallerDep) -> None:
     """Deletes a map with its history. An update that is under way is lost; a later request begins a new map."""
     held = _held(caller, external_context_id)
-    caller.sessions.maps.store.delete(held.key)
+    caller.server.maps.store.delete(held.key)
 
 
 @maps_router.get(
@@ -112,7 +112,7 @@ async def get_history(external_context_id: MapId, caller: CallerDep) -> MapHisto
 
 def _held(caller: Caller, external_context_id: str) -> HeldMap:
     map_id = check_session_id(external_context_id, "external_context_id")
-    return caller.sessions.maps.store.get((caller.tenant, map_id))
+    return caller.server.maps.store.get((caller.tenant, map_id))
 
 
 def _summary(held: HeldMap) -> MapSummary:

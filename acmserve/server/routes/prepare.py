@@ -37,7 +37,7 @@ async def prepare_edits(
     then stays. `Location` names the preparation. A summary that the edits take is written now, and used then.
     """
     async with caller.held(session_id) as session:
-        made = await caller.sessions.prepare(session, batch_of(wanted.edits), request.headers.get(SALT_HEADER))
+        made = await caller.server.prepare(session, batch_of(wanted.edits), request.headers.get(SALT_HEADER))
     response.headers["Location"] = f"{request.url.path}/{quote(made.prepare_id)}"
     return _view(made)
 
@@ -55,7 +55,7 @@ async def get_preparation(
 ) -> PreparationView:
     """Shows one of the last preparations of a session, and the tokens computed for it."""
     session = caller.session(session_id)
-    return _view(caller.sessions.precompute.preparations(session).get(prepare_id))
+    return _view(caller.server.precompute.preparations(session).get(prepare_id))
 
 
 def _view(made: Preparation) -> PreparationView:

@@ -17,7 +17,7 @@
     GET    /maps/{external_context_id}         show           PUT  set    DELETE
     GET    /maps/{external_context_id}/text    export         GET  .../history
 
-`app.state.acm_sessions` must be set before the first request. Everything else below `/v1/acm` ends in an error of the
+`app.state.acm_server` must be set before the first request. Everything else below `/v1/acm` ends in an error of the
 same shape as the routes' own, not in the framework's.
 """
 

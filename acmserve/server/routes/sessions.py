@@ -15,12 +15,12 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.errors import NotFound
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
+from acmserve.server.context.branches import branches_of
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
 from acmserve.server.routes.views.context import context_view, session_info
-from acmserve.server.sessions.branches import branches_of
 
 sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
 
@@ -44,7 +44,7 @@ async def create_session(
     new = given or NewSession()
     wanted = None if new.session_id is None else check_session_id(new.session_id, "session_id")
     state = adopt(SessionState(), [message.given for message in new.messages or ()]).state
-    store = caller.sessions.store
+    store = caller.server.store
     session = store.create(caller.tenant, wanted)
     try:
         session.suite = new.suite or session.suite
@@ -53,7 +53,7 @@ async def create_session(
         store.delete(caller.tenant, session.session_id)
         raise
     response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"
-    return session_info(session, caller.sessions.precompute.options(session.state))
+    return session_info(session, caller.server.precompute.options(session.state))
 
 
 @sessions_router.get(
@@ -76,14 +76,14 @@ async def list_sessions(
     A page begins behind the session named by `after`; using a session does not change its place in the list.
     Listing is no use of a session: it does not keep one from expiring.
     """
-    sessions = sorted(caller.sessions.store.list(caller.tenant), key=lambda session: session.created_at, reverse=True)
-    first = 0 if after is None else _index(sessions, after) + 1
-    page = sessions[first : first + limit]
+    found = sorted(caller.server.store.list(caller.tenant), key=lambda session: session.created_at, reverse=True)
+    first = 0 if after is None else _index(found, after) + 1
+    page = found[first : first + limit]
     return SessionList(
-        data=[session_info(session, caller.sessions.precompute.options(session.state)) for session in page],
+        data=[session_info(session, caller.server.precompute.options(session.state)) for session in page],
         first_id=page[0].session_id if page else None,
         last_id=page[-1].session_id if page else None,
-        has_more=first + limit < len(sessions),
+        has_more=first + limit < len(found),
     )
 
 
@@ -93,7 +93,7 @@ async def list_sessions(
 async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
     """Shows one session without its contents: its suite, its size, and when it was used last."""
     session = caller.session(session_id)
-    return session_info(session, caller.sessions.precompute.options(session.state))
+    return session_info(session, caller.server.precompute.options(session.state))
 
 
 @sessions_router.delete(
@@ -110,19 +110,19 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     `context_management` cleared in /v1/messages under this id is forgotten; such a session has no transcript, but it
     can be deleted.
     """
-    sessions, had_edits = caller.sessions, caller.forget_edits(session_id)
+    server, had_edits = caller.server, caller.forget_edits(session_id)
     branches: Sequence[Session] = ()
     try:
         async with caller.held(session_id) as session:
-            branches = branches_of(sessions, session)
-            sessions.delete(session)
+            branches = branches_of(server, session)
+            server.delete(session)
     except NotFound:
         if not had_edits:
             raise
     for branch in branches:
-        async with sessions.locked(branch):
-            if sessions.store.holds(branch):
-                sessions.delete(branch)
+        async with server.sessions.locked(branch):
+            if server.store.holds(branch):
+                server.delete(branch)
 
 
 @sessions_router.get(
@@ -138,11 +138,13 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     take. Token counts are those of the texts, without what the chat template adds.
     """
     session = caller.session(session_id)
-    return context_view(session, caller.sessions.tokenizer, caller.sessions.describe_kv(session))
+    return context_view(
+        session, caller.server.tokenizer, caller.server.exchanges.describe_kv(session, caller.server.tokenizer)
+    )
 
 
-def _index(sessions: list[Session], session_id: str) -> int:
-    for index, session in enumerate(sessions):
+def _index(found: list[Session], session_id: str) -> int:
+    for index, session in enumerate(found):
         if session.session_id == session_id:
             return index
     raise NotFound("after", f"there is no session {ascii(session_id)[:60]}.", "List again from the start.")

@@ -57,9 +57,9 @@ async def call_tool(
         before = session.state
         suite = call.suite or find_suite((session.suite, CWL, BRANCHES), name)
         find_tool(suite, name)
-        outcome = await caller.sessions.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
+        outcome = await caller.server.editor.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
         if outcome.state.fragments != before.fragments:
-            caller.sessions.precompute.note_edit(session)
+            caller.server.precompute.note_edit(session)
     return ToolAnswer(
         name=name,
         result=outcome.result,

@@ -116,7 +116,7 @@ def test_tools_of_the_client_run_inside_a_branch() -> None:
     assert first["acm"]["branches"][0]["state"] == "open"
     result = {"role": "tool", "tool_call_id": "g1", "content": "port: 8000"}
     history = [*MESSAGES, {k: v for k, v in message.items() if v is not None}, result]
-    turn.sessions.store.save(turn.session, adopt(turn.session.state, history).state)
+    turn.server.store.save(turn.session, adopt(turn.session.state, history).state)
     model = Model(said(None, BACK), said("Port 8000."))
     second = parsed(run(turn, model, tools=TOOLS))
     assert seen(model, 0)[-1] == result
@@ -185,7 +185,7 @@ def test_a_step_of_a_branch_that_is_cut_short_is_the_answer() -> None:
 
 def test_a_session_that_is_a_branch_opens_none() -> None:
     turn = make_turn(suites=SUITES)
-    store, state = turn.sessions.store, turn.session.state
+    store, state = turn.server.store, turn.session.state
     store.save(turn.session, fork(state, "parent", "d", "p"))
     operations = parsed(run(turn, Model(said(None, OPEN, BACK), said("Done."))))["acm"]["steps"][0]["operations"]
     assert "this conversation is a branch" in operations[0]["result"]

@@ -47,7 +47,7 @@ def test_a_step_that_fails_leaves_no_mark_behind() -> None:
     turn = make_turn(suites=("cwl",))
     before = turn.session.state
     run(turn, Model(said(None, START), RuntimeError("down")))
-    turn.sessions.store.save(turn.session, before)
+    turn.server.store.save(turn.session, before)
     operations = parsed(run(turn, Model(said(None, START), said("Done."))))["acm"]["steps"][0]["operations"]
     assert operations[0]["is_error"] is False
 
@@ -55,9 +55,9 @@ def test_a_step_that_fails_leaves_no_mark_behind() -> None:
 def test_every_step_is_brought_under_the_budget_and_says_so() -> None:
     turn = make_turn(suites=("cwl",))
     history: list[Any] = [*MESSAGES, {"role": "assistant", "content": "word " * 300}, {"role": "user", "content": "On"}]
-    budget = turn.sessions.budgets.parse({"max_tokens": 600, "low_watermark": 500, "policy": "recency"}, "acm.budget")
+    budget = turn.server.budgets.parse({"max_tokens": 600, "low_watermark": 500, "policy": "recency"}, "acm.budget")
     state = set_budget(adopt(turn.session.state, history).state, budget)
-    turn.sessions.store.save(turn.session, state)
+    turn.server.store.save(turn.session, state)
     model = Model(said("word " * 200, START), said("Done."))
     acm = parsed(run(turn, model))["acm"]
     assert [step["budget"]["max_tokens"] for step in acm["steps"]] == [600, 600]
@@ -71,10 +71,10 @@ def test_every_step_is_brought_under_the_budget_and_says_so() -> None:
 
 def test_a_request_without_a_budget_keeps_the_sessions_own() -> None:
     turn = make_turn(suites=("cwl",))
-    budget = turn.sessions.budgets.parse(700, "acm.budget")
+    budget = turn.server.budgets.parse(700, "acm.budget")
     state = set_budget(turn.session.state, budget)
 
     asked: Any = SimpleNamespace(body={"messages": MESSAGES}, budget=None, loop=None, precompute=None)
-    assert _taken_in(turn.sessions, state, asked).budget is budget
-    asked.budget = turn.sessions.budgets.parse(900, "acm.budget")
-    assert _taken_in(turn.sessions, state, asked).budget == asked.budget
+    assert _taken_in(turn.server, state, asked).budget is budget
+    asked.budget = turn.server.budgets.parse(900, "acm.budget")
+    assert _taken_in(turn.server, state, asked).budget == asked.budget

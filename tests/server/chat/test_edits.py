@@ -14,10 +14,10 @@ from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.storage.state_codec import state_from, state_value
-from acmserve.server.app.endpoint import CHAT_PATH
-from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.app.session_endpoint import CHAT_PATH
+from acmserve.server.context.server import ContextServer
 from tests.server.chat.test_steps import Model, call, make_turn, parsed, run, run_stream, said
-from tests.support.server.acm_app import FirstSentence, make_sessions
+from tests.support.server.acm_app import FirstSentence, make_server
 from tests.support.server.bad_context_management import COMPACT, TOOLS
 from tests.support.server.block_story import PLACEHOLDER
 from tests.support.server.vendor_app import Handler, make_editor, vendor_client
@@ -53,9 +53,9 @@ def client(handler: Handler) -> TestClient:
     return vendor_client(handler, make_editor(FirstSentence()))
 
 
-def sessions_of(client: TestClient) -> Sessions:
-    sessions: Sessions = client.app.state.acm_sessions  # type: ignore[attr-defined]
-    return sessions
+def sessions_of(client: TestClient) -> ContextServer:
+    server: ContextServer = client.app.state.acm_server  # type: ignore[attr-defined]
+    return server
 
 
 def chat(client: TestClient, messages: list[dict[str, Any]], edits: Any, status: int = 200, **more: Any) -> Any:
@@ -81,10 +81,10 @@ def test_a_session_that_is_stored_and_read_renders_alike_and_a_deleted_one_forge
     client: TestClient, handler: Handler
 ) -> None:
     chat(client, reads(5), CLEAR_NOW)
-    sessions = sessions_of(client)
-    state = sessions.store.get("", "s").state
+    server = sessions_of(client)
+    state = server.store.get("", "s").state
     assert render(state_from(state_value(state), "the test")) == render(state)
-    sessions.delete(sessions.store.get("", "s"))
+    server.delete(server.store.get("", "s"))
     chat(client, reads(5), CLEAR_LATE)
     assert cleared(handler.seen[-1]) == [False] * 5
 
@@ -113,7 +113,7 @@ def test_edits_come_before_the_budget(client: TestClient, handler: Handler) -> N
 
 def test_the_loop_edits_in_front_of_every_step() -> None:
     turn = replace(make_turn(), edits=(ClearToolUses(trigger_tokens=None, trigger_uses=1, keep=1),))
-    turn.sessions.store.save(turn.session, adopt(turn.session.state, reads(3)).state)
+    turn.server.store.save(turn.session, adopt(turn.session.state, reads(3)).state)
     model = Model(said(None, call("search_context", query="w", mode="exact")), said("Done."))
     payload = parsed(run(turn, model))
     shown = [[m if isinstance(m, dict) else m.model_dump() for m in request.messages] for request in model.requests]
@@ -124,7 +124,7 @@ def test_the_loop_edits_in_front_of_every_step() -> None:
 
 def test_a_stream_of_the_loop_ends_with_what_was_cleared() -> None:
     turn = replace(make_turn(), edits=(ClearToolUses(trigger_tokens=None, keep=1),))
-    turn.sessions.store.save(turn.session, adopt(turn.session.state, reads(3)).state)
+    turn.server.store.save(turn.session, adopt(turn.session.state, reads(3)).state)
     events = [event for event in run_stream(turn, Model(said("Done."))) if isinstance(event, dict)]
     told = [event["context_management"] for event in events if "context_management" in event]
     assert [edit["cleared_tool_uses"] for edit in told[0]["applied_edits"]] == [2]
@@ -157,7 +157,7 @@ def test_over_the_trigger_a_summary_stands_for_all_but_the_last_step(client: Tes
 
 def test_a_summary_that_cannot_be_had_is_said_and_the_request_goes_on(handler: Handler) -> None:
     client = vendor_client(handler, make_editor(FirstSentence()))
-    client.app.state.acm_sessions = make_sessions(down=True)  # type: ignore[attr-defined]
+    client.app.state.acm_server = make_server(down=True)  # type: ignore[attr-defined]
     told = chat(client, reads(6), summarize(100))["context_management"]
     assert told["applied_edits"] == []
     assert told["unmet"] == f"{COMPACT}: the summary model did not answer: connection refused"
@@ -175,16 +175,16 @@ def test_a_pause_has_no_form_in_a_chat(client: TestClient, handler: Handler) -> 
 class Onlooker(FirstSentence):
     """While it writes, somebody asks for the session's budget, and somebody else wants to change the session."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, server: ContextServer) -> None:
         super().__init__()
-        self._sessions = sessions
+        self._server = server
         self.was_held = False
 
     async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
-        session = self._sessions.store.get("", "s")
-        self._sessions.budgets.meter(session)
+        session = self._server.store.get("", "s")
+        self._server.budgets.meter(session)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01), self._sessions.locked(session):
+            async with asyncio.timeout(0.01), self._server.sessions.locked(session):
                 pass
         self.was_held = True
         return await super().summarize_conversation(text, num_tokens, instructions)
@@ -198,11 +198,11 @@ def test_who_looks_at_a_session_while_its_summary_is_written_changes_nothing(
     messages += reads(6)
     undisturbed = chat(client, messages, summarize(100))
     other = vendor_client(handler, make_editor(FirstSentence()))
-    sessions = sessions_of(other)
-    onlooker = sessions._summarizer = Onlooker(sessions)
+    server = sessions_of(other)
+    onlooker = server._summarizer = Onlooker(server)
     chat(other, messages[:9], None)
     disturbed = chat(other, messages, summarize(100))
     assert onlooker.was_held
     assert disturbed["context_management"] == undisturbed["context_management"]
     assert handler.seen[-1] == handler.seen[1]
-    sessions.budgets.meter(sessions.store.get("", "s")).check_integrity()
+    server.budgets.meter(server.store.get("", "s")).check_integrity()

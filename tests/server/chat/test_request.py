@@ -8,8 +8,9 @@ import pytest
 
 from acmserve.context.tools.suites import PRESETS
 from acmserve.errors import InvalidRequest
-from acmserve.server.chat.request import LoopRequest, with_preset
+from acmserve.server.chat.request import LoopRequest
 from acmserve.server.options.loop_options import LoopOptions
+from acmserve.server.options.preset import with_preset
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
 MESSAGES: list[dict[str, Any]] = [

@@ -30,11 +30,11 @@ from acmserve.context.tools.run import SummaryWanted
 from acmserve.errors import Unavailable
 from acmserve.plan.request import SessionParams
 from acmserve.server.chat.loop import Turn, run_loop
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import NoEmbedder
 from acmserve.server.options.loop_options import LoopOptions
-from acmserve.server.sessions.sessions import Sessions
 
 TEXT = "".join(f"Word number {n} of a long text. " for n in range(40))
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": f"BEGIN {TEXT}END"}]
@@ -125,11 +125,11 @@ class Model:
 
 def make_turn(**options: Any) -> Turn:
     words: Any = Words()
-    sessions = Sessions(SessionStore(), words, NoSummarizer(), NoEmbedder(), ServedContexts(words))
-    session = sessions.store.open("", "s")
-    sessions.store.save(session, adopt(session.state, MESSAGES).state)
+    server = ContextServer(SessionStore(), words, NoSummarizer(), NoEmbedder(), ServedContexts(words))
+    session = server.store.open("", "s")
+    server.store.save(session, adopt(session.state, MESSAGES).state)
     loop = LoopOptions(**({"suites": ("sculptor",), "max_tool_calls": 5} | options))
-    return Turn(sessions, session, loop, SessionParams("s"))
+    return Turn(server, session, loop, SessionParams("s"))
 
 
 def run(turn: Turn, model: Model, **body: Any) -> Response | None:

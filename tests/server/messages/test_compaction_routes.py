@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
 from acmserve.context.eviction.compact import HEAD
-from acmserve.server.app.endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from acmserve.server.app.session_endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
 from tests.support.server.acm_app import FirstSentence, OutOfReach
 from tests.support.server.bad_context_management import COMPACT, TOOLS
 from tests.support.server.block_story import PLACEHOLDER, Blocks

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
-from acmserve.server.app.endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from acmserve.server.app.session_endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
 from tests.support.server.acm_app import FirstSentence
 from tests.support.server.bad_context_management import BAD_VALUES, THINKING, TOOLS
 from tests.support.server.block_story import PLACEHOLDER, Blocks, cleared_ids

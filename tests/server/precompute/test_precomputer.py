@@ -25,6 +25,7 @@ from acmserve.plan.request import SessionParams
 from acmserve.server.app.serve import build_parser, merge_kv_transfer_config
 from acmserve.server.chat.loop import run_loop
 from acmserve.server.chat.turn import ChatRequest, answer_chat
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.options.config import ContextConfig
@@ -38,7 +39,6 @@ from acmserve.server.precompute.precomputer import (
     QUIET_SECONDS,
     Precomputer,
 )
-from acmserve.server.sessions.sessions import Sessions
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, Words, WordVectors, make_app
 
@@ -82,9 +82,9 @@ class Engine:
         exchange.acm = {"receipt": receipt}
 
 
-def make_sessions(engine: Engine, mode: str = "predict", share: float = 0.2, pool: int | None = None) -> Sessions:
+def make_server(engine: Engine, mode: str = "predict", share: float = 0.2, pool: int | None = None) -> ContextServer:
     words: Any = Words()
-    return Sessions(
+    return ContextServer(
         SessionStore(),
         words,
         FirstSentence(),
@@ -99,8 +99,8 @@ def make_sessions(engine: Engine, mode: str = "predict", share: float = 0.2, poo
 class Client:
     """Chats of one session: vLLM's route function answers what the test says, with a receipt if it is given one."""
 
-    def __init__(self, sessions: Sessions, **body: Any) -> None:
-        self.sessions = sessions
+    def __init__(self, server: ContextServer, **body: Any) -> None:
+        self.server = server
         self.body = body
         self.messages: list[Any] = []
         self.moves: list[dict[str, int]] = []
@@ -108,7 +108,7 @@ class Client:
     async def ask(self, text: str, answer: str = "word " * 120, *, wait: bool = True, **acm: Any) -> None:
         self.messages.append({"role": "user", "content": text})
         body = {"model": "m", "messages": [dict(m) for m in self.messages], **self.body}
-        budget = self.sessions.budgets.parse(acm["budget"], "acm.budget") if "budget" in acm else None
+        budget = self.server.budgets.parse(acm["budget"], "acm.budget") if "budget" in acm else None
         request: Any = SimpleNamespace(continue_final_message=False)
         chat = ChatRequest(request, None, body, SessionParams("s"), "", None, budget)  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ class Client:
             message = {"role": "assistant", "content": answer}
             return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
 
-        response = await answer_chat(self.sessions, chat, core)
+        response = await answer_chat(self.server, chat, core)
         assert response is not None
         self.messages.append({"role": "assistant", "content": answer})
         if wait:
@@ -149,15 +149,15 @@ def play(scene: Any) -> None:
 
 def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -> None:
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
-        client = Client(sessions, tools=[TOOL], tool_choice="required", stop=["x"], cache_salt="salt", temperature=1.0)
+        client = Client(server, tools=[TOOL], tool_choice="required", stop=["x"], cache_salt="salt", temperature=1.0)
         await client.ask("Begin", budget=BUDGET)
         assert engine.bodies == [], "nothing is near"
         while not engine.bodies:
             await client.ask("Go on")
-        body, session = engine.bodies[-1], sessions.store.get("", "s")
+        body, session = engine.bodies[-1], server.store.get("", "s")
         assert not session.state.omissions
         assert body["messages"] != render(session.state)
         assert {name: body[name] for name in body if name != "messages"} == {
@@ -182,16 +182,16 @@ def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -
 def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_must() -> None:
     def num_turns(*, is_computed: bool) -> int:
         engine = Engine()
-        sessions = make_sessions(engine)
+        server = make_server(engine)
 
         async def scene() -> int:
             engine.gate = asyncio.Event()
             if is_computed:
                 engine.gate.set()
-            client = Client(sessions)
+            client = Client(server)
             for number in range(20):
                 await client.ask("Go on", budget=BUDGET)
-                if sessions.store.get("", "s").state.omissions:
+                if server.store.get("", "s").state.omissions:
                     return number
             raise AssertionError("nothing was evicted")
 
@@ -207,16 +207,16 @@ def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_mu
 def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent(num_turns: int, quiet_seconds: float) -> None:
     """A client that came back at once the last times is waited for longer than one of which nothing is known."""
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
-        client, other = Client(sessions), sessions.store.open("", "other")
+        client, other = Client(server), server.store.open("", "other")
         for _ in range(8):
             await client.ask("Go on", budget=BUDGET, wait=False)
         for _ in range(num_turns):
-            sessions.precompute.begin_turn(other)
+            server.precompute.begin_turn(other)
             await asyncio.sleep(QUIET_SECONDS / 4)
-            sessions.precompute.end_turn(other, frame_of({}), None, None)
+            server.precompute.end_turn(other, frame_of({}), None, None)
         await asyncio.sleep(quiet_seconds - BUSY_SECONDS)
         assert engine.bodies == []
         await asyncio.sleep(4 * BUSY_SECONDS)
@@ -227,11 +227,11 @@ def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent(num_tur
 
 def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
-        client, other = Client(sessions), sessions.store.open("", "other")
-        with sessions.precompute.serving(other):
+        client, other = Client(server), server.store.open("", "other")
+        with server.precompute.serving(other):
             for _ in range(8):
                 await client.ask("Go on", budget=BUDGET, wait=False)
             await asyncio.sleep(QUIET_SECONDS + 3 * BUSY_SECONDS)
@@ -244,19 +244,19 @@ def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
 
 def test_of_a_clearing_that_is_far_off_its_last_results_are_not_computed() -> None:
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
-        session = sessions.store.open("", "s")
+        session = server.store.open("", "s")
         messages: list[Any] = [{"role": "user", "content": "Begin"}]
         for number in range(8):
             call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "r " * 50})
             session.state = adopt(session.state, messages).state
-            meter = sessions.budgets.meter(session)
+            meter = server.budgets.meter(session)
             trigger = meter.num_tokens + 60 * 3
-            sessions.precompute.end_turn(session, frame_of({}), None, [ClearToolUses(trigger, keep=3)])
+            server.precompute.end_turn(session, frame_of({}), None, [ClearToolUses(trigger, keep=3)])
             await asyncio.sleep(3 * PAUSE_SECONDS)
         assert engine.num_cut
         assert engine.num_cut[-1] > 150, "the last three results"
@@ -266,35 +266,35 @@ def test_of_a_clearing_that_is_far_off_its_last_results_are_not_computed() -> No
 
 def test_nothing_is_planned_or_sent_while_the_engine_serves_others() -> None:
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
-        client = Client(sessions)
+        client = Client(server)
         engine.serves_others = True
         for _ in range(5):
             await client.ask("Go on", budget=BUDGET)
-        session = sessions.store.get("", "s")
-        made = sessions.precompute.prepare(session, session.state, 10, None)
+        session = server.store.get("", "s")
+        made = server.precompute.prepare(session, session.state, 10, None)
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert (engine.bodies, made.status) == ([], "pending")
-        assert sessions.budgets.meter(session).turn_stats.kept is None
+        assert server.budgets.meter(session).turn_stats.kept is None
         engine.serves_others = False
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert made.status == "ready"
         assert len(engine.bodies) >= 2
-        assert sessions.budgets.meter(session).turn_stats.kept is not None
+        assert server.budgets.meter(session).turn_stats.kept is not None
 
     play(scene())
 
 
 def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> None:
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
         engine.serves_others = True
-        opened = [sessions.store.open("", f"s{number}") for number in range(50)]
-        made = [sessions.precompute.prepare(session, session.state, 10, None) for session in opened]
+        opened = [server.store.open("", f"s{number}") for number in range(50)]
+        made = [server.precompute.prepare(session, session.state, 10, None) for session in opened]
         await asyncio.sleep(10 * BUSY_SECONDS)
         assert engine.num_asked <= len(opened) + 12
         engine.serves_others = False
@@ -307,13 +307,13 @@ def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> Non
 def test_off_sends_nothing_and_evicts_as_before() -> None:
     def omissions_after(mode: str) -> tuple[Engine, list[Any]]:
         engine, found = Engine(), []
-        sessions = make_sessions(engine, mode)
+        server = make_server(engine, mode)
 
         async def scene() -> None:
-            client = Client(sessions)
+            client = Client(server)
             for _ in range(12):
                 await client.ask("Go on", wait=False, budget=BUDGET)
-                found.append(sessions.store.get("", "s").state.omissions)
+                found.append(server.store.get("", "s").state.omissions)
 
         play(scene())
         return engine, found
@@ -328,17 +328,17 @@ def test_off_sends_nothing_and_evicts_as_before() -> None:
 @pytest.mark.parametrize("mode", ["heal", "predict"])
 def test_a_moved_context_is_healed_once(mode: str) -> None:
     engine = Engine()
-    sessions = make_sessions(engine, mode)
+    server = make_server(engine, mode)
 
     async def scene() -> None:
-        client = Client(sessions)
+        client = Client(server)
         client.moves = [{"dst_start": 10, "src_start": 50, "num_tokens": 80}]
         await client.ask("lorem " * 200)
-        assert [body["messages"] for body in engine.bodies] == [render(sessions.store.get("", "s").state)]
-        served = sessions.served.of("", "s")
+        assert [body["messages"] for body in engine.bodies] == [render(server.store.get("", "s").state)]
+        served = server.served.of("", "s")
         assert served.num_stale == 0
         last = served.last
-        sessions.precompute.end_turn(sessions.store.get("", "s"), frame_of({}), None, None)
+        server.precompute.end_turn(server.store.get("", "s"), frame_of({}), None, None)
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert len(engine.bodies) == 1
         assert served.last is last, "a background request is not remembered as served"
@@ -348,31 +348,31 @@ def test_a_moved_context_is_healed_once(mode: str) -> None:
 
 def test_the_next_request_cancels_and_so_do_a_redaction_and_a_deletion() -> None:
     engine = Engine()
-    sessions = make_sessions(engine, "heal")
+    server = make_server(engine, "heal")
 
     async def scene() -> None:
         engine.gate = asyncio.Event()
-        client = Client(sessions)
+        client = Client(server)
         client.moves = [{"dst_start": 10, "src_start": 50, "num_tokens": 80}]
         await client.ask("lorem " * 200)
         assert (len(engine.bodies), engine.num_cancelled) == (1, 0)
         await client.ask("lorem " * 20)
         assert (len(engine.bodies), engine.num_cancelled) == (2, 1)
-        session = sessions.store.get("", "s")
+        session = server.store.get("", "s")
         batch = [made_edit("redact", 0)]
-        await sessions.edit(session, batch, None)
-        sessions.precompute.note_edit(session)
+        await server.editor.edit(session, batch, None)
+        server.precompute.note_edit(session)
         await asyncio.sleep(3 * PAUSE_SECONDS)
-        made = await sessions.prepare(session, [made_edit("fold", 1)])
+        made = await server.prepare(session, [made_edit("fold", 1)])
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert (made.status, made.reason) == ("dropped", "forgets_first")
         assert (len(engine.bodies), engine.num_cancelled) == (2, 2), "nothing before the engine has forgotten"
         await client.ask("lorem " * 20)
         assert len(engine.bodies) == 3, "it has forgotten with the turn"
-        sessions.delete(session)
+        server.delete(session)
         await asyncio.sleep(0)
         assert engine.num_cancelled == 3
-        assert sessions.precompute.num_failed == 0
+        assert server.precompute.num_failed == 0
 
     play(scene())
 
@@ -386,50 +386,50 @@ def test_a_failure_is_logged_once_and_counted(
 ) -> None:
     engine = Engine()
     engine.failure = Unavailable("the engine is gone")
-    sessions = make_sessions(engine, "heal")
+    server = make_server(engine, "heal")
 
     async def scene() -> None:
-        client = Client(sessions)
+        client = Client(server)
         client.moves = [{"dst_start": 10, "src_start": 50, "num_tokens": 80}]
         for _ in range(3):
             await client.ask("lorem " * 100)
-        session = sessions.store.get("", "s")
-        made = await sessions.prepare(session, [made_edit("fold", 0)])
+        session = server.store.get("", "s")
+        made = await server.prepare(session, [made_edit("fold", 0)])
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert (made.status, made.reason, made.state) == ("dropped", "failed", None)
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     play(scene())
-    assert sessions.precompute.num_failed == 4
+    assert server.precompute.num_failed == 4
     # By time: where vLLM has set its logger up, a record may be captured twice.
     assert len({record.created for record in caplog.records if "computing ahead failed" in record.getMessage()}) == 1
 
 
 def test_no_more_is_computed_than_the_share_of_the_pool() -> None:
     engine = Engine()
-    sessions = make_sessions(engine, "heal", share=0.1, pool=500)
+    server = make_server(engine, "heal", share=0.1, pool=500)
 
     async def scene() -> None:
-        client = Client(sessions)
+        client = Client(server)
         client.moves = [{"dst_start": 10, "src_start": 50, "num_tokens": 80}]
         await client.ask("lorem " * 200)
         assert engine.num_cut == [190 - 50]
-        assert sessions.served.of("", "s").num_stale > 0, "a part is not all"
+        assert server.served.of("", "s").num_stale > 0, "a part is not all"
 
     play(scene())
 
 
 def test_an_edit_between_turns_is_computed_at_once() -> None:
     engine = Engine()
-    sessions = make_sessions(engine)
+    server = make_server(engine)
 
     async def scene() -> None:
-        client = Client(sessions)
+        client = Client(server)
         await client.ask("lorem " * 200)
         assert engine.bodies == []
-        session = sessions.store.get("", "s")
-        await sessions.edit(session, [made_edit("fold", 0)], None)
-        sessions.precompute.note_edit(session)
+        session = server.store.get("", "s")
+        await server.editor.edit(session, [made_edit("fold", 0)], None)
+        server.precompute.note_edit(session)
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert [body["messages"] for body in engine.bodies] == [render(session.state)]
 
@@ -440,11 +440,13 @@ def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
     """And with the suite whose tools its folds name."""
     engine = Engine()
     turn = make_turn(suites=("sculptor-v1",), preset="unified")
-    turn.sessions.precompute = Precomputer(turn.sessions, engine, PrecomputeOptions("predict"))
+    turn.server.precompute = Precomputer(
+        turn.server.sessions, turn.server.exchanges, turn.server.budgets, engine, PrecomputeOptions("predict")
+    )
 
     async def scene() -> None:
-        cut = edits.cut_messages(turn.session.state, 0, 1, turn.sessions.tokenizer).state
-        turn.sessions.store.save(turn.session, cut)
+        cut = edits.cut_messages(turn.session.state, 0, 1, turn.server.tokenizer).state
+        turn.server.store.save(turn.session, cut)
         await run_loop(turn, Model(said("Done.")), RAW, {"model": "m", "messages": MESSAGES, "n": 1})
         await asyncio.sleep(3 * PAUSE_SECONDS)
 
@@ -461,10 +463,10 @@ FOLD = {"op": "fold", "messages": {"start": 1, "end": 2}}
 
 def test_prepare_by_http() -> None:
     engine = Engine()
-    sessions = make_sessions(engine, "off")
-    with TestClient(make_app(sessions)) as client:
+    server = make_server(engine, "off")
+    with TestClient(make_app(server)) as client:
         client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY})
-        before = sessions.store.get("", "s").state
+        before = server.store.get("", "s").state
         answer = client.post(f"{SESSIONS}/s/prepare", json={"edits": [FOLD]}, headers={"X-Cache-Salt": ""})
         assert answer.status_code == 202
         prepared = answer.json()
@@ -480,9 +482,9 @@ def test_prepare_by_http() -> None:
             "computed_tokens": 300,
             "ready_tokens": 700,
         }
-        assert sessions.store.get("", "s").state is before
+        assert server.store.get("", "s").state is before
         client.post(f"{SESSIONS}/s/edits", json={"edits": [FOLD]})
-        assert engine.bodies[0]["messages"] == render(sessions.store.get("", "s").state)
+        assert engine.bodies[0]["messages"] == render(server.store.get("", "s").state)
         engine.fallback_reason = "precompute_pool_share"
         answer = client.post(f"{SESSIONS}/s/prepare", json={"edits": [FOLD | {"messages": {"start": 3, "end": 4}}]})
         for _ in range(100):
@@ -499,13 +501,13 @@ def test_prepare_by_http() -> None:
 
 def test_a_prepared_summary_is_the_one_that_is_used() -> None:
     engine = Engine()
-    sessions = make_sessions(engine, "off")
+    server = make_server(engine, "off")
     summarize = {"edits": [FOLD | {"op": "summarize"}]}
-    with TestClient(make_app(sessions)) as client:
+    with TestClient(make_app(server)) as client:
         client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY})
         client.post(f"{SESSIONS}/s/prepare", json=summarize)
         client.post(f"{SESSIONS}/s/edits", json=summarize)
-    summarizer: Any = sessions._summarizer
+    summarizer: Any = server._summarizer
     assert summarizer.num_summaries == 1
 
 
@@ -521,7 +523,7 @@ def test_a_prepared_summary_is_the_one_that_is_used() -> None:
 )
 def test_bad_edits_are_refused_as_edits_are(edits: list[Any], status: int, param: str) -> None:
     engine = Engine()
-    with TestClient(make_app(make_sessions(engine))) as client:
+    with TestClient(make_app(make_server(engine))) as client:
         client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY})
         answer = client.post(f"{SESSIONS}/s/prepare", json={"edits": edits})
         assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text

@@ -8,22 +8,23 @@ import pytest
 from starlette.testclient import TestClient
 
 from acmserve.context.session.history import adopt, append_answer, end_turn
-from acmserve.server.sessions.sessions import Sessions, engine_key
+from acmserve.server.context.server import ContextServer
+from acmserve.server.sessions.sessions import engine_key
 from tests.support.context.branching import opened_in
-from tests.support.server.acm_app import HISTORY, SESSIONS, make_client, make_sessions
+from tests.support.server.acm_app import HISTORY, SESSIONS, make_client, make_server
 
 NEW = {"description": "find the port", "prompt": "Which port is it?"}
 WEATHER = {"id": "w1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return make_sessions()
+def server() -> ContextServer:
+    return make_server()
 
 
 @pytest.fixture
-def client(sessions: Sessions) -> TestClient:
-    client = make_client(sessions)
+def client(server: ContextServer) -> TestClient:
+    client = make_client(server)
     client.post(SESSIONS, json={"session_id": "main", "messages": HISTORY}).raise_for_status()
     return client
 
@@ -46,7 +47,7 @@ def refusal(response: Any, status: int) -> Any:
     return response.json()["error"]
 
 
-def test_a_branch_begins_as_its_parent_is_and_works_on_its_own(client: TestClient, sessions: Sessions) -> None:
+def test_a_branch_begins_as_its_parent_is_and_works_on_its_own(client: TestClient, server: ContextServer) -> None:
     edit = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]}
     client.post(f"{SESSIONS}/main/edits", json=edit).raise_for_status()
     made = make(client)
@@ -68,9 +69,9 @@ def test_a_branch_begins_as_its_parent_is_and_works_on_its_own(client: TestClien
     }
     assert contents(client, name) == contents(client, "main")
     assert client.get(f"{SESSIONS}/{name}").json()["branch_of"] == "main"
-    child = sessions.store.get("", name)
+    child = server.store.get("", name)
     assert engine_key(child) == ("", "main")
-    sessions.store.save(child, adopt(child.state, [*HISTORY, {"role": "user", "content": "Which?"}]).state)
+    server.store.save(child, adopt(child.state, [*HISTORY, {"role": "user", "content": "Which?"}]).state)
     assert len(contents(client, name)) == len(contents(client, "main")) + 1
     [listed] = client.get(f"{SESSIONS}/main/branches").json()["data"]
     assert listed["num_tokens"] > 0
@@ -103,22 +104,22 @@ def test_a_branch_has_no_branches_and_belongs_to_one_session(client: TestClient)
     assert refusal(back(client, "nobody"), 404)["param"] == "session_id"
 
 
-def test_branches_go_with_their_parent_and_not_to_its_successor(client: TestClient, sessions: Sessions) -> None:
+def test_branches_go_with_their_parent_and_not_to_its_successor(client: TestClient, server: ContextServer) -> None:
     name = make(client).json()["branch_id"]
     assert client.delete(f"{SESSIONS}/main").status_code == 204
     assert client.get(f"{SESSIONS}/{name}").status_code == 404
     client.post(SESSIONS, json={"session_id": "main"}).raise_for_status()
     orphan = make(client).json()["branch_id"]
-    sessions.store.delete("", "main")
+    server.store.delete("", "main")
     client.post(SESSIONS, json={"session_id": "main"}).raise_for_status()
     assert client.get(f"{SESSIONS}/main/branches").json()["data"] == []
     assert refusal(back(client, orphan), 404)["param"] == "branch_id"
 
 
-def test_nothing_returns_between_a_call_and_its_result(client: TestClient, sessions: Sessions) -> None:
-    session = sessions.store.get("", "main")
+def test_nothing_returns_between_a_call_and_its_result(client: TestClient, server: ContextServer) -> None:
+    session = server.store.get("", "main")
     waiting = {"role": "assistant", "content": None, "tool_calls": [WEATHER]}
-    sessions.store.save(session, end_turn(append_answer(session.state, waiting)))
+    server.store.save(session, end_turn(append_answer(session.state, waiting)))
     branch = make(client).json()
     assert contents(client, branch["branch_id"]) == contents(client, "main")[:-1]
     assert branch["num_messages"] == 4
@@ -128,10 +129,10 @@ def test_nothing_returns_between_a_call_and_its_result(client: TestClient, sessi
     assert client.get(f"{SESSIONS}/{branch['branch_id']}").status_code == 200
 
 
-def test_a_branch_of_the_model_is_shown_and_ends_by_itself(client: TestClient, sessions: Sessions) -> None:
+def test_a_branch_of_the_model_is_shown_and_ends_by_itself(client: TestClient, server: ContextServer) -> None:
     name = make(client).json()["branch_id"]
-    session = sessions.store.get("", "main")
-    sessions.store.save(session, opened_in(session.state, "b1"))
+    session = server.store.get("", "main")
+    server.store.save(session, opened_in(session.state, "b1"))
     listed = client.get(f"{SESSIONS}/main/branches").json()["data"]
     assert [(branch["kind"], branch["state"]) for branch in listed] == [("call", "open"), ("session", "open")]
     view = client.get(f"{SESSIONS}/main/context").json()
@@ -153,15 +154,15 @@ def test_text_of_which_a_branch_holds_a_copy_is_not_redacted(client: TestClient)
 
 @pytest.mark.parametrize("limits", [{"max_sessions": 1}, {"max_bytes": 6_000}])
 def test_a_branch_never_pushes_its_parent_out(limits: dict[str, int]) -> None:
-    client = make_client(make_sessions(**limits))
+    client = make_client(make_server(**limits))
     client.post(SESSIONS, json={"session_id": "main", "messages": HISTORY}).raise_for_status()
     assert "would push it out" in refusal(make(client), 409)["message"]
     assert [entry["session_id"] for entry in client.get(SESSIONS).json()["data"]] == ["main"]
 
 
-def test_branches_of_another_tenant_do_not_exist(sessions: Sessions, client: TestClient) -> None:
+def test_branches_of_another_tenant_do_not_exist(server: ContextServer, client: TestClient) -> None:
     name = make(client).json()["branch_id"]
-    stranger = make_client(sessions, **{"X-Cache-Salt": "theirs"})
+    stranger = make_client(server, **{"X-Cache-Salt": "theirs"})
     assert stranger.get(f"{SESSIONS}/main/branches").status_code == 404
     assert back(stranger, name).status_code == 404
     assert stranger.delete(f"{SESSIONS}/main/branches/{name}").status_code == 404

@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.server.budget.budgets import PromptOverhead
-from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.context.server import ContextServer
 from tests.support.context.annotated import Story
 from tests.support.context.valid_chat import check_valid
-from tests.support.server.acm_app import SESSIONS, make_client, make_sessions
+from tests.support.server.acm_app import SESSIONS, make_client, make_server
 
 BUDGET = {"max_tokens": 400, "low_watermark": 200}
 
@@ -32,13 +32,13 @@ MESSAGES = story()
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return make_sessions()
+def server() -> ContextServer:
+    return make_server()
 
 
 @pytest.fixture
-def client(sessions: Sessions) -> TestClient:
-    made = make_client(sessions)
+def client(server: ContextServer) -> TestClient:
+    made = make_client(server)
     assert made.post(SESSIONS, json={"session_id": "s", "messages": MESSAGES}).status_code == 201
     return made
 
@@ -60,10 +60,10 @@ def test_a_budget_is_set_shown_and_removed(client: TestClient) -> None:
     assert sent(client, "GET", "budget")["source"] is None
 
 
-def test_the_servers_budget_holds_where_a_session_has_none(sessions: Sessions, client: TestClient) -> None:
-    sessions.budgets.default = sessions.budgets.parse("50%", "--budget")
+def test_the_servers_budget_holds_where_a_session_has_none(server: ContextServer, client: TestClient) -> None:
+    server.budgets.default = server.budgets.parse("50%", "--budget")
     shown = sent(client, "GET", "budget")
-    assert (shown["source"], shown["budget"]["max_tokens"]) == ("server", sessions.budgets.window // 2)
+    assert (shown["source"], shown["budget"]["max_tokens"]) == ("server", server.budgets.window // 2)
     sent(client, "PUT", "budget", json=BUDGET)
     assert sent(client, "GET", "budget")["budget"]["max_tokens"] == 400
 
@@ -105,7 +105,7 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(client: TestClient) -> Non
     assert sent(client, "POST", "evict")["evicted"] == []
 
 
-def test_an_eviction_shows_in_the_context_and_in_the_episodes(sessions: Sessions, client: TestClient) -> None:
+def test_an_eviction_shows_in_the_context_and_in_the_episodes(server: ContextServer, client: TestClient) -> None:
     sent(client, "PUT", "budget", json=BUDGET)
     before = {episode["name"]: episode for episode in sent(client, "GET", "episodes")["data"]}
     assert {episode["state"] for episode in before.values()} == {"ended"}
@@ -123,7 +123,7 @@ def test_an_eviction_shows_in_the_context_and_in_the_episodes(sessions: Sessions
     assert after["find0"]["description"] == "found find0 here"
     assert after["do4"]["depends_on"] == ["find4"]
     assert after["do0"]["num_tokens"] == before["do0"]["num_tokens"] > after["do0"]["num_tokens_shown"] == 0
-    state = sessions.store.get("", "s").state
+    state = server.store.get("", "s").state
     check_valid([entry.message for entry in state.entries], render(state))
 
 
@@ -153,7 +153,7 @@ def test_delimiter_is_a_tool_of_its_own_suite(client: TestClient) -> None:
     assert "one question, or one change" in suite["presets"]["cwl"]
 
 
-def test_calls_of_delimiter_in_one_step_see_each_other(sessions: Sessions, client: TestClient) -> None:
+def test_calls_of_delimiter_in_one_step_see_each_other(server: ContextServer, client: TestClient) -> None:
     """The transcript has the step only when the client sends its results."""
 
     def call(**arguments: Any) -> Any:
@@ -167,68 +167,68 @@ def test_calls_of_delimiter_in_one_step_see_each_other(sessions: Sessions, clien
     assert "'more' is still active" in refused["result"]
     assert call(action="end", description="seen")["is_error"] is False
     assert call(action="start", name="act", type="act", dependencies=["more", "find1"])["is_error"] is False
-    session = sessions.store.get("", "s")
-    sessions.store.save(session, adopt(session.state, [*MESSAGES, {"role": "user", "content": "Stop ."}]).state)
+    session = server.store.get("", "s")
+    server.store.save(session, adopt(session.state, [*MESSAGES, {"role": "user", "content": "Stop ."}]).state)
     assert call(action="end", description="seen")["is_error"] is True
     assert sent(client, "GET", "episodes")["data"][-1]["name"] == "do4"
 
 
-def enforce(sessions: Sessions, messages: list[Any], **beside: Any) -> Any:
+def enforce(server: ContextServer, messages: list[Any], **beside: Any) -> Any:
     """What a chat request does: take the history in, bring it under the budget, store it."""
-    session = sessions.store.get("", "s")
+    session = server.store.get("", "s")
     state = adopt(session.state, messages).state
-    enforced = asyncio.run(sessions.enforce(session, state, PromptOverhead(**beside), "reuse"))
-    sessions.store.save(session, enforced.state)
+    enforced = asyncio.run(server.enforce(session, state, PromptOverhead(**beside), "reuse"))
+    server.store.save(session, enforced.state)
     return enforced
 
 
-def test_a_request_is_brought_under_the_budget_and_the_edits_stay(sessions: Sessions, client: TestClient) -> None:
+def test_a_request_is_brought_under_the_budget_and_the_edits_stay(server: ContextServer, client: TestClient) -> None:
     sent(client, "PUT", "budget", json=BUDGET)
-    first = enforce(sessions, MESSAGES)
+    first = enforce(server, MESSAGES)
     assert first.report["evicted_tokens"] > 0
     assert first.report["tokens"] <= 200
     assert first.report["unmet"] is None
     json.dumps(first.report)
     shown = render(first.state)
-    again = enforce(sessions, [*(dict(message) for message in MESSAGES), {"role": "user", "content": "And ?"}])
+    again = enforce(server, [*(dict(message) for message in MESSAGES), {"role": "user", "content": "And ?"}])
     assert again.report["evicted_tokens"] == 0
     assert render(again.state)[:-1] == shown
 
 
-def test_tools_and_presets_count_against_the_budget(sessions: Sessions, client: TestClient) -> None:
+def test_tools_and_presets_count_against_the_budget(server: ContextServer, client: TestClient) -> None:
     sent(client, "PUT", "budget", json={"max_tokens": 1000, "low_watermark": 800})
-    few = enforce(sessions, MESSAGES).report["tokens"]
-    many = enforce(sessions, MESSAGES, tools=[{"type": "function", "name": "a b c"}], preset="x " * 50).report["tokens"]
+    few = enforce(server, MESSAGES).report["tokens"]
+    many = enforce(server, MESSAGES, tools=[{"type": "function", "name": "a b c"}], preset="x " * 50).report["tokens"]
     assert many - few > 50
 
 
-def test_a_receipt_calibrates_the_count(sessions: Sessions, client: TestClient) -> None:
+def test_a_receipt_calibrates_the_count(server: ContextServer, client: TestClient) -> None:
     sent(client, "PUT", "budget", json={"max_tokens": 5000})
-    enforced = enforce(sessions, MESSAGES)
+    enforced = enforce(server, MESSAGES)
     assert enforced.on_served is not None
     enforced.on_served(enforced.report["tokens"] + 77)
-    assert enforce(sessions, MESSAGES).report["tokens"] == enforced.report["tokens"] + 77
+    assert enforce(server, MESSAGES).report["tokens"] == enforced.report["tokens"] + 77
 
 
-def test_a_state_that_was_not_stored_leaves_no_trace(sessions: Sessions, client: TestClient) -> None:
+def test_a_state_that_was_not_stored_leaves_no_trace(server: ContextServer, client: TestClient) -> None:
     """A request that fails keeps the session as it was; the account follows back."""
     sent(client, "PUT", "budget", json=BUDGET)
-    session = sessions.store.get("", "s")
-    dropped = asyncio.run(sessions.enforce(session, session.state, PromptOverhead(), "exact"))
+    session = server.store.get("", "s")
+    dropped = asyncio.run(server.enforce(session, session.state, PromptOverhead(), "exact"))
     assert dropped.state.omissions
-    meter = sessions.budgets.meter(session)
+    meter = server.budgets.meter(session)
     meter.check_integrity()
     assert not meter.omissions
-    assert enforce(sessions, MESSAGES).report == dropped.report
+    assert enforce(server, MESSAGES).report == dropped.report
 
 
 COMPACT = {"max_tokens": 400, "low_watermark": 200, "policy": "compact", "instructions": "Keep the files ."}
 
 
-def test_compact_plans_without_a_model_and_evicts_with_one(sessions: Sessions, client: TestClient) -> None:
+def test_compact_plans_without_a_model_and_evicts_with_one(server: ContextServer, client: TestClient) -> None:
     sent(client, "PUT", "budget", json=COMPACT)
     assert sent(client, "GET", "budget")["budget"]["instructions"] == "Keep the files ."
-    summarizer: Any = sessions._summarizer
+    summarizer: Any = server._summarizer
     planned = sent(client, "POST", "evict?dry_run=true")
     assert summarizer.conversations == []
     assert planned["summary"]["output_tokens"] == summarizer.max_tokens
@@ -241,37 +241,39 @@ def test_compact_plans_without_a_model_and_evicts_with_one(sessions: Sessions, c
     assert done["tokens_after"] < planned["tokens_after"]
     assert done["tokens_before"] - done["tokens_after"] == done["evicted"][0]["tokens"]
     assert done["next_turn"]["exact"]["recomputed_tokens"] > done["next_turn"]["reuse"]["recomputed_tokens"] > 0
-    state = sessions.store.get("", "s").state
+    state = server.store.get("", "s").state
     check_valid([entry.message for entry in state.entries], render(state))
     again = sent(client, "POST", "evict")
     assert (again["evicted"], again["summary"]) == ([], None)
 
 
-def test_compact_keeps_requests_under_the_budget_and_says_what_it_cost(sessions: Sessions, client: TestClient) -> None:
+def test_compact_keeps_requests_under_the_budget_and_says_what_it_cost(
+    server: ContextServer, client: TestClient
+) -> None:
     sent(client, "PUT", "budget", json=COMPACT)
-    first = enforce(sessions, MESSAGES)
+    first = enforce(server, MESSAGES)
     assert first.report["summary"]["output_tokens"] == 6
     assert first.report["summary"]["input_tokens"] > 100
     assert first.report["tokens"] <= 200
     assert first.report["unmet"] is None
     assert first.report["evicted"][0]["levels"].keys() == {"summarize"}
     shown = render(first.state)
-    again = enforce(sessions, [*MESSAGES, {"role": "user", "content": "And ?"}])
+    again = enforce(server, [*MESSAGES, {"role": "user", "content": "And ?"}])
     assert again.report["summary"] is None
     assert render(again.state)[:-1] == shown
     more = [*MESSAGES, {"role": "user", "content": "And ?"}, *story()[2:]]
-    enforce(sessions, more)
-    summarizer: Any = sessions._summarizer
+    enforce(server, more)
+    summarizer: Any = server._summarizer
     assert "Summary 1 of " in summarizer.conversations[1][0]
-    sessions.budgets.meter(sessions.store.get("", "s")).check_integrity()
+    server.budgets.meter(server.store.get("", "s")).check_integrity()
 
 
 def test_a_summary_that_cannot_be_had_leaves_all_and_says_why() -> None:
-    sessions = make_sessions(down=True)
-    client = make_client(sessions)
+    server = make_server(down=True)
+    client = make_client(server)
     client.post(SESSIONS, json={"session_id": "s", "messages": MESSAGES})
     sent(client, "PUT", "budget", json=COMPACT)
-    enforced = enforce(sessions, MESSAGES)
+    enforced = enforce(server, MESSAGES)
     assert "the summary model did not answer" in enforced.report["unmet"]["message"]
     assert enforced.report["unmet"]["tokens_over"] > 0
     assert enforced.report["summary"] is None
@@ -280,13 +282,13 @@ def test_a_summary_that_cannot_be_had_leaves_all_and_says_why() -> None:
     assert sent(client, "POST", "evict?dry_run=true")["summary"] is not None
 
 
-def test_a_budget_that_a_summary_cannot_meet_asks_for_none_in_vain(sessions: Sessions, client: TestClient) -> None:
+def test_a_budget_that_a_summary_cannot_meet_asks_for_none_in_vain(server: ContextServer, client: TestClient) -> None:
     sent(client, "PUT", "budget", json=COMPACT | {"max_tokens": 50, "low_watermark": 40})
-    first = enforce(sessions, MESSAGES)
+    first = enforce(server, MESSAGES)
     assert first.report["summary"] is not None
     assert first.report["unmet"]["tokens_over"] > 0
-    again = enforce(sessions, [*MESSAGES, {"role": "user", "content": "And ?"}])
+    again = enforce(server, [*MESSAGES, {"role": "user", "content": "And ?"}])
     assert again.report["summary"] is None
     assert "no longer than a summary" in again.report["unmet"]["message"]
-    summarizer: Any = sessions._summarizer
+    summarizer: Any = server._summarizer
     assert len(summarizer.conversations) == 1

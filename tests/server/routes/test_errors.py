@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from acmserve.server.http import json_body
 from acmserve.server.http.json_value import MAX_DEPTH
-from tests.support.server.acm_app import HISTORY, SESSIONS, make_app, make_client, make_sessions
+from tests.support.server.acm_app import HISTORY, SESSIONS, make_app, make_client, make_server
 
 USER = {"role": "user", "content": "x"}
 DEEP = "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
@@ -249,7 +249,7 @@ def test_a_path_that_no_route_has(client: TestClient, path: str) -> None:
 
 
 def test_a_summary_model_that_is_down_leaves_everything_as_it_was() -> None:
-    client = make_client(make_sessions(down=True))
+    client = make_client(make_server(down=True))
     client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY})
     edits = [
         {"op": "fold", "messages": {"start": 3, "end": 4}},
@@ -262,7 +262,7 @@ def test_a_summary_model_that_is_down_leaves_everything_as_it_was() -> None:
 
 
 def test_a_tool_call_while_the_summary_model_is_down() -> None:
-    client = make_client(make_sessions(down=True))
+    client = make_client(make_server(down=True))
     client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY})
     arguments = {"start_marker": "alpha 0", "end_marker": "alpha 9 ", "num_fragments": 1}
     cut = client.post(f"{SESSIONS}/s/tools/fragment_context", json={"arguments": arguments}).json()
@@ -271,7 +271,7 @@ def test_a_tool_call_while_the_summary_model_is_down() -> None:
 
 
 def test_an_embedder_that_is_not_there_is_a_result_for_the_model() -> None:
-    client = make_client(make_sessions(down=True))
+    client = make_client(make_server(down=True))
     client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY, "suite": "sculptor-v1"})
     arguments = json.dumps({"query": "alpha", "mode": "semantic"})
     answer = client.post(f"{SESSIONS}/s/tools/search_context", json={"arguments": arguments})
@@ -280,7 +280,7 @@ def test_an_embedder_that_is_not_there_is_a_result_for_the_model() -> None:
 
 
 def test_a_session_grown_too_large_by_a_call_keeps_its_old_state() -> None:
-    client = make_client(make_sessions(max_bytes=5_000))
+    client = make_client(make_server(max_bytes=5_000))
     assert client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY}).status_code == 201
     arguments = {"start_marker": "alpha 0", "end_marker": "alpha 39 ", "num_fragments": 20}
     for _ in range(2):

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.text import render_map
-from tests.support.server.acm_app import make_client, make_sessions
+from tests.support.server.acm_app import make_client, make_server
 
 MAPS = "/v1/acm/maps"
 
@@ -84,10 +84,10 @@ def test_a_map_that_is_not_there_is_404(client: TestClient, method: str, path: s
 
 
 def test_a_map_of_another_salt_does_not_exist() -> None:
-    sessions = make_sessions()
-    mine = make_client(sessions, **{"X-Cache-Salt": "mine"})
+    server = make_server()
+    mine = make_client(server, **{"X-Cache-Salt": "mine"})
     mine.put(f"{MAPS}/corpus", json={})
-    other = make_client(sessions, **{"X-Cache-Salt": "other"})
+    other = make_client(server, **{"X-Cache-Salt": "other"})
     assert other.get(f"{MAPS}/corpus").status_code == 404
     assert other.get(MAPS).json() == {"data": []}
     assert mine.get(f"{MAPS}/corpus").status_code == 200

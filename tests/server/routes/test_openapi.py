@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from acmserve.context.maps.update import MapSettings
 from acmserve.context.session.history import adopt
 from acmserve.context.tools.suites import tool_names
-from acmserve.server.sessions.branches import make_branch
-from acmserve.server.sessions.sessions import Sessions
-from tests.support.server.acm_app import HISTORY, make_app, make_sessions
+from acmserve.server.context.branches import make_branch
+from acmserve.server.context.server import ContextServer
+from tests.support.server.acm_app import HISTORY, make_app, make_server
 
 OPERATIONS = {
     "acm_list_tools",
@@ -68,14 +68,14 @@ def strict_app() -> FastAPI:
     return app
 
 
-def sessions_with_one() -> Sessions:
+def server_with_one() -> ContextServer:
     """A session `s` with four messages, so that ranges of edits exist, a branch of it, and a context map `m`."""
-    sessions = make_sessions()
-    session = sessions.store.create("", "s")
-    sessions.store.save(session, adopt(session.state, HISTORY).state)
-    make_branch(sessions, session, "find out", "What is it?")
-    sessions.maps.settle("", "m", MapSettings("## CONTEXT ROADMAP\n388 records"))
-    return sessions
+    server = make_server()
+    session = server.store.create("", "s")
+    server.store.save(session, adopt(session.state, HISTORY).state)
+    make_branch(server, session, "find out", "What is it?")
+    server.maps.settle("", "m", MapSettings("## CONTEXT ROADMAP\n388 records"))
+    return server
 
 
 APP = strict_app()
@@ -140,13 +140,13 @@ def test_the_routes_do_what_the_document_says(case: schemathesis.Case) -> None:
     That valid data may still be refused is the nature of these routes: whether a range of messages or a fragment
     exists, only the session knows.
     """
-    APP.state.acm_sessions = sessions_with_one()
+    APP.state.acm_server = server_with_one()
     case.call_and_validate(excluded_checks=[positive_data_acceptance])
     if "session_id" in case.path_parameters:
         names = tool_names("sculptor")
         case.path_parameters["session_id"] = "s"
         if "branch_id" in case.path_parameters:
-            [branch] = [session for session in APP.state.acm_sessions.store.list("") if session.session_id != "s"]
+            [branch] = [session for session in APP.state.acm_server.store.list("") if session.session_id != "s"]
             case.path_parameters["branch_id"] = branch.session_id
         if "name" in case.path_parameters:
             case.path_parameters["name"] = names[len(str(case.body)) % len(names)]
@@ -154,5 +154,5 @@ def test_the_routes_do_what_the_document_says(case: schemathesis.Case) -> None:
     if "external_context_id" in case.path_parameters:
         case.path_parameters["external_context_id"] = "m"
         case.call_and_validate(excluded_checks=[positive_data_acceptance, negative_data_rejection])
-    APP.state.acm_sessions.store.check_integrity()
-    APP.state.acm_sessions.maps.store.check_integrity()
+    APP.state.acm_server.store.check_integrity()
+    APP.state.acm_server.maps.store.check_integrity()

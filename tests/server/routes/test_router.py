@@ -13,20 +13,20 @@ from starlette.testclient import TestClient
 
 from acmserve.context.session.history import adopt, append_answer, append_internal
 from acmserve.context.tools.suites import SUITES
-from acmserve.server.sessions.sessions import Sessions
-from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, lines, make_app, make_client, make_sessions
+from acmserve.server.context.server import ContextServer
+from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, lines, make_app, make_client, make_server
 
 ODD_IDS = ["a/b", "a/context", "a/tools/fold_fragment", "/", "a b?c#d", "100%", "%2F", "Zoë 🦀", "\n", "..", "x" * 256]
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return make_sessions()
+def server() -> ContextServer:
+    return make_server()
 
 
 @pytest.fixture
-def client(sessions: Sessions) -> TestClient:
-    return make_client(sessions)
+def client(server: ContextServer) -> TestClient:
+    return make_client(server)
 
 
 def made(client: TestClient, session_id: str = "s", **fields: Any) -> dict[str, Any]:
@@ -108,27 +108,27 @@ def test_an_id_is_taken_once_and_stays_as_it_was(client: TestClient) -> None:
 
 
 def test_a_session_that_does_not_fit_leaves_nothing_behind() -> None:
-    client = make_client(make_sessions(max_bytes=2_000))
+    client = make_client(make_server(max_bytes=2_000))
     answer = client.post(SESSIONS, json={"session_id": "s", "messages": HISTORY})
     assert answer.status_code == 409
     assert "2,000" in answer.json()["error"]["message"]
     assert client.get(SESSIONS).json()["data"] == []
 
 
-async def use_and_delete(sessions: Sessions, path: str) -> list[httpx.Response]:
+async def use_and_delete(server: ContextServer, path: str) -> list[httpx.Response]:
     """Not through Starlette's test client, which decodes paths twice."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app(sessions)), base_url="http://server") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app(server)), base_url="http://server") as client:
         search = client.post(f"{path}/tools/search_context", json={"arguments": {"query": "alpha 3 "}})
         return [await client.get(f"{path}/context"), await search, await client.get(path), await client.delete(path)]
 
 
 @pytest.mark.parametrize("session_id", ODD_IDS)
-def test_any_text_is_an_id(client: TestClient, sessions: Sessions, session_id: str) -> None:
+def test_any_text_is_an_id(client: TestClient, server: ContextServer, session_id: str) -> None:
     """Percent-encoded in a path, so `a/context` is never taken for the context of `a`."""
     made(client, "a")
     assert made(client, session_id)["session_id"] == session_id
     path = f"{SESSIONS}/{quote(session_id, safe='').replace('.', '%2E')}"
-    seen, searched, shown, deleted = asyncio.run(use_and_delete(sessions, path))
+    seen, searched, shown, deleted = asyncio.run(use_and_delete(server, path))
     assert seen.json()["session_id"] == shown.json()["session_id"] == session_id
     assert "3 says" in searched.json()["result"]
     assert deleted.status_code == 204
@@ -174,11 +174,11 @@ def test_without_an_edit_the_model_sees_what_the_client_sent(client: TestClient)
     assert body["fragments"] == []
 
 
-def test_the_context_says_who_wrote_what_and_where_its_kv_is(client: TestClient, sessions: Sessions) -> None:
+def test_the_context_says_who_wrote_what_and_where_its_kv_is(client: TestClient, server: ContextServer) -> None:
     made(client)
-    session = sessions.store.get("", "s")
+    session = server.store.get("", "s")
     state = append_internal(session.state, [{"role": "tool", "content": "found"}])
-    sessions.store.save(session, append_answer(state, {"role": "assistant", "content": "42"}))
+    server.store.save(session, append_answer(state, {"role": "assistant", "content": "42"}))
     messages = context(client)["messages"]
     assert [m["origin"] for m in messages] == ["client"] * 4 + ["internal", "answer"]
     assert {m["kv"] for m in messages} == {"gone"}
@@ -239,9 +239,9 @@ def test_the_suite_of_a_call_is_the_sessions_unless_it_says_another(client: Test
     assert tool(client, "restore_context", suite="sculptor-v1")["is_error"] is False
 
 
-def test_a_summary_is_written_once_for_a_focus(client: TestClient, sessions: Sessions) -> None:
+def test_a_summary_is_written_once_for_a_focus(client: TestClient, server: ContextServer) -> None:
     made(client)
-    summarizer = sessions._summarizer
+    summarizer = server._summarizer
     assert isinstance(summarizer, FirstSentence)
     fragment_id = cut(client, 1)[0]
     wanted = {"op": "summarize", "fragment_id": fragment_id, "focus": "names"}
@@ -332,8 +332,8 @@ def test_edits_are_all_or_nothing(client: TestClient) -> None:
     ],
 )
 def test_a_session_is_private_to_key_and_salt(mine: dict[str, str], theirs: dict[str, str]) -> None:
-    sessions = make_sessions(has_api_keys=True)
-    me, other = make_client(sessions, **mine), make_client(sessions, **theirs)
+    server = make_server(has_api_keys=True)
+    me, other = make_client(server, **mine), make_client(server, **theirs)
     made(me)
     edits = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]}
     for answer in (
@@ -352,13 +352,13 @@ def test_a_session_is_private_to_key_and_salt(mine: dict[str, str], theirs: dict
 
 
 def test_without_api_keys_a_placeholder_is_no_tenant() -> None:
-    sessions = make_sessions(has_api_keys=False)
-    made(make_client(sessions, authorization="Bearer none"))
-    assert len(context(make_client(sessions, authorization="Bearer EMPTY"))["messages"]) == 4
+    server = make_server(has_api_keys=False)
+    made(make_client(server, authorization="Bearer none"))
+    assert len(context(make_client(server, authorization="Bearer EMPTY"))["messages"]) == 4
 
 
-async def calls_at_once(sessions: Sessions) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(make_app(sessions))
+async def calls_at_once(server: ContextServer) -> list[httpx.Response]:
+    transport = httpx.ASGITransport(make_app(server))
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
         queries = [
             client.post(f"{SESSIONS}/s/tools/search_context", json={"arguments": {"query": f"alpha {i} "}})
@@ -373,19 +373,19 @@ async def calls_at_once(sessions: Sessions) -> list[httpx.Response]:
         return list(await asyncio.gather(*queries, *folds))
 
 
-def test_calls_at_once_lose_nothing(client: TestClient, sessions: Sessions) -> None:
+def test_calls_at_once_lose_nothing(client: TestClient, server: ContextServer) -> None:
     made(client)
-    answers = asyncio.run(calls_at_once(sessions))
+    answers = asyncio.run(calls_at_once(server))
     assert {answer.status_code for answer in answers} == {200}
-    state = sessions.store.get("", "s").state
+    state = server.store.get("", "s").state
     assert (len(state.hits), len(state.fragments)) == (10, 2)
-    sessions.store.check_integrity()
+    server.store.check_integrity()
 
 
-async def delete_while_held(sessions: Sessions) -> list[int]:
-    transport = httpx.ASGITransport(make_app(sessions))
+async def delete_while_held(server: ContextServer) -> list[int]:
+    transport = httpx.ASGITransport(make_app(server))
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
-        async with sessions.locked(sessions.store.get("", "s")):
+        async with server.sessions.locked(server.store.get("", "s")):
             deleting = asyncio.create_task(client.delete(f"{SESSIONS}/s"))
             await asyncio.sleep(0.02)
             editing = asyncio.create_task(client.post(f"{SESSIONS}/s/tools/search_context", json={}))
@@ -395,16 +395,16 @@ async def delete_while_held(sessions: Sessions) -> list[int]:
 
 
 def test_a_delete_waits_its_turn_and_what_waited_behind_it_finds_nothing(
-    client: TestClient, sessions: Sessions
+    client: TestClient, server: ContextServer
 ) -> None:
     made(client)
-    assert asyncio.run(delete_while_held(sessions)) == [204, 404]
+    assert asyncio.run(delete_while_held(server)) == [204, 404]
 
 
-def test_what_a_chat_request_let_in_is_still_shown_as_json(client: TestClient, sessions: Sessions) -> None:
+def test_what_a_chat_request_let_in_is_still_shown_as_json(client: TestClient, server: ContextServer) -> None:
     """vLLM's parser takes NaN and halves of surrogate pairs; the routes show them as JSON can say them."""
-    session = sessions.store.open("", "s")
+    session = server.store.open("", "s")
     message = {"role": "user", "content": "crab", "score": float("nan"), "\udc00": ["half \ud83d of it", 1.5]}
-    sessions.store.save(session, adopt(session.state, [message]).state)
+    server.store.save(session, adopt(session.state, [message]).state)
     shown = {"role": "user", "content": "crab", "score": None, "\ufffd": ["half \ufffd of it", 1.5]}
     assert context(client)["messages"][0]["message"] == shown

@@ -14,9 +14,9 @@ from acmserve.context.eviction.compact import Summary
 from acmserve.context.storage.session_store import SessionLimits, SessionStore
 from acmserve.context.tools.run import SummaryWanted
 from acmserve.errors import InvalidRequest, Unavailable
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.routes.router import router
-from acmserve.server.sessions.sessions import Sessions
 
 SESSIONS = "/v1/acm/sessions"
 NUM_DIMENSIONS = 64
@@ -89,9 +89,9 @@ class WordVectors:
         return vector
 
 
-def make_sessions(*, down: bool = False, has_api_keys: bool = False, **limits: Any) -> Sessions:
+def make_server(*, down: bool = False, has_api_keys: bool = False, **limits: Any) -> ContextServer:
     words = Words()
-    return Sessions(
+    return ContextServer(
         SessionStore(SessionLimits(**limits)),
         words,
         OutOfReach() if down else FirstSentence(),
@@ -101,16 +101,16 @@ def make_sessions(*, down: bool = False, has_api_keys: bool = False, **limits: A
     )
 
 
-def make_app(sessions: Sessions | None = None) -> FastAPI:
+def make_app(server: ContextServer | None = None) -> FastAPI:
     app = FastAPI(title="acm")
     app.include_router(router())
-    app.state.acm_sessions = sessions or make_sessions()
+    app.state.acm_server = server or make_server()
     return app
 
 
-def make_client(sessions: Sessions | None = None, **headers: str) -> TestClient:
+def make_client(server: ContextServer | None = None, **headers: str) -> TestClient:
     """An exception in a route fails the test: nothing a client sends may cause one."""
-    return TestClient(make_app(sessions), headers=headers)
+    return TestClient(make_app(server), headers=headers)
 
 
 def lines(num_lines: int, name: str = "line") -> str:

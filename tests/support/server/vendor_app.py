@@ -22,10 +22,11 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse, Usa
 
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
-from acmserve.server.app.endpoint import MESSAGES_PATH, create
+from acmserve.server.app.endpoint import create
+from acmserve.server.app.session_endpoint import MESSAGES_PATH
 from acmserve.server.messages.context_editor import ContextEditor
 from acmserve.server.models.template_probe import TemplateProbe
-from tests.support.server.acm_app import FirstSentence, OutOfReach, Words, make_sessions
+from tests.support.server.acm_app import FirstSentence, OutOfReach, Words, make_server
 
 MAX_SESSIONS = 3
 DELTA = {"type": "content_block_delta", "index": 0, "delta": {"text": '"type":"message_delta"'}}
@@ -87,7 +88,7 @@ def vendor_client(handler: Handler, editor: ContextEditor) -> TestClient:
         attach_anthropic_routes(app)
     theirs = list(app.router.routes)
     create().attach_router(app)
-    app.state.acm_sessions = make_sessions()
+    app.state.acm_server = make_server()
     app.state.acm_context_editor = editor
     ours = [route for route in app.router.routes if route not in theirs]
     replaced = {getattr(route, "path", "") for route in ours}

@@ -19,36 +19,36 @@ from acmserve.context.session.parent import mark_of
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, NotFound
-from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.context.server import ContextServer
 
 
-def make_branch(sessions: Sessions, parent: Session, description: str, prompt: str) -> Session:
+def make_branch(server: ContextServer, parent: Session, description: str, prompt: str) -> Session:
     """A new session that begins as `parent` is. Raises `Conflict` where it cannot branch or both would not fit."""
     _check_not_inside(parent)
-    limits = sessions.store.limits
+    limits = server.store.limits
     if limits.max_sessions < 2 or 2 * parent.num_bytes > limits.max_bytes:
         raise Conflict(
             "session_id",
             f"a branch of {parent.session_id!a} and its {parent.num_bytes:,} bytes would push it out.",
             "Start the server with larger limits (--max-sessions, --max-session-mib).",
         )
-    branch = sessions.store.create(parent.tenant)
+    branch = server.store.create(parent.tenant)
     try:
         branch.suite = parent.suite
-        sessions.store.save(branch, fork(parent.state, parent.session_id, description, prompt))
+        server.store.save(branch, fork(parent.state, parent.session_id, description, prompt))
     except BaseException:
-        sessions.store.delete(*branch.key)
+        server.store.delete(*branch.key)
         raise
-    sessions.served.share(parent.key, branch.key)
+    server.served.share(parent.key, branch.key)
     return branch
 
 
-def branches_of(sessions: Sessions, parent: Session) -> list[Session]:
+def branches_of(server: ContextServer, parent: Session) -> list[Session]:
     """The sessions that are branches of this one, the oldest first."""
     mark = mark_of(parent.state.digest_key)
     found = [
         session
-        for session in sessions.store.list(parent.tenant)
+        for session in server.store.list(parent.tenant)
         if (own := session.state.parent) is not None and (own.session_id, own.mark) == (parent.session_id, mark)
     ]
     return sorted(found, key=lambda session: session.created_at)
@@ -65,7 +65,7 @@ def check_branch_of(branch: Session, parent: Session) -> None:
         )
 
 
-def give_back(sessions: Sessions, branch: Session, parent: Session, message: str) -> None:
+def give_back(server: ContextServer, branch: Session, parent: Session, message: str) -> None:
     """Put what a branch returns into its parent, and delete it. Raises `Conflict`; nothing was changed then."""
     own = branch.state.parent
     assert own is not None
@@ -76,16 +76,16 @@ def give_back(sessions: Sessions, branch: Session, parent: Session, message: str
             f"the model of {parent.session_id!a} waits for results of its tool calls.",
             "Send the message as the result of such a call with the session's next request, and delete the branch.",
         )
-    state = place_result(parent.state, branch.session_id, own, message, spent_by(sessions, branch))
-    sessions.store.save(parent, state)
-    sessions.delete(branch)
+    state = place_result(parent.state, branch.session_id, own, message, spent_by(server, branch))
+    server.store.save(parent, state)
+    server.delete(branch)
 
 
-def spent_by(sessions: Sessions, branch: Session) -> Spent:
+def spent_by(server: ContextServer, branch: Session) -> Spent:
     """What a branch took so far, without what it had from its parent."""
     own = branch.state.parent
     entries = branch.state.entries[0 if own is None else own.num_entries :]
-    return count_spent(entries, lambda text: count_tokens(sessions.tokenizer, text))
+    return count_spent(entries, lambda text: count_tokens(server.tokenizer, text))
 
 
 def _check_not_inside(session: Session) -> None:

@@ -1,0 +1,262 @@
+"""vLLM's endpoint plugin: the answering routes of vLLM's own server, sessions added.
+
+Why routes and not an ASGI middleware: vLLM lets a plugin replace a route (plugins/endpoint_plugins/interface.py:75), so
+each route below is vLLM's own function in a thin coat. The coat runs inside authentication and CORS, reads the body
+that the framework has parsed already (Starlette keeps `request.json()`), rewrites no request, buffers no stream, and
+calls vLLM's function with the same arguments when there is no session. A middleware named with `--middleware` would run
+outside of authentication and would have to parse each body a second time.
+
+Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and its count_tokens. On vLLM's other routes
+(batches, token-in-token-out) a session counts as well, validated in `exchange.py`; its receipt is in
+`kv_transfer_params` there. `context_management` counts on /v1/messages and /v1/chat/completions, see
+`context_editor.py`; /v1/responses has a field of that name with another meaning, which is vLLM's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.datastructures import State
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from vllm.engine.protocol import EngineClient
+from vllm.logger import init_logger
+
+from acmserve.context.anthropic.compaction_blocks import check_compaction, has_compaction
+from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
+from acmserve.context.session.precompute_options import parse_precompute
+from acmserve.context.transcript.tokenizer import count_tokens
+from acmserve.engine.config import CONNECTOR_NAME
+from acmserve.errors import EngineMismatch, InvalidRequest
+from acmserve.plan.request import SessionParams
+from acmserve.server.app.startup import open_server
+from acmserve.server.chat.turn import ChatRequest, answer_chat
+from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
+from acmserve.server.exchange.responses import deliver
+from acmserve.server.http.errors import problem_response
+from acmserve.server.http.json_body import parse_json
+from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
+from acmserve.server.messages.request import extended_signature
+from acmserve.server.models.summarizer import open_summarizer
+from acmserve.server.models.template_probe import open_probe
+from acmserve.server.models.tokenizer import ServedTokenizer
+from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.context_management import FIELD, parse_context_management
+from acmserve.server.options.loop_options import parse_loop_options
+from acmserve.server.options.map_options import parse_map_options
+from acmserve.server.options.session_params import check_no_loop, parse_session_params
+from acmserve.server.routes.router import router
+from acmserve.server.sessions.sessions import engine_session_id
+from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
+
+CHAT_PATH = "/v1/chat/completions"
+MESSAGES_PATH = "/v1/messages"
+COUNT_PATH = "/v1/messages/count_tokens"
+REQUIRED_PATHS = frozenset({CHAT_PATH, "/v1/completions"})
+PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH, COUNT_PATH}
+EDITED_PATHS = (CHAT_PATH, MESSAGES_PATH, COUNT_PATH)
+
+logger = init_logger(f"vllm.{__name__}")
+
+Endpoint = Callable[..., Awaitable[Response | None]]
+
+
+class SessionEndpoint:
+    """Loaded by vLLM once per API server process; does nothing when the engine runs without our connector."""
+
+    name = "acmserve"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Replace vLLM's answering routes. Raises EngineMismatch when vLLM has none of that name."""
+        if not _has_connector(app.state.args):
+            logger.warning(
+                "acmserve: sessions are off, because the engine runs without kv_connector %s; "
+                "start the server with `acmserve serve`.",
+                CONNECTOR_NAME,
+            )
+            return
+        routes = [r for r in app.routes if isinstance(r, APIRoute) and r.path in PATHS and "POST" in r.methods]
+        missing = REQUIRED_PATHS - {route.path for route in routes}
+        if missing:
+            raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
+        if _has_sessions(app.state.args):
+            app.include_router(router())
+            on_shutdown(app, _close_maps)
+        for route in routes:
+            app.add_api_route(
+                route.path,
+                with_session(route.endpoint),
+                methods=["POST"],
+                dependencies=route.dependencies,
+                responses=route.responses,
+                name=route.name,
+                summary=route.summary,
+                description=route.description,
+                tags=route.tags,
+            )
+
+    async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
+        """Tap the engine client, which vLLM's handlers share, and open the sessions."""
+        if engine_client is None or not _has_connector(args):
+            return
+        max_model_len = engine_client.model_config.max_model_len
+        tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len))
+        tokenizer = engine_client.renderer.get_tokenizer()
+        counting = ServedTokenizer(tokenizer)
+        probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
+        config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
+        state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
+        if _has_sessions(args):
+            state.acm_server = open_server(engine_client, state, args, probe)
+
+
+def with_session(core: Endpoint) -> Endpoint:
+    """Wrap one of vLLM's route functions `(request, raw_request)`; its signature, which FastAPI reads, stays.
+
+    Only the requests of /v1/messages may have more than vLLM's own: compaction blocks.
+    """
+
+    @functools.wraps(core)
+    async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
+        raw_request: Request = kwargs["raw_request"]
+        body = await raw_request.json()
+        server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
+        path = raw_request.url.path
+        CURRENT.set(None)
+        try:
+            params = parse_session_params(body, raw_request.headers)
+            is_edited = path.endswith(EDITED_PATHS) and body.get(FIELD) is not None
+            if path.endswith((MESSAGES_PATH, COUNT_PATH)) and has_compaction(body.get("messages")):
+                check_compaction(body["messages"])
+                is_edited = is_edited or path.endswith(COUNT_PATH)
+            if params is None and not is_edited:
+                return await core(*args, **kwargs)
+            if params is not None and server is not None and path.endswith(CHAT_PATH):
+                own_body = parse_json(await raw_request.body())
+                response = await answer_chat(server, _chat_request(server, params, own_body, kwargs), core)
+            else:
+                if params is not None:
+                    check_no_loop(body)
+                    CURRENT.set(_engine_exchange(server, params, body, raw_request))
+                answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
+                response = await answer
+        except InvalidRequest as error:
+            return refuse(error, path)
+        exchange = CURRENT.get()
+        return response if exchange is None else deliver(response, exchange)
+
+    set_signature(endpoint, extended_signature(core))
+    return endpoint
+
+
+async def _answer_edited(
+    server: ContextServer | None, params: SessionParams | None, core: Endpoint, kwargs: Mapping[str, Any]
+) -> Response | None:
+    """Answer a request with `context_management`. What is cleared is remembered where sessions are."""
+    raw_request: Request = kwargs["raw_request"]
+    editor: ContextEditor = raw_request.app.state.acm_context_editor
+    body = parse_json(await raw_request.body())
+    key = None
+    if server is not None and params is not None:
+        key = (server.sessions.tenant_of(raw_request.headers, body.get("cache_salt")), params.session_id)
+    edits = parse_context_management(body) or ()
+    asked = EditingRequest(kwargs["request"], raw_request, body, edits, key)
+    path = raw_request.url.path
+    if path.endswith(CHAT_PATH):
+        _check_no_compact(edits)
+        return await editor.answer_chat(asked, core)
+    return await (editor.count_messages if path.endswith(COUNT_PATH) else editor.answer_messages)(asked, core)
+
+
+def _check_no_compact(edits: Sequence[VendorEdit]) -> None:
+    """Raise InvalidRequest for a summary that nobody would keep: OpenAI's protocol has no block for it."""
+    for index, edit in enumerate(edits):
+        if isinstance(edit, Compact):
+            raise InvalidRequest(
+                f"{FIELD}.edits[{index}].type",
+                f"{COMPACT} needs a session here, which keeps the summary.",
+                "Send a `session_id`, or use /v1/messages, where the client keeps it.",
+            )
+
+
+def _chat_request(server: ContextServer, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
+    raw_request: Request = kwargs["raw_request"]
+    if params.precompute:
+        raise InvalidRequest(
+            "kv_transfer_params.acm.precompute",
+            "has no meaning in a chat of a session, whose answer is recorded.",
+            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
+        )
+    tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    loop = parse_loop_options(body.get("acm") or {}, server.max_tool_calls)
+    budget = (body.get("acm") or {}).get("budget")
+    wanted = None if budget is None else server.budgets.parse(budget, "acm.budget")
+    options = parse_map_options((body.get("acm") or {}).get("map"))
+    precompute = (body.get("acm") or {}).get("precompute")
+    wanted_precompute = None if precompute is None else parse_precompute(precompute, "acm.precompute")
+    edits = parse_context_management(body)
+    _check_no_pause(edits or ())
+    return ChatRequest(
+        kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits, wanted_precompute
+    )
+
+
+def _check_no_pause(edits: Sequence[VendorEdit]) -> None:
+    """Raise InvalidRequest for an answer that would end behind its summary: a chat's summary is no part of it."""
+    for index, edit in enumerate(edits):
+        if isinstance(edit, Compact) and edit.pause_after_compaction:
+            raise InvalidRequest(
+                f"{FIELD}.edits[{index}].pause_after_compaction",
+                "has no form in a chat: the session keeps the summary itself, and the answer follows at once.",
+                "Leave it out, or use /v1/messages.",
+            )
+
+
+def _engine_exchange(server: ContextServer | None, params: SessionParams, body: Any, raw_request: Request) -> Exchange:
+    """The exchange of a request whose session only the engine knows."""
+    if server is None:
+        return Exchange(params)
+    tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    engine_params = replace(params, session_id=engine_session_id(tenant, params.session_id))
+    return Exchange(engine_params, params.session_id)
+
+
+def refuse(error: InvalidRequest, path: str) -> JSONResponse:
+    """The error in the shape of vLLM's own, the field in `error.param`, the remedy beside it.
+
+    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors; of the
+    fields they show the message alone, so the remedy is in it.
+    """
+    response = problem_response(error)
+    if not path.endswith((MESSAGES_PATH, COUNT_PATH)):
+        return response
+    fields = json.loads(bytes(response.body))["error"]
+    fields["type"] = "not_found_error" if response.status_code == 404 else "invalid_request_error"
+    fields["message"] = str(error)
+    return JSONResponse({"type": "error", "error": fields}, status_code=response.status_code)
+
+
+async def _close_maps(app: FastAPI) -> None:
+    """The updates of context maps end with the server."""
+    server: ContextServer | None = getattr(app.state, "acm_server", None)
+    if server is not None:
+        await server.maps.close()
+
+
+def _has_sessions(args: Namespace) -> bool:
+    """Transcripts live in one process: with several API servers only the engine knows sessions."""
+    return (getattr(args, "api_server_count", None) or 1) == 1
+
+
+def _has_connector(args: Namespace) -> bool:
+    config = args.kv_transfer_config
+    return config is not None and config.kv_connector == CONNECTOR_NAME

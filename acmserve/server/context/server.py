@@ -1,0 +1,137 @@
+"""`ContextServer`: the parts that a request of a session may need, built once and held together.
+
+    sessions     store, tenants, locks, what the engine has to forget
+    editor       tool calls and edits of a session
+    exchanges    what goes to the engine with a request, and comes back
+    budgets      budgets and meters        maps    context maps        precompute    contexts computed between turns
+
+Chat and routes take what they use from here. Knows no HTTP and no block tables. Decision: budgets, maps and
+precompute are asked only by a request that uses them, so that a plain turn runs through few rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from acmserve.context.eviction.clearing_edits import VendorEdit
+from acmserve.context.maps.rules import MapRules
+from acmserve.context.session.precompute_options import PrecomputeOptions
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.map_store import MapStore
+from acmserve.context.storage.session import Session
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.tools.batch import Edit
+from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.server.budget.budgets import Budgets, PromptOverhead
+from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
+from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.maps.maps import Maps
+from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.precompute.background_request import Background
+from acmserve.server.precompute.precomputer import Precomputer
+from acmserve.server.precompute.preparation import Preparation
+from acmserve.server.sessions.editor import SessionEditor
+from acmserve.server.sessions.exchanges import Exchanges
+from acmserve.server.sessions.sessions import Sessions
+
+
+class ContextServer:
+    """At `app.state.acm_server`; one per API server process. See the module for its parts."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        tokenizer: Tokenizer,
+        summarizer: Summarizer,
+        embedder: Embedder,
+        served: ServedContexts,
+        *,
+        default_fidelity: str = "exact",
+        max_tool_calls: int = 20,
+        has_api_keys: bool = False,
+        budgets: Budgets | None = None,
+        maps: Maps | None = None,
+        background: Background | None = None,
+        precompute: PrecomputeOptions | None = None,
+        pool_tokens: int | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.default_fidelity = default_fidelity
+        self.max_tool_calls = max_tool_calls
+        self.served = served
+        self.sessions = Sessions(store, has_api_keys=has_api_keys)
+        self.budgets = budgets or Budgets(tokenizer)
+        self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
+        self.exchanges = Exchanges(self.sessions, served, self.budgets.rates, default_fidelity)
+        self.precompute = Precomputer(self.sessions, self.exchanges, self.budgets, background, precompute, pool_tokens)
+        self.editor = SessionEditor(
+            self.sessions,
+            self.budgets,
+            summarizer,
+            embedder,
+            default_fidelity=default_fidelity,
+            summaries=lambda session: self.precompute.preparations(session).summaries,
+            on_redacted=self._redacted,
+        )
+        self._summarizer = summarizer
+
+    @property
+    def store(self) -> SessionStore:
+        """The sessions themselves."""
+        return self.sessions.store
+
+    def can_move(self, fidelity: str | None) -> bool:
+        """Whether a request of this fidelity moves KV."""
+        return self.exchanges.can_move(fidelity)
+
+    async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
+        """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
+
+        A summary that the plan takes is kept for the edits themselves, which then give the same bytes.
+        """
+        planned = await self.editor.plan_edits(session, batch)
+        made = self.precompute.prepare(session, planned.state, planned.num_computed, cache_salt)
+        self.precompute.preparations(session).keep(planned.summaries)
+        return made
+
+    def delete(self, session: Session) -> None:
+        """Delete a session, and everything that was kept for it."""
+        self.sessions.delete(session)
+        self.served.drop(*session.key)
+        self.budgets.drop(session)
+        self.precompute.forget(session)
+
+    async def enforce(
+        self,
+        session: Session,
+        state: SessionState,
+        overhead: PromptOverhead,
+        fidelity: str | None,
+        edits: Sequence[VendorEdit] | None = None,
+    ) -> Enforced:
+        """Bring a state, which goes on from the session's own, under the edits of its request and under its budget."""
+        return await self._enforcement(session, overhead, fidelity).enforce(state, edits)
+
+    async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
+        """Evict down to the low watermark, and store the state; the caller holds the lock. A dry run only plans."""
+        evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)
+        if not dry_run:
+            self.store.save(session, replace(session.state, omissions=evicted.plan.omissions))
+        return evicted
+
+    def _enforcement(self, session: Session, overhead: PromptOverhead, fidelity: str | None) -> Enforcement:
+        return Enforcement(
+            self.budgets,
+            session,
+            overhead,
+            self._summarizer,
+            self.can_move(fidelity),
+            lambda state: self.precompute.options(state).predicts,
+        )
+
+    def _redacted(self, session: Session) -> None:
+        self.served.drop(*session.key)
+        self.precompute.forget(session)
+        self.sessions.forget(session)

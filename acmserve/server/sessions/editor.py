@@ -1,0 +1,142 @@
+"""Changes a session: a tool call of a model, or a batch of edits.
+
+    a model's tool call (server loop)   --.
+    POST .../tools/{name}               ----> call_tool --> context.tools.run     --> store.save
+    POST .../edits                      ----> edit      --> context.tools.batch   -->
+    POST .../prepare                    ----> plan_edits                               nothing is stored
+
+A summary or an embedding takes a model's time. It is made between two runs of a pure function on the same state, under
+the session's lock, which the caller holds. Knows no routes and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from acmserve.context.edits.turn_cost import turn_cost
+from acmserve.context.episodes.delimiter import DELIMITER
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.session import Session
+from acmserve.context.tools import results as tool_result
+from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
+from acmserve.context.tools.run import (
+    EmbeddingsWanted,
+    SummaryWanted,
+    ToolCall,
+    ToolContext,
+    ToolOutcome,
+    run_tool,
+    with_input,
+)
+from acmserve.errors import Conflict, InvalidRequest
+from acmserve.server.budget.budgets import Budgets
+from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.sessions.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEdits:
+    """Edits on a copy of a session: its state after them, tokens that the next turn computes, summaries written."""
+
+    state: SessionState
+    num_computed: int
+    summaries: Mapping[SummaryWanted, str]
+
+
+class SessionEditor:
+    """See the module. `summaries` looks up what was written for a session's preparations.
+
+    `on_redacted` is called after an edit that redacted something.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        budgets: Budgets,
+        summarizer: Summarizer,
+        embedder: Embedder,
+        *,
+        default_fidelity: str,
+        summaries: Callable[[Session], Mapping[SummaryWanted, str]],
+        on_redacted: Callable[[Session], None],
+    ) -> None:
+        self._sessions = sessions
+        self._budgets = budgets
+        self._summarizer = summarizer
+        self._embedder = embedder
+        self._default_fidelity = default_fidelity
+        self._summaries = summaries
+        self._on_redacted = on_redacted
+
+    async def call_tool(self, session: Session, call: ToolCall, suite: str, fidelity: str | None) -> ToolOutcome:
+        """Carry out one tool call and store the state. The caller holds the lock."""
+        context = self._context(suite, fidelity)
+        if call.name == DELIMITER:
+            context = replace(context, scope=self._budgets.scope(session))
+        outcome = run_tool(session.state, call, context)
+        if outcome.scope is not None:
+            self._budgets.declare(session, outcome.scope)
+        if outcome.needs is not None:
+            try:
+                supplied = await self._supply(outcome.needs)
+            except InvalidRequest as error:
+                return ToolOutcome(session.state, tool_result.refused(error), error=error)
+            outcome = run_tool(session.state, call, with_input(context, supplied))
+        if outcome.state is not session.state:
+            self._sessions.store.save(session, outcome.state)
+        return outcome
+
+    async def edit(self, session: Session, batch: Sequence[Edit], fidelity: str | None) -> BatchOutcome:
+        """Carry out all edits or none, and store the state. The caller holds the lock. Raises InvalidRequest."""
+        outcome = await self._run(
+            lambda: session.state, batch, self._context(session.suite, fidelity), dict(self._summaries(session))
+        )
+        self._sessions.store.save(session, outcome.state)
+        if any(done.kind is EditKind.REDACT for done in outcome.done):
+            self._on_redacted(session)
+        return outcome
+
+    async def plan_edits(self, session: Session, batch: Sequence[Edit]) -> PlannedEdits:
+        """Carry out edits on a copy of the session. Raises what `edit` does, and `Conflict` for a redaction."""
+        for index, wanted in enumerate(batch):
+            if wanted.kind is EditKind.REDACT:
+                raise Conflict(
+                    f"edits[{index}].op",
+                    "a redaction cannot be prepared: the engine forgets what it computed for the session.",
+                    "Redact at once with POST .../edits.",
+                )
+        before = session.state
+        written: dict[SummaryWanted, str] = {}
+        outcome = await self._run(lambda: before, batch, self._context(session.suite, "exact"), written)
+        tokenizer = self._budgets.tokenizer
+        return PlannedEdits(outcome.state, turn_cost(before, outcome.state, "exact", tokenizer).num_computed, written)
+
+    async def _run(
+        self,
+        state_of_now: Callable[[], SessionState],
+        batch: Sequence[Edit],
+        context: ToolContext,
+        written: dict[SummaryWanted, str],
+    ) -> BatchOutcome:
+        """The outcome of a batch. Summaries come from `written`, which takes those that are made here.
+
+        An answer may be recorded while a summary is written, so the state is looked at anew for each run.
+        """
+        summaries: dict[tuple[str, str], str] = {}
+        outcome = run_batch(state_of_now(), batch, context, summaries)
+        while (wanted := outcome.needs) is not None:
+            if wanted not in written:
+                written[wanted] = await self._summarizer.summarize(wanted)
+            summaries[wanted.fragment_id, wanted.focus] = written[wanted]
+            outcome = run_batch(state_of_now(), batch, context, summaries)
+        return outcome
+
+    async def _supply(self, wanted: SummaryWanted | EmbeddingsWanted) -> Any:
+        if isinstance(wanted, SummaryWanted):
+            return await self._summarizer.summarize(wanted)
+        return await self._embedder.embed(wanted.texts)
+
+    def _context(self, suite: str, fidelity: str | None) -> ToolContext:
+        return ToolContext(self._budgets.tokenizer, suite, fidelity or self._default_fidelity)

@@ -1,0 +1,40 @@
+"""Every part of vLLM's HTTP side that the server relies on beyond what vLLM documents, as a table, and its check."""
+
+from __future__ import annotations
+
+from acmserve.errors import EngineMismatch
+from acmserve.seams import Seam, attributes, broken_seams, methods
+
+_CHAT = "vllm.entrypoints.openai.chat_completion"
+_ANTHROPIC = "vllm.entrypoints.anthropic"
+_CLIENT = "vllm.v1.engine.async_llm:AsyncLLM"
+
+SEAMS: tuple[Seam, ...] = (
+    *methods(_CLIENT, generate="self prompt sampling_params request_id", get_num_unfinished_requests="self"),
+    *attributes(_CLIENT, "renderer model_config vllm_config"),
+    *methods(f"{_CHAT}.serving:OpenAIServingChat", create_chat_completion="self request raw_request"),
+    Seam(f"{_CHAT}.protocol:ChatCompletionRequest"),
+    Seam(f"{_CHAT}.protocol:ChatCompletionResponse"),
+    Seam(f"{_ANTHROPIC}.protocol:AnthropicMessage"),
+    Seam(f"{_ANTHROPIC}.protocol:AnthropicMessagesRequest"),
+    Seam(f"{_ANTHROPIC}.protocol:AnthropicCountTokensRequest"),
+    Seam(f"{_ANTHROPIC}.api_router:count_tokens", ("request", "raw_request")),
+    Seam(f"{_CHAT}.api_router:create_chat_completion", ("request", "raw_request")),
+    Seam("vllm.entrypoints.serve.exception_handling.error_response:create_error_response", ("message",)),
+    Seam("vllm.entrypoints.serve.utils.sse_keep_alive:with_sse_keep_alive", ("generator",)),
+    Seam("vllm.entrypoints.serve.utils.api_utils:with_cancellation", ("handler_func",)),
+    Seam("vllm.renderers.chat_utils:load_chat_template", ("chat_template",)),
+    Seam("vllm.entrypoints.serve.engine.protocol:ErrorResponse"),
+    Seam("vllm.sampling_params:RequestOutputKind"),
+    Seam("vllm.exceptions:VLLMError"),
+    Seam("vllm.exceptions:VLLMClientError"),
+    Seam("vllm.exceptions:VLLMValidationError"),
+    *attributes("starlette.routing:Router", "lifespan_context"),
+    *attributes("fastapi.routing:APIRoute", "dependencies responses"),
+)
+
+
+def check_server() -> None:
+    """Raise `EngineMismatch` naming every seam of the HTTP side that does not fit."""
+    if broken := broken_seams(SEAMS):
+        raise EngineMismatch(f"the HTTP side of this vLLM: {'; '.join(broken)}")

@@ -1,0 +1,42 @@
+"""The places where the server stands in for vLLM's HTTP side.
+
+    engine client .generate        every route of vLLM ends here: sessions are sent, receipts are taken
+    route function __signature__   FastAPI reads it to learn what a body may hold
+    app lifespan                   what runs in the background ends with the server
+
+Does not know sessions: who taps hands in what is to happen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+Generate = Callable[..., AsyncGenerator[Any, None]]
+
+
+def tap_engine_client(client: Any, around: Callable[[Generate], Generate]) -> None:
+    """Wrap `generate` of this one engine client (vllm/v1/engine/async_llm.py)."""
+    vars(client)["generate"] = around(client.generate)
+
+
+def set_signature(endpoint: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Have FastAPI read another signature than the function's own."""
+    vars(endpoint)["__signature__"] = signature
+
+
+def on_shutdown(app: FastAPI, close: Callable[[FastAPI], Awaitable[None]]) -> None:
+    """Call `close` when the app's own lifespan is about to end."""
+    lifespan = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def closing(app: FastAPI) -> AsyncIterator[Any]:
+        async with lifespan(app) as given:
+            yield given
+            await close(app)
+
+    app.router.lifespan_context = closing
