@@ -36,13 +36,14 @@ from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.plan.request import SessionParams
-from acmserve.server.app.startup import open_server
+from acmserve.server.app.startup import has_api_keys, open_server
 from acmserve.server.chat.turn import ChatRequest, answer_chat
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.responses import deliver
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.json_body import parse_json
+from acmserve.server.http.tenants import CallerMiddleware, Tenants, engine_session_id
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import extended_signature
 from acmserve.server.models.summarizer import open_summarizer
@@ -54,7 +55,6 @@ from acmserve.server.options.loop_options import parse_loop_options
 from acmserve.server.options.map_options import parse_map_options
 from acmserve.server.options.session_params import check_no_loop, parse_session_params
 from acmserve.server.routes.router import router
-from acmserve.server.sessions.sessions import engine_session_id
 from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
 
 CHAT_PATH = "/v1/chat/completions"
@@ -88,6 +88,7 @@ class SessionEndpoint:
         missing = REQUIRED_PATHS - {route.path for route in routes}
         if missing:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
+        app.add_middleware(CallerMiddleware)
         if _has_sessions(app.state.args):
             app.include_router(router())
             on_shutdown(app, _close_maps)
@@ -109,7 +110,8 @@ class SessionEndpoint:
         if engine_client is None or not _has_connector(args):
             return
         max_model_len = engine_client.model_config.max_model_len
-        tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len))
+        tenants = state.acm_tenants = Tenants(has_api_keys(args))
+        tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants))
         tokenizer = engine_client.renderer.get_tokenizer()
         counting = ServedTokenizer(tokenizer)
         probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
@@ -146,7 +148,7 @@ def with_session(core: Endpoint) -> Endpoint:
             else:
                 if params is not None:
                     check_no_loop(body)
-                    CURRENT.set(_engine_exchange(server, params, body, raw_request))
+                    CURRENT.set(_engine_exchange(params, body, raw_request))
                 answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
                 response = await answer
         except InvalidRequest as error:
@@ -221,11 +223,10 @@ def _check_no_pause(edits: Sequence[VendorEdit]) -> None:
             )
 
 
-def _engine_exchange(server: ContextServer | None, params: SessionParams, body: Any, raw_request: Request) -> Exchange:
+def _engine_exchange(params: SessionParams, body: Any, raw_request: Request) -> Exchange:
     """The exchange of a request whose session only the engine knows."""
-    if server is None:
-        return Exchange(params)
-    tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    tenants: Tenants = raw_request.app.state.acm_tenants
+    tenant = tenants.of(raw_request.headers, body.get("cache_salt"))
     engine_params = replace(params, session_id=engine_session_id(tenant, params.session_id))
     return Exchange(engine_params, params.session_id)
 

@@ -58,7 +58,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         served,
         default_fidelity=EngineConfig.parse(extra).default_fidelity,
         max_tool_calls=config.max_tool_calls,
-        has_api_keys=bool([key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]),
+        has_api_keys=has_api_keys(args),
         budgets=budgets,
         maps=open_maps(config, state, table, tokenizer, counting, window),
         background=ServedBackground(state),
@@ -67,6 +67,11 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
     )
     opened.append(server)
     return server
+
+
+def has_api_keys(args: Namespace) -> bool:
+    """Whether this server asks its clients for a key."""
+    return any(args.api_key or [envs.VLLM_API_KEY])
 
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:

@@ -12,12 +12,13 @@ invalid session never reaches the engine core.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from acmserve.context.transcript.message import Message
@@ -25,6 +26,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.served_prompts import ServedContext
+from acmserve.server.http.tenants import CALLER, Tenants, engine_session_id
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
 
@@ -80,11 +82,7 @@ class Exchange:
 
     def send(self, sampling_params: SamplingArgs) -> None:
         """Put the session into the arguments that travel to the engine core."""
-        extra_args = dict(sampling_params.extra_args or {})
-        transfer = dict(extra_args.get("kv_transfer_params") or {})
-        transfer["acm"] = self.params.as_acm()
-        extra_args["kv_transfer_params"] = transfer
-        sampling_params.extra_args = extra_args
+        _send(sampling_params, self.params)
         self._sent_at, self._seconds, self._is_told = time.monotonic(), None, False
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
 
@@ -139,17 +137,23 @@ class Exchange:
 CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
 
 
-def tap_generate(generate: Generate, max_model_len: int = 0) -> Generate:
+def tap_generate(generate: Generate, max_model_len: int = 0, tenants: Tenants | None = None) -> Generate:
     """Wrap the engine client's `generate` (vllm/v1/engine/async_llm.py:698).
 
     With an exchange in the context: send its session, receive its receipt. Without: check, raising
-    VLLMValidationError (vLLM answers 400), and hand over the very generator that vLLM returned.
+    VLLMValidationError (vLLM answers 400), name the session for its tenant, and hand over the very generator that
+    vLLM returned.
     """
 
     def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
         exchange = CURRENT.get()
         if exchange is None:
-            _check_untold(sampling_params, kwargs.get("session_id"))
+            params = _read_session(sampling_params, kwargs.get("session_id"))
+            if params is not None and tenants is not None:
+                salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+                tenant = tenants.of(CALLER.get({}), salt)
+                sampling_params = copy.copy(sampling_params)
+                _send(sampling_params, replace(params, session_id=engine_session_id(tenant, params.session_id)))
             return generate(prompt, sampling_params, request_id, **kwargs)
         exchange.send(sampling_params)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
@@ -165,17 +169,22 @@ async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> A
             yield output
 
 
-def _check_untold(sampling_params: SamplingArgs, session_id: str | None) -> None:
-    """Check the session of a request that came through a route without receipts (batch, token-in-token-out)."""
+def _send(sampling_params: SamplingArgs, params: SessionParams) -> None:
+    """Put the session into the arguments that travel to the engine core; nothing that they share is changed."""
+    extra_args = dict(sampling_params.extra_args or {})
+    extra_args["kv_transfer_params"] = dict(extra_args.get("kv_transfer_params") or {}) | {"acm": params.as_acm()}
+    sampling_params.extra_args = extra_args
+
+
+def _read_session(sampling_params: SamplingArgs, session_id: str | None) -> SessionParams | None:
+    """The session of a request that came through a route without receipts (batch, token-in-token-out); checked."""
     try:
-        if session_id is not None:
-            check_session_id(session_id, "session_id")
+        params = None if session_id is None else SessionParams(check_session_id(session_id, "session_id"))
         transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
         if transfer is None:
-            return
+            return params
         if not isinstance(transfer, dict):
             raise InvalidRequest("kv_transfer_params", "must be an object")
-        if "acm" in transfer:
-            parse_acm_params(transfer["acm"])
+        return parse_acm_params(transfer["acm"]) if "acm" in transfer else params
     except InvalidRequest as error:
         raise VLLMValidationError(error.message, parameter=error.field) from error

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
+from acmserve.server.http.tenants import SALT_HEADER
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.edits import batch_of
 from acmserve.server.routes.schemas.sessions import PreparationView, PrepareRequest
-from acmserve.server.sessions.sessions import SALT_HEADER
 
 prepare_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 

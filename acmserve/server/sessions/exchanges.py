@@ -15,8 +15,9 @@ from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.http.tenants import engine_session_id
 from acmserve.server.maps.turn import MapTurn
-from acmserve.server.sessions.sessions import Sessions, engine_key, engine_session_id
+from acmserve.server.sessions.sessions import Sessions, engine_key
 
 
 class Exchanges:

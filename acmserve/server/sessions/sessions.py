@@ -9,7 +9,6 @@ Knows no routes, no budgets and no engine, but for the name that a session has t
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,8 +16,8 @@ from weakref import WeakValueDictionary
 
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
+from acmserve.server.http.tenants import Tenants
 
-SALT_HEADER = "x-cache-salt"
 MAX_DELETED = 4096
 
 
@@ -27,22 +26,14 @@ class Sessions:
 
     def __init__(self, store: SessionStore, *, has_api_keys: bool = False) -> None:
         self.store = store
-        self._has_api_keys = has_api_keys
+        self._tenants = Tenants(has_api_keys)
         self._redacted: set[Key] = set()
         self._deleted: OrderedDict[Key, None] = OrderedDict()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def tenant_of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
-        """The tenant of a request: a digest of its API key and cache salt, "" where it has neither.
-
-        The salt may stand in the body (chat) or in the header `X-Cache-Salt`. Keys count only on a server that asks
-        for them: elsewhere every client sends another placeholder. `Authorization` is the only header that such a
-        server takes a key from (vllm/entrypoints/serve/middleware/authenticate.py:31): Anthropic's clients send it
-        when they are given an `auth_token`; their `x-api-key` is answered with 401 before it comes here.
-        """
-        key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
-        salt = cache_salt or headers.get(SALT_HEADER, "")
-        return hashlib.blake2b(f"{key}\n{salt}".encode(), digest_size=16).hexdigest() if key or salt else ""
+        """The tenant of a request."""
+        return self._tenants.of(headers, cache_salt)
 
     @asynccontextmanager
     async def locked(self, session: Session) -> AsyncIterator[None]:
@@ -86,10 +77,3 @@ def engine_key(session: Session) -> Key:
     """Whose name a session has in the engine: a branch goes by that of its parent, whose KV it shares."""
     parent = session.state.parent
     return session.key if parent is None else (session.tenant, parent.session_id)
-
-
-def engine_session_id(tenant: str, session_id: str) -> str:
-    """The name of a session in the engine: tenants who chose the same name never meet there."""
-    if not tenant:
-        return session_id
-    return hashlib.blake2b(f"{tenant}\n{session_id}".encode(), digest_size=24).hexdigest()

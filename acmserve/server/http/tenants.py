@@ -1,0 +1,58 @@
+"""Whose a request is: the tenant, and the name that a session has in the engine for it.
+
+A tenant is a digest of the API key and the cache salt of a request. The name of a session in the engine is made of the
+tenant and the client's name, so tenants who chose the same name never meet there.
+
+Decision: the name is made at the last door in front of the engine, too (`exchange.tap_generate`). So a route of vLLM
+that acmserve does not know cannot pass a raw session id. `CallerMiddleware` keeps the headers of the running request
+for that door.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextvars import ContextVar
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+SALT_HEADER = "x-cache-salt"
+CALLER: ContextVar[Mapping[str, str]] = ContextVar("acmserve_caller")
+
+
+class Tenants:
+    """Keys count only on a server that asks for them: elsewhere every client sends another placeholder."""
+
+    def __init__(self, has_api_keys: bool) -> None:
+        self._has_api_keys = has_api_keys
+
+    def of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
+        """The tenant of a request, "" where it has neither key nor salt.
+
+        The salt may stand in the body (chat) or in the header `X-Cache-Salt`. `Authorization` is the only header that a
+        server with keys takes one from (vllm/entrypoints/serve/middleware/authenticate.py:31). Anthropic's clients
+        send it when they are given an `auth_token`; their `x-api-key` is answered with 401 before it comes here.
+        """
+        key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
+        salt = cache_salt or headers.get(SALT_HEADER, "")
+        return hashlib.blake2b(f"{key}\n{salt}".encode(), digest_size=16).hexdigest() if key or salt else ""
+
+
+def engine_session_id(tenant: str, session_id: str) -> str:
+    """The name of a session in the engine."""
+    if not tenant:
+        return session_id
+    return hashlib.blake2b(f"{tenant}\n{session_id}".encode(), digest_size=24).hexdigest()
+
+
+class CallerMiddleware:
+    """Sets `CALLER` to the headers of the request that runs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            CALLER.set(Headers(scope=scope))
+        await self._app(scope, receive, send)
