@@ -2,20 +2,17 @@
 
     step 0   new: system, user                                prompt 0
     step 1   new: what the assistant said, results            prompt 1 = prompt 0 + new
-    step 2   new: what the assistant said, results, user      prompt 2 = prompt 1 + new, + fleeting at its end
+    step 2   new: what the assistant said, results, user      prompt 2 = prompt 1 + new
 
-What a server answers is never appended: the recorded words are, so that every server sees the same prompts. `fleeting`
-messages stand at the end of one prompt only, such as the count of turns that some agents write there.
-
-The bundled conversation (`agent_trace.py`) becomes a recording here; others are read by `agentperf.py`. Its calls of
-`delimiter` are carried out here, where no server does it.
+What a server answers is never appended: the recorded words are, so that every server sees the same prompts.
+The calls of `delimiter` are carried out here, where no server does it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,11 +25,10 @@ _CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """One prompt: what it has that the one before had not, and the seconds that the agent's tools took before it."""
 
     new: tuple[Message, ...]
-    fleeting: tuple[Message, ...] = ()
     pause: float = 0.0
 
 
@@ -42,24 +38,25 @@ class Recording:
 
     name: str
     tools: tuple[Mapping[str, Any], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
 
 
-def record(trace: Trace, name: str, seed: int) -> Recording:
-    """The bundled conversation; the agent's tools take as long as the seed says."""
+def record(trace: Trace, name: str, seed: int = 0) -> Recording:
+    """The conversation as messages. The agent's tools take as long as the seed says."""
     pauses = draw_pauses(seed)
     waiting: list[Message] = [{"role": "system", "content": SYSTEM}]
-    steps: list[Step] = []
-    marks = Marks()
+    steps: list[RecordedStep] = []
+    scope = Scope()
     for request in trace.requests:
         pause = next(pauses)
         if request.asked is not None:
             waiting.append({"role": "user", "content": request.asked})
         for said in request.said:
-            steps.append(Step(tuple(waiting), pause=pause))
+            steps.append(RecordedStep(tuple(waiting), pause))
             pause = 0.0
             message = read_said(said, len(steps))
-            waiting = [message, *marks.results(message)]
+            scope, results = _mark(scope, message)
+            waiting = [message, *results]
         if request.result is not None:
             call = message["tool_calls"][-1]["id"]
             waiting.append({"role": "tool", "tool_call_id": call, "content": request.result})
@@ -83,38 +80,24 @@ def read_said(said: str, number: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": said.partition("<tool_call>")[0].rstrip("\n")}
     if bodies:
         message["tool_calls"] = [
-            as_call(f"call-{number}-{index}", body["name"], body["arguments"]) for index, body in enumerate(bodies)
+            {
+                "id": f"call-{number}-{index}",
+                "type": "function",
+                "function": {"name": body["name"], "arguments": json.dumps(body["arguments"])},
+            }
+            for index, body in enumerate(bodies)
         ]
     return message
 
 
-def as_call(name: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """One tool call of a message; `name` is its id."""
-    return {"id": name, "type": "function", "function": {"name": tool, "arguments": json.dumps(arguments)}}
-
-
-class Marks:
-    """Carries out the calls of `delimiter`, in the order in which they were made."""
-
-    def __init__(self) -> None:
-        self._scope = Scope()
-
-    def results(self, message: Message) -> Iterator[Message]:
-        """The results of the calls of `delimiter` in a message. Raises InvalidRequest for a call that is refused."""
-        for call in message.get("tool_calls") or ():
-            if call["function"]["name"] == DELIMITER:
-                marked = run_delimiter(self._scope, call["function"]["arguments"])
-                if marked.error is not None:
-                    raise marked.error
-                self._scope = marked.scope
-                yield {"role": "tool", "tool_call_id": call["id"], "content": marked.result}
-
-
-def first_steps(recording: Recording, num_steps: int) -> Recording:
-    """The beginning of a recording."""
-    return replace(recording, steps=recording.steps[:num_steps])
-
-
-def messages_of(steps: Sequence[Step]) -> list[Message]:
-    """The conversation behind some first steps, without what was fleeting."""
-    return [message for step in steps for message in step.new]
+def _mark(scope: Scope, message: Message) -> tuple[Scope, list[Message]]:
+    """Carry out the calls of `delimiter` in a message; raises InvalidRequest for one that is refused."""
+    results: list[Message] = []
+    for call in message.get("tool_calls") or ():
+        if call["function"]["name"] == DELIMITER:
+            marked = run_delimiter(scope, call["function"]["arguments"])
+            if marked.error is not None:
+                raise marked.error
+            scope = marked.scope
+            results.append({"role": "tool", "tool_call_id": call["id"], "content": marked.result})
+    return scope, results

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -186,24 +186,3 @@ class _Task:
 
     def _cut(self, text: str, size: tuple[int, int] | None) -> str:
         return cut(text, self._draw.randint(*(size or _SMALL)), self._tokenizer)
-
-
-def prompt_pieces(trace: Trace, delimiter_results: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
-    """The messages that each turn's prompt has and the one before had not; the first has the system message, too.
-
-    `delimiter_results`: what the server answered to the calls of `delimiter` in each turn.
-    """
-    pieces: list[list[dict[str, Any]]] = []
-    waiting: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    turn = 0
-    for request in trace.requests:
-        if request.asked is not None:
-            waiting.append({"role": "user", "content": request.asked})
-        for said in request.said:
-            pieces.append(waiting)
-            waiting = [{"role": "assistant", "content": said}]
-            waiting += [{"role": "tool", "content": result} for result in delimiter_results[turn]]
-            turn += 1
-        if request.result is not None:
-            waiting.append({"role": "tool", "content": request.result})
-    return pieces

@@ -1,10 +1,10 @@
-"""`acmserve bench ahead`: what the turn after an eviction waits for, when the engine may work while tools run.
+"""`acmserve bench precompute`: what the turn after an eviction waits for, when the engine may work while tools run.
 
 The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
-seconds, drawn by a seed, times `--scale`. Four courses, one after the other: `exact` with `ahead: predict`; `exact`;
-`reuse`; and a stock engine that gets the very prompts of the first. What goes is evicted by CWL under a budget, or
-cleared by `clear_tool_uses` of `context_management`. The time to the first token is told apart by turns in front of
-which something was taken out, and plain appends beside them.
+seconds, drawn by a seed. Four runs, one after the other: `exact` with precompute `predict`; `exact`; `reuse`; and a
+stock engine that gets the very prompts of the first. What goes is evicted by CWL under a budget, or cleared by
+`clear_tool_uses` of `context_management`. Turns in front of which something was taken out are told apart from plain
+appends, and the appends of `predict` are set beside those of `exact`.
 
 A number stands only where the model said what the script has, every receipt adds up, no prompt exceeds the budget, and
 the weights, asked at every token, would have said what those of the stock engine would have said. The model's words are
@@ -14,7 +14,6 @@ scripted; the rest is real, and so are the weights with `--model smollm2`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -23,38 +22,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.scripted_agent import Trace, make_trace
-from acmserve.bench.budget.main import MAX_MODEL_LEN
-from acmserve.bench.budget.run import MAX_TOKENS, MODEL
-from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_conversation
+from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
-from acmserve.bench.harness.server_process import ServerProcess, StockProcess
-from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.models.witnessed_model import WITNESS, Agreement
 from acmserve.bench.precompute.foreground import foreground_table, measure_foreground
 from acmserve.bench.precompute.plot import draw
-from acmserve.bench.precompute.run import (
+from acmserve.bench.precompute.runs import (
     CLEARING,
     CWL,
     agreement,
-    check_course,
-    courses,
     held,
+    make_runs,
     read_counters,
     replay_on_stock,
-    run_course,
     tool_pauses,
 )
 from acmserve.bench.precompute.table import as_report, as_table
-from acmserve.context.transcript.tokenizer import Tokenizer
-from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+from acmserve.models.smollm2 import prepare
 
 _SEED = 23
+_PROCESSOR = "witnessed_model:WitnessedModel"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench ahead`; 0 when every number may be told, 1 when not."""
+    """Entry of `acmserve bench precompute`; 0 when every number may be told, 1 when not."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.plot is not None and (options.answers or options.foreground):
@@ -63,18 +56,46 @@ def main(argv: Sequence[str]) -> int:
     print(one_line(machine), flush=True)
     if options.answers:
         return _answer(options, machine)
-    if options.foreground:
-        return hand_over(_measure_foreground(options) | {"machine": machine}, foreground_table, None, options)
-    print(f"One conversation {held(options.policy, MAX_TOKENS)}, with pauses.", flush=True)
-    report = measure(options.model, options.policy, options.tasks, options.scale) | {"machine": machine}
-    return hand_over(report, as_table, draw, options)
+    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
+        witness = Path(folder) / "witness.jsonl"
+        os.environ[WITNESS] = str(witness)
+        if options.foreground:
+            return hand_over(_measure_foreground(options) | {"machine": machine}, foreground_table, None, options)
+        print(f"One conversation {held(options.policy, MAX_TOKENS)}, with pauses.", flush=True)
+        report = measure(options.model, options.policy, options.tasks, witness)
+    return hand_over(report | {"machine": machine}, as_table, draw, options)
+
+
+def measure(model: str, policy: str, num_tasks: int, witness: Path) -> dict[str, Any]:
+    """All runs, one after the other, each under a cache salt of its own; the stock engine last."""
+    trace, served = read_trace(num_tasks)
+    runs = make_runs(policy)
+    agreed: Agreement | None = None
+    with scripted_server(model, _PROCESSOR) as (url, _):
+        for run in runs:
+            before = read_counters(url)
+            run_conversation(url, trace, run, served, progress, pause=tool_pauses(run), keep_prompts=True)
+            time.sleep(1.0)
+            run.counters = {name: value - before[name] for name, value in read_counters(url).items()}
+            run.failures = check_run(run, trace)
+    if not any(run.failures for run in runs):
+        with scripted_server(model, _PROCESSOR, is_stock=True) as (url, _):
+            runs.append(replay_on_stock(url, runs[0], trace, progress))
+        if not runs[-1].failures:
+            agreed = agreement(runs[0], trace, witness)
+    return as_report(model, policy, trace, runs, agreed)
+
+
+def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
+    trace, served = read_trace(options.tasks)
+    with scripted_server(options.model, _PROCESSOR) as (url, server):
+        return measure_foreground(url, server, trace, served, options.foreground, progress)
 
 
 def _answer(options: argparse.Namespace, machine: dict[str, Any]) -> int:
     # Imported late: they bring the engine, which `--help` can do without.
     from acmserve.bench.harness.engine import LocalEngine
-    from acmserve.bench.precompute.answers import as_table as answers_table
-    from acmserve.bench.precompute.answers import measure as measure_answers
+    from acmserve.bench.precompute.answers import answers_table, measure_answers
 
     progress("starting the engine")
     engine = LocalEngine(prepare(), with_acmserve=True)
@@ -85,86 +106,24 @@ def _answer(options: argparse.Namespace, machine: dict[str, Any]) -> int:
     return hand_over(report | {"machine": machine}, answers_table, None, options)
 
 
-def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
-    trace, served = _trace(options.tasks)
-    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        os.environ[WITNESS] = str(Path(folder) / "witness.jsonl")
-        with ServerProcess(_weights(options.model, Path(folder)), _flags(options.model)) as server:
-            return measure_foreground(server, trace, served, options.foreground, progress)
-
-
-def _trace(num_tasks: int) -> tuple[Trace, Tokenizer]:
-    """The conversation, and the tokenizer that the server counts with."""
-    from transformers import AutoTokenizer
-
-    from acmserve.server.models.tokenizer import ServedTokenizer
-
-    served = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
-    trace = make_trace(read_library(), served, num_tasks)
-    progress(f"{num_tasks} tasks, {trace.num_turns} turns; starting the server")
-    return trace, served
-
-
-def _weights(model: str, folder: Path) -> Path:
-    return write_tiny_model(folder, MAX_MODEL_LEN[model]) if model == "tiny" else prepare()
-
-
-def measure(model: str, policy: str, num_tasks: int, scale: float) -> dict[str, Any]:
-    """Run all courses, one after the other, each under a cache salt of its own; the stock engine last."""
-    trace, served = _trace(num_tasks)
-    done = courses()
-    agreed: Agreement | None = None
-    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        witness = Path(folder) / "witness.jsonl"
-        os.environ[WITNESS] = str(witness)
-        weights = _weights(model, Path(folder))
-        with ServerProcess(weights, _flags(model)) as server:
-            url = server.wait_ready()
-            for course in done:
-                before = read_counters(url)
-                run_course(url, trace, course, policy, served, tool_pauses(course, scale), progress)
-                time.sleep(1.0)
-                course.precompute = {name: value - before[name] for name, value in read_counters(url).items()}
-                course.failures = check_course(course, trace, policy)
-        if not any(course.failures for course in done):
-            flags = [*_flags(model), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32"]
-            with StockProcess(weights, flags) as server:
-                done.append(replay_on_stock(server.wait_ready(), done[0], trace, progress))
-            if not done[-1].failures:
-                agreed = agreement(done[0], trace, witness)
-    return as_report(model, policy, trace, done, agreed, scale)
-
-
-def _flags(model: str) -> list[str]:
-    window = MAX_MODEL_LEN[model]
-    return [
-        *("--served-model-name", MODEL, "--max-model-len", str(window)),
-        *("--hf-overrides", json.dumps({"max_position_embeddings": window})),
-        *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        *("--logits-processors", "acmserve.bench.models.witnessed_model:WitnessedModel"),
-    ]
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="acmserve bench ahead", description=__doc__.split("\n\n")[1])
-    parser.add_argument("--model", choices=list(MAX_MODEL_LEN), default="smollm2", help="tiny: random weights")
-    parser.add_argument(
-        "--policy", choices=(CWL, CLEARING), default=CWL, help="what is taken out, and when (default cwl)"
-    )
-    parser.add_argument("--tasks", type=positive, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
-    parser.add_argument("--scale", type=float, metavar="X", default=1.0, help="length of the pauses (default 1)")
+    parser = argparse.ArgumentParser(prog="acmserve bench precompute", description=__doc__.split("\n\n")[1])
+    add = parser.add_argument
+    add("--model", choices=list(WINDOWS), default=SMOLLM2, help="tiny: random weights")
+    add("--policy", choices=(CWL, CLEARING), default=CWL, help="what is taken out, and when (default cwl)")
+    add("--tasks", type=positive, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--answers",
         type=positive,
         metavar="N",
-        help="instead: N cases of fold, then answer; accuracy and latency of exact, exact computed ahead, and reuse",
+        help="instead: N cases of fold, then answer; accuracy and latency of exact, exact precomputed, and reuse",
     )
     instead.add_argument(
         "--foreground",
         type=positive,
         metavar="N",
-        help="instead: four sessions without pauses, N rounds with and N without work ahead",
+        help="instead: four sessions without pauses, N rounds with and N without precompute",
     )
     add_report_options(parser)
     return parser

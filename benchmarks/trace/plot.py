@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,87 +9,42 @@ from acmserve.bench.harness.figure import MISSING, open_figure
 from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK
 
 _COLORS = {NO_PREFIX: "#b0b4ba", STOCK: "#6b7a8f", LLAMA_CPP: "#9467bd", EXACT: "#1f77b4", REUSE: "#2ca02c"}
-_COLORS |= {"repair": "#8fd18f", "auto": "#17becf"}
-_OTHERS = ("#ff7f0e", "#8c564b", "#e377c2", "#bcbd22")
-_BAR = 0.8
+_WIDTH = 0.8
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
     """Write a PNG; returns why there is none, or None."""
-    rows = report["rows"]
-    concurrencies = list(dict.fromkeys(row["concurrency"] for row in rows))
-    figure = open_figure(13, 3.6 * len(concurrencies) + 1.2)
+    figure = open_figure(13, 4.8)
     if figure is None:
         return MISSING
-    panels = figure.subplots(len(concurrencies), 2, squeeze=False)
-    for (left, right), concurrency in zip(panels, concurrencies, strict=True):
-        some = [row for row in rows if row["concurrency"] == concurrency]
-        many = "one session" if concurrency == 1 else f"{concurrency} sessions at a time"
-        _draw_first_tokens(left, some)
-        left.set(title=f"Time to first token after an edit, {many}: median, and p90 (line)", ylabel="seconds")
-        _draw_rates(right, some)
-        right.set(title=f"Throughput, {many}: median, min to max", ylabel="turns a second")
-    panels[0][0].legend(fontsize="small", ncols=2)
+    left, right = figure.subplots(1, 2)
+    times = {(row["server"], row["policy"]): row["first_token_seconds_after_edit"] for row in report["rows"]}
+    rates = {(row["server"], row["policy"]): row["turns_per_second"] for row in report["rows"]}
+    _draw_bars(left, report, {key: (told["p50"], told["p90"]) for key, told in times.items() if told})
+    left.set(title="Time to first token after an edit: median, and p90 (line)", ylabel="seconds")
+    _draw_bars(right, report, {key: (told["median"], told["max"]) for key, told in rates.items()})
+    right.set(title="Throughput: median, and most (line)", ylabel="turns a second")
+    left.legend(fontsize="small", ncols=2)
     trace, budget = report["trace"], report["budget"]["max_tokens"]
     figure.suptitle(
-        f"{trace['title']}, budget {budget:,} tokens: the same prompts on every server\n{machine}",
-        fontsize="medium",
+        f"{trace['title']}, budget {budget:,} tokens: the same prompts on every server\n{machine}", fontsize="medium"
     )
     figure.savefig(path, dpi=120)
     return None
 
 
-def _draw_first_tokens(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """Bars of medians with a line up to p90. Without a policy there are no edits, so it has no bars."""
-    edited = [row for row in rows if row["first_token_seconds_after_edit"] is not None]
-    edited.sort(key=lambda row: _servers(rows).index(row["server"]))
-    for at, width, row in _places(axis, edited):
-        told = row["first_token_seconds_after_edit"]
-        axis.bar(at, told["p50"], width, color=_color(row, rows), label=_label(row, edited))
-        axis.plot([at, at], [told["p50"], told["p90"]], color="black", linewidth=1)
-        axis.plot(at, told["p90"], marker="_", color="black", markersize=7)
-        axis.text(
-            at, told["p90"], f"{told['p50']:.2f}\n", ha="center", va="bottom", fontsize="x-small", linespacing=0.6
-        )
-    axis.margins(y=0.16)
-
-
-def _draw_rates(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
-    for at, width, row in _places(axis, rows):
-        told = row["turns_per_second"]
-        axis.bar(at, told["median"], width, color=_color(row, rows))
-        axis.plot([at, at], [told["min"], told["max"]], color="black", linewidth=1)
-        axis.text(
-            at, told["max"], f"{told['median']:.2f}\n", ha="center", va="bottom", fontsize="x-small", linespacing=0.6
-        )
-    axis.margins(y=0.16)
-
-
-def _places(axis: Any, rows: Sequence[dict[str, Any]]) -> list[tuple[float, float, dict[str, Any]]]:
-    """Where each bar stands: one group for each policy, named below it."""
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
-    servers = _servers(rows)
+def _draw_bars(axis: Any, report: dict[str, Any], values: dict[tuple[str, str], tuple[float, float]]) -> None:
+    """One group for each policy, one bar for each server, with a line up to the second value."""
+    titles = {row["server"]: row["title"] for row in report["rows"]}
+    policies = list(dict.fromkeys(policy for _, policy in values))
+    width = _WIDTH / len(titles)
+    for number, (server, title) in enumerate(titles.items()):
+        for group, policy in enumerate(policies):
+            if (server, policy) in values:
+                middle, most = values[server, policy]
+                at = group + (number - (len(titles) - 1) / 2) * width
+                axis.bar(at, middle, width * 0.94, color=_COLORS.get(server), label=None if group else title)
+                axis.plot([at, at], [middle, most], color="black", linewidth=1)
+                axis.text(at, most, f"{middle:.2f}", ha="center", va="bottom", fontsize="x-small")
     axis.set_xticks(range(len(policies)), policies)
-    width = _BAR / max(1, len(servers))
-    return [
-        (policies.index(row["policy"]) + (servers.index(row["server"]) + 0.5) * width - _BAR / 2, width * 0.92, row)
-        for row in rows
-    ]
-
-
-def _servers(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Baselines first, ours last."""
-    found = dict.fromkeys(row["server"] for row in rows)
-    others = [name for name in found if name not in _COLORS]
-    return [*others, *(name for name in _COLORS if name in found)]
-
-
-def _color(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    name = row["server"]
-    return _COLORS[name] if name in _COLORS else _OTHERS[_servers(rows).index(name) % len(_OTHERS)]
-
-
-def _label(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str | None:
-    """Each server once."""
-    is_first = row["policy"] == next(one["policy"] for one in rows if one["server"] == row["server"])
-    return row["title"] if is_first else None
+    axis.margins(y=0.16)

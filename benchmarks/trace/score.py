@@ -1,10 +1,11 @@
 """What replays come to: rates, times to first token, tokens; and the gate in front of them. Pure.
 
-    cell = server x policy x concurrency, its repetitions pooled
+    cell = server x policy, its repetitions pooled
 
 A number stands only where every server answered every turn, a server of ours or vLLM's read the very number of tokens
 that the client made, no prompt exceeds the budget, receipts add up, and `exact` sampled the tokens that stock sampled.
-Servers of others may write a token more or less around a prompt; that is told, not judged.
+Where `exact` and stock do not both run, a note says that nothing was compared. Servers of others may write a token more
+or less around a prompt; a note says so.
 """
 
 from __future__ import annotations
@@ -17,32 +18,31 @@ from typing import Any
 
 from acmserve.bench.agent.ideal_prefix_cache import PrefixCache
 from acmserve.bench.harness.peer_servers import EXACT, OURS, STOCK, Peer
-from acmserve.bench.trace.load import Load, Replay, Session, Turn
+from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 
-_PERCENTILES = (50, 90, 99)
+NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """All repetitions of one policy at one concurrency on one server."""
+class ReplayCell:
+    """All repetitions of one policy on one server."""
 
     peer: Peer
     policy: str
-    concurrency: int
     loads: tuple[Load, ...]
 
     @property
     def title(self) -> str:
         """For messages."""
-        return f"{self.peer.name}, {self.policy}, {self.concurrency} at a time"
+        return f"{self.peer.name}, {self.policy}"
 
     @property
-    def turns(self) -> list[tuple[Replay, Turn]]:
+    def turns(self) -> list[tuple[SessionReplay, AnsweredTurn]]:
         """Every counted turn with its session, all repetitions."""
         return [(replay, turn) for load in self.loads for replay in load.replays for turn in replay.turns]
 
 
-def check_cell(cell: Cell, budget: int) -> list[str]:
+def check_cell(cell: ReplayCell, budget: int) -> list[str]:
     """Why the numbers of a cell may not be told, by itself."""
     failures = []
     for number, load in enumerate(cell.loads):
@@ -58,7 +58,7 @@ def check_cell(cell: Cell, budget: int) -> list[str]:
     return failures
 
 
-def _check_turn(cell: Cell, replay: Replay, turn: Turn, budget: int) -> list[str]:
+def _check_turn(cell: ReplayCell, replay: SessionReplay, turn: AnsweredTurn, budget: int) -> list[str]:
     failures = []
     made = len(replay.session.prompts[turn.number].tokens)
     if cell.peer.is_vllm and turn.prompt_tokens != made:
@@ -73,31 +73,32 @@ def _check_turn(cell: Cell, replay: Replay, turn: Turn, budget: int) -> list[str
     return failures
 
 
-def check_exact(cells: Sequence[Cell]) -> list[str]:
-    """Where `exact` and the stock engine did not sample the same tokens."""
-    by_name = {(cell.peer.name, cell.policy, cell.concurrency): cell for cell in cells}
-    failures = []
+def compare_with_stock(cells: Sequence[ReplayCell]) -> tuple[int, list[str]]:
+    """How many answers of `exact` were compared with those of the stock engine, and where they differ."""
+    by_name = {(cell.peer.name, cell.policy): cell for cell in cells}
+    failures, num_compared = [], 0
     for cell in cells:
-        stock = by_name.get((STOCK, cell.policy, cell.concurrency))
+        stock = by_name.get((STOCK, cell.policy))
         if cell.peer.name != EXACT or stock is None:
             continue
         for (replay, turn), (_, other) in zip(cell.turns, stock.turns, strict=False):
+            num_compared += 1
             if turn.answer != other.answer:
                 what = f"exact sampled {turn.answer}, stock {other.answer}"
                 failures.append(f"{cell.title}, {replay.session.name}, turn {turn.number}: {what}")
-    return failures
+    return num_compared, failures
 
 
-def notes(cells: Iterable[Cell]) -> list[str]:
-    """What is told and not judged: servers that write prompts otherwise."""
-    said = []
+def prompt_notes(cells: Iterable[ReplayCell]) -> list[str]:
+    """Servers that write prompts otherwise."""
+    found = []
     for cell in cells:
         beside = {turn.prompt_tokens - len(replay.session.prompts[turn.number].tokens) for replay, turn in cell.turns}
         if not cell.peer.is_vllm and beside - {0}:
-            said.append(
+            found.append(
                 f"{cell.title}: prompts have {min(beside):+d} to {max(beside):+d} tokens beside the client's count"
             )
-    return said
+    return found
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float] | None:
@@ -105,71 +106,59 @@ def percentiles(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(values)
-    told = {f"p{p}": round(ordered[max(1, math.ceil(p / 100 * len(ordered))) - 1], 4) for p in _PERCENTILES}
-    return told | {"num": len(ordered)}
+    found = {f"p{p}": round(ordered[max(1, math.ceil(p / 100 * len(ordered))) - 1], 4) for p in (50, 90, 99)}
+    return found | {"num": len(ordered)}
 
 
-def best_computed(sessions: Iterable[Session]) -> int:
+def best_computed(sessions: Iterable[PlannedSession]) -> int:
     """Tokens that an infinite cache computes for the counted turns of these sessions, which have read the openings."""
     total = 0
     for session in sessions:
         cache = PrefixCache()
-        computed = [cache.computed(prompt.tokens) for prompt in session.prompts]
-        total += sum(computed[1:])
+        total += sum([cache.computed(prompt.tokens) for prompt in session.prompts][1:])
     return total
 
 
-def as_row(cell: Cell) -> dict[str, Any]:
-    """JSON-ready. Tokens are those of one repetition's turns, without asides; None where a server does not tell."""
-    first = [replay for load in cell.loads[:1] for replay in load.replays]
+def as_row(cell: ReplayCell) -> dict[str, Any]:
+    """JSON-ready. Tokens are those of one repetition's turns; None where a server does not tell."""
+    first = cell.loads[0].replays
     turns = [turn for replay in first for turn in replay.turns]
-    prompts = sum(turn.prompt_tokens for turn in turns)
+    prompts = [replay.session.prompts[turn.number] for replay in first for turn in replay.turns]
+    num_prompt = sum(turn.prompt_tokens for turn in turns)
     computed = _sum(turn.cached.computed for turn in turns)
     edited = [turn.first_seconds for replay, turn in cell.turns if replay.session.prompts[turn.number].is_edited]
     rates = [sum(len(replay.turns) for replay in load.replays) / load.seconds for load in cell.loads]
-    served = [sum(turn.prompt_tokens for r in load.replays for turn in r.turns) / load.seconds for load in cell.loads]
     return {
         "server": cell.peer.name,
         "title": cell.peer.title,
         "policy": cell.policy,
-        "concurrency": cell.concurrency,
+        "num_sessions": len(first),
         "num_turns": len(turns),
-        "num_edits": sum(r.session.prompts[turn.number].is_edited for r in first for turn in r.turns),
-        "num_forced": sum(r.session.prompts[turn.number].is_forced for r in first for turn in r.turns),
-        "turns_per_second": _spread(rates),
-        "prompt_tokens_per_second": _spread(served),
+        "num_edits": sum(prompt.is_edited for prompt in prompts),
+        "num_forced": sum(prompt.is_forced for prompt in prompts),
+        "turns_per_second": {"median": round(statistics.median(rates), 4), "min": min(rates), "max": max(rates)},
         "first_token_seconds": percentiles([turn.first_seconds for _, turn in cell.turns]),
         "first_token_seconds_after_edit": percentiles(edited),
-        "prompt_tokens": prompts,
+        "prompt_tokens": num_prompt,
         "kept_tokens": _sum(turn.cached.kept for turn in turns),
         "moved_tokens": _sum(turn.cached.moved for turn in turns),
         "computed_tokens": computed,
-        "hit_rate": None if computed is None or not prompts else round(1 - computed / prompts, 4),
-        "aside_tokens": sum(turn.aside_tokens for turn in turns),
+        "hit_rate": None if computed is None or not num_prompt else round(1 - computed / num_prompt, 4),
         "best_computed_tokens": best_computed(replay.session for replay in first),
-        "turns": [_turns(replay) for replay in first],
-    }
-
-
-def _turns(replay: Replay) -> dict[str, Any]:
-    return {
-        "session": replay.session.name,
-        "prompt_tokens": [turn.prompt_tokens for turn in replay.turns],
-        "computed_tokens": [turn.cached.computed for turn in replay.turns],
-        "is_edited": [int(replay.session.prompts[turn.number].is_edited) for turn in replay.turns],
-        "first_token_seconds": [round(turn.first_seconds, 4) for turn in replay.turns],
+        "turns": [
+            {
+                "session": replay.session.name,
+                "prompt_tokens": [turn.prompt_tokens for turn in replay.turns],
+                "computed_tokens": [turn.cached.computed for turn in replay.turns],
+                "is_edited": [int(replay.session.prompts[turn.number].is_edited) for turn in replay.turns],
+                "first_token_seconds": [round(turn.first_seconds, 4) for turn in replay.turns],
+            }
+            for replay in first
+        ],
     }
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
     """None where one count is not known."""
-    told = list(counts)
-    return None if None in told else sum(count for count in told if count is not None)
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 4),
-        "min": round(min(values), 4),
-        "max": round(max(values), 4),
-    }
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)

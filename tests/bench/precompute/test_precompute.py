@@ -1,87 +1,88 @@
-"""The numbers of `bench ahead`, without a server."""
+"""The numbers of `bench precompute`, without a server."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
 from acmserve.bench.agent.scripted_agent import Exchanged, Trace
-from acmserve.bench.budget.run import Turn
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.models.witnessed_model import Agreement, Said, compare
-from acmserve.bench.precompute.foreground import Round, as_row, foreground_table, in_order, wave_ratio
+from acmserve.bench.precompute.answers import answers_table
+from acmserve.bench.precompute.foreground import ForegroundRound, as_row, foreground_table, wave_ratio
 from acmserve.bench.precompute.main import main
-from acmserve.bench.precompute.run import CWL, Course, check_course, cleared_at, courses
-from acmserve.bench.precompute.table import as_report, as_table
+from acmserve.bench.precompute.plot import draw
+from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs
+from acmserve.bench.precompute.table import as_report, as_table, ordinary_turns
+from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
-def turn(computed: int, seconds: float, *, evicted: int = 0, precompute: int = 0, prompt: int = 5000) -> Turn:
+def recorded(name: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return report
+
+
+def turn(
+    computed: int, seconds: float, *, evicted: int = 0, precomputed: int = 0, prompt: int = 5000
+) -> ConversationTurn:
     receipt = {
         "prompt_tokens": prompt,
         "kept_tokens": prompt - computed,
         "moved_tokens": 0,
         "computed_tokens": computed,
-        "precomputed_tokens": precompute,
+        "precomputed_tokens": precomputed,
     }
-    return Turn(receipt, seconds, [], evicted)
+    return ConversationTurn(receipt, seconds, evicted)
 
 
-def course(**changed: Any) -> Course:
-    turns = [
+def made_run(turns: list[ConversationTurn] | None = None) -> ConversationRun:
+    counters = {"precomputed_tokens": 4000.0, "precomputed_used_tokens": 3000.0}
+    four = [
         turn(200, 0.2),
         turn(210, 0.3),
-        turn(220, 0.4, evicted=2000, precompute=3000),
+        turn(220, 0.4, evicted=2000, precomputed=3000),
         turn(3000, 2.0, evicted=2000),
     ]
-    counters = {"precomputed_tokens": 4000.0, "precomputed_used_tokens": 3000.0}
-    made = Course("exact, predict", {}, turns, [True, True, True, True], precompute=counters)
-    for name, value in changed.items():
-        setattr(made, name, value)
-    return made
+    return ConversationRun(PREDICT, {}, turns=turns or four, counters=counters)
 
 
-def report_of(made: Course, scale: float = 1, agreed: Agreement | None = None) -> dict[str, Any]:
-    return as_report("tiny", CWL, TRACE, [made], agreed or Agreement(120, 2, 2), scale)
+def report_of(run: ConversationRun, agreed: Agreement | None = None) -> dict[str, Any]:
+    return as_report("tiny", CWL, TRACE, [run], agreed or Agreement(120, 2, 2))
 
 
-@pytest.mark.parametrize(("prompts", "index"), [((5,), 0), ((5, 6), 0), ((5, 6, 3), 2), ((9, 3, 4), 1)])
-def test_a_clearing_inside_a_loop_counts_for_the_completion_whose_prompt_got_shorter(
-    prompts: tuple[int, ...], index: int
-) -> None:
-    """Else a stock engine is sent what was shown afterwards in place of what was asked."""
-    assert cleared_at([turn(1, 0.1, prompt=prompt) for prompt in prompts]) == index
-
-
-def test_of_rounds_in_step_each_wave_and_each_turn_counts_with_its_median() -> None:
-    slow = Round([1.0, 9.0], [0.1, 0.2, 0.3, 9.0], 4.0, 0)
-    rounds = [Round([1.0, 3.0], [0.1, 0.2, 0.3, 0.4], 2.0, 0), slow, Round([1.0, 3.0], [0.1, 0.2, 0.3, 0.4], 3.0, 7)]
+def test_the_p99_is_that_of_all_first_tokens_and_not_of_medians_over_rounds() -> None:
+    """One slow turn in a hundred of one round: medians over rounds do not know it."""
+    slow = [0.1] * 98 + [8.0, 9.0]
+    rounds = [ForegroundRound([1.0, 3.0], firsts, 2.0, 7) for firsts in ([0.1] * 100, slow, [0.1] * 100)]
     row = as_row(rounds)
-    assert (row["turns_per_second"], row["turns_per_second_by_round"]) == (1.0, [1.0, 0.4, 1.0])
-    assert (row["median_seconds"], row["p99_seconds"]) == (0.25, 0.4)
-    assert (row["cpu_seconds_per_turn"], row["precomputed_tokens"], row["num_turns"]) == (0.75, 7, 4)
-    assert row["p99_seconds_by_round"] == [0.4, 9.0, 0.4]
-    faster = row | {"turns_per_second": 1.02, "p99_seconds": 0.2}
-    ratio = {"mean": 0.98, "interval": [0.95, 1.01]}
-    modes = {"off": row, "predict": faster}
-    report = {"gate": as_gate([]), "num_sessions": 4, "num_rounds": 3, "modes": modes, "wave_ratio": ratio}
+    assert (row["p99_seconds"], row["p99_seconds_by_round"]) == (0.1, [0.1, 8.0, 0.1])
+    assert as_row([rounds[1]] * 3)["p99_seconds"] == 8.0
+    assert (row["turns_per_second"], row["cpu_seconds_per_turn"]) == (25.0, 0.02)
+    assert (row["precomputed_tokens"], row["num_turns"]) == (21, 100)
+
+
+def test_the_modes_are_compared_by_waves() -> None:
+    off, on = ([ForegroundRound([seconds, 4 * seconds], [seconds] * 4, 1.0, 0)] for seconds in (1.0, 0.5))
+    ratio = wave_ratio(off, on)
+    assert ratio == {"mean": 0.5, "interval": [0.5, 0.5]}
+    modes = {"off": as_row(off), "predict": as_row(on)}
+    report = {"gate": as_gate([]), "num_sessions": 4, "num_rounds": 1, "modes": modes, "wave_ratio": ratio}
     first, second = foreground_table(report)[-2:]
-    assert first.startswith("predict: +2.0% turns a second, -50.0% p99")
-    assert second == "A wave under predict takes 0.980 of the time of one under off (95 %: 0.950 to 1.010)."
+    assert first.startswith("predict: +100.0% turns a second, -50.0% p99")
+    assert second == "A wave under predict takes 0.500 of the time of one under off (95 %: 0.500 to 0.500)."
     red = report | {"gate": as_gate(["no"])}
     assert foreground_table(red) == ["GATE RED, so nothing is reported:", "  no"]
 
 
-def test_waves_are_compared_in_pairs_and_turns_in_order_of_time() -> None:
-    rounds = [[Round([seconds, 4 * seconds], [], 0.0, 0)] for seconds in (1.0, 0.5)]
-    assert wave_ratio(*rounds) == {"mean": 0.5, "interval": [0.5, 0.5]}
-    assert in_order([[0.4, 2.0], [0.3, 1.0], [0.5, 3.0]]) == [0.3, 0.4, 0.5, 1.0, 2.0, 3.0]
-
-
 def test_turns_behind_an_eviction_are_told_apart() -> None:
-    [row] = report_of(course(), 0.5)["courses"]
+    [row] = report_of(made_run())["runs"]
     assert (row["num_evictions"], row["num_candidates"], row["precomputed_used_share"]) == (2, 1, 0.75)
     assert row["num_ready"] == 1
     assert row["eviction_seconds"] == {"median": 1.2, "p90": 2.0}
@@ -89,9 +90,8 @@ def test_turns_behind_an_eviction_are_told_apart() -> None:
     assert row["eviction_new_tokens"] == {"median": 2000, "p90": 2000}
     assert row["eviction_over_append"] is None, "one append is no line"
     assert row["eviction_old_tokens"] == {"median": 500, "p90": 1000}
-    table = "\n".join(as_table(report_of(course(), 0.5)))
-    assert "0.25 to 2.5 s" in table
-    assert "75%" in table
+    assert row["total_seconds"] == 2.9
+    assert "75%" in "\n".join(as_table(report_of(made_run())))
 
 
 def test_evictions_are_held_against_a_line_through_the_appends() -> None:
@@ -99,39 +99,72 @@ def test_evictions_are_held_against_a_line_through_the_appends() -> None:
     appends = [(5000, 0.1), (5100, 0.2), (5200, 0.2), (5300, 0.2), (5700, 0.5), (5800, 9.0), (5900, 0.2)]
     turns = [turn(100, seconds, prompt=prompt) for prompt, seconds in appends]
     turns.append(turn(1000, 2.2, prompt=4900, evicted=2000))
-    [row] = report_of(course(turns=turns, rests=[True] * len(turns)))["courses"]
+    [row] = report_of(made_run(turns))["runs"]
     assert row["append_line"] == pytest.approx({"fixed_seconds": 0.1, "seconds_per_token": 0.001})
     assert row["eviction_over_append"] == {"median": 2.0, "p90": 2.0}
 
 
 def test_a_later_step_of_a_loop_is_no_append_behind_a_pause() -> None:
-    [row] = report_of(course(rests=[True, False, True, True]))["courses"]
-    assert row["plain_seconds"] is None
+    run = made_run()
+    run.turns[1].follows_pause = False
+    assert report_of(run)["runs"][0]["plain_seconds"] is None
+
+
+def test_ordinary_turns_compare_what_computes_the_same_in_both_runs() -> None:
+    ours = [turn(1, 9.0), turn(200, 0.3), turn(200, 0.4), turn(300, 5.0), turn(200, 7.0, evicted=1)]
+    theirs = [turn(1, 1.0), turn(210, 0.2), turn(200, 0.4), turn(200, 1.0), turn(200, 1.0)]
+    found = compare_ordinary_turns(made_run(ours).columns(), made_run(theirs).columns())
+    assert found is not None
+    assert (found["num_turns"], found["median_ratio"], found["slower_share"]) == (2, 1.25, 0.5)
+    assert compare_ordinary_turns(made_run(ours[:1]).columns(), made_run(theirs[:1]).columns()) is None
 
 
 @pytest.mark.parametrize(
-    ("turns", "says"),
+    ("name", "num", "ratio", "interval", "totals"),
     [
-        ([turn(1, 1.0)], "1 of 4 turns"),
-        ([*[turn(1, 1.0)] * 3, turn(1, 1.0, prompt=6001)], "the budget is 6000"),
-        ([*[turn(1, 1.0)] * 3, turn(1, 1.0, precompute=5000)], "does not add up"),
+        ("precompute", 155, 1.114, [1.075, 1.131], [109.1, 108.9, 98.7, 143.5]),
+        ("precompute-clear", 167, 1.197, [1.158, 1.227], [211.8, 233.8, 182.6, 261.3]),
     ],
 )
-def test_a_course_that_went_wrong_is_not_reported(turns: list[Turn], says: str) -> None:
-    made = course(turns=turns)
-    made.failures = check_course(made, TRACE, CWL)
-    assert says in made.failures[0]
-    report = report_of(made)
-    assert report["courses"] == []
-    assert says in as_table(report)[1]
+def test_the_recorded_runs_tell_what_precompute_costs_ordinary_turns(
+    name: str, num: int, ratio: float, interval: list[float], totals: list[float], tmp_path: Path
+) -> None:
+    report = recorded(name)
+    found = ordinary_turns(report["runs"])
+    assert found == report["ordinary_turns"]
+    assert (found["num_turns"], found["median_ratio"]) == (num, ratio)
+    assert found["interval"] == pytest.approx(interval, abs=0.005)
+    assert [row["total_seconds"] for row in report["runs"]] == totals
+    for row in report["runs"]:
+        assert judge_turns(row["turns"]) == {key: row[key] for key in judge_turns(row["turns"])}
+    table = "\n".join(as_table(report))
+    assert f"{ratio:.3f} times the seconds" in table
+    assert f"{totals[0]:.1f} s" in table
+    assert (draw(report, "a machine", tmp_path / "plot.png") is None) == (tmp_path / "plot.png").is_file()
 
 
-def test_the_courses_differ_in_what_is_compared() -> None:
-    assert [made.acm for made in courses()] == [
-        {"fidelity": "exact", "precompute": "predict"},
-        {"fidelity": "exact", "precompute": "off"},
-        {"fidelity": "reuse", "precompute": "off"},
+def test_the_recorded_answers_and_rounds_are_read() -> None:
+    assert "50% [45%, 57%]" in "\n".join(answers_table(recorded("precompute-answers")))
+    modes = recorded("precompute-foreground")["modes"]
+    assert all("p99_seconds" not in mode and len(mode["p99_seconds_by_round"]) == 5 for mode in modes.values())
+
+
+def test_a_run_that_failed_leaves_no_number() -> None:
+    run = made_run()
+    run.failures.append("1 of 4 turns")
+    report = report_of(run)
+    assert report["runs"] == []
+    assert as_table(report) == ["GATE RED, so nothing is reported:", "  1 of 4 turns"]
+
+
+def test_the_runs_differ_in_what_is_compared() -> None:
+    assert [(run.name, run.acm["fidelity"], run.acm["precompute"]) for run in make_runs(CWL)] == [
+        (PREDICT, "exact", "predict"),
+        (EXACT, "exact", "off"),
+        ("reuse", "reuse", "off"),
     ]
+    assert all("budget" in run.acm and not run.request for run in make_runs(CWL))
+    assert all("budget" not in run.acm and "context_management" in run.request for run in make_runs(CLEARING))
 
 
 def test_a_token_that_stock_would_not_have_said_ends_the_report_unless_it_is_a_tie() -> None:
@@ -139,9 +172,9 @@ def test_a_token_that_stock_would_not_have_said_ends_the_report_unless_it_is_a_t
     theirs = [Said((1, 9, 4), (5.0, 0.1, 0.0004)), Said((7,), (1.0,))]
     agreed = compare(ours, theirs)
     assert agreed == Agreement(4, 2, 1)
-    report = report_of(course(), agreed=agreed)
-    assert (report["courses"], report["gate"]["failures"]) == ([], ["exact, predict: 1 of 4 tokens are not stock's"])
-    assert "2 of 120, 2 of them" in "\n".join(as_table(report_of(course())))
+    report = report_of(made_run(), agreed)
+    assert (report["runs"], report["gate"]["failures"]) == ([], ["exact, predict: 1 of 4 tokens are not stock's"])
+    assert "Of 120 tokens 2 would have been others" in "\n".join(as_table(report_of(made_run())))
     with pytest.raises(ValueError, match="zip"):
         compare(ours, [*theirs[:1], Said((7, 8), (1.0, 1.0))])
 

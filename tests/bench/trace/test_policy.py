@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from acmserve.bench.agent.ideal_prefix_cache import PrefixCache
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter
-from acmserve.bench.agent.recording import Recording, Step, record
+from acmserve.bench.agent.recording import Recording, record
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.trace.baselines import Remembering, Retrieving
-from acmserve.bench.trace.bm25 import chunks_of, rank
-from acmserve.bench.trace.policy import BUDGET_POLICIES, Budgeted, Limits, Prompt, Whole, plan_prompts
+from acmserve.bench.trace.prompts import BUDGET_POLICIES, NO_POLICY, Limits, Prompt, plan_prompts
 from acmserve.errors import AcmError
 
 LIMITS = Limits(6_000, 3_600)
-FidelityPlan = Callable[[str], list[Prompt]]
+PolicyPrompts = Callable[[str], list[Prompt]]
 
 
 class Words:
@@ -53,28 +51,25 @@ def recording() -> Recording:
 
 
 @pytest.fixture(scope="module")
-def planned(recording: Recording) -> FidelityPlan:
+def planned(recording: Recording) -> PolicyPrompts:
     """The prompts under a policy, made once."""
     return cache(lambda policy: prompts_of(recording, policy))
 
 
 def prompts_of(recording: Recording, policy: str, limits: Limits = LIMITS) -> list[Prompt]:
-    if policy in BUDGET_POLICIES:
-        return plan_prompts(recording, Budgeted(policy, limits, recording.tools, WRITER, WORDS), WRITER)
-    maker = {"bm25": Retrieving, "memagent": Remembering}[policy]
-    return plan_prompts(recording, maker(limits, recording.tools, WRITER, WORDS), WRITER)
+    return plan_prompts(recording, policy, limits, WRITER, WORDS)
 
 
 def test_without_a_policy_every_prompt_goes_on_from_the_one_before(recording: Recording) -> None:
-    prompts = plan_prompts(recording, Whole(), WRITER)
+    prompts = prompts_of(recording, NO_POLICY)
     assert len(prompts) == len(recording.steps)
     assert not any(prompt.is_edited for prompt in prompts)
     assert all(len(before.tokens) < len(after.tokens) for before, after in pairwise(prompts))
     assert len(prompts[-1].tokens) > LIMITS.max_tokens
 
 
-@pytest.mark.parametrize("policy", [*BUDGET_POLICIES, "bm25", "memagent"])
-def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: FidelityPlan, policy: str) -> None:
+@pytest.mark.parametrize("policy", BUDGET_POLICIES)
+def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: PolicyPrompts, policy: str) -> None:
     prompts = planned(policy)
     assert len(prompts) == len(recording.steps)
     assert max(len(prompt.tokens) for prompt in prompts) <= LIMITS.max_tokens
@@ -84,63 +79,19 @@ def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: F
         assert str(step.new[-1]["content"]) in prompt.messages[-1]["content"]
 
 
-@pytest.mark.parametrize("policy", [*BUDGET_POLICIES])
-def test_edits_come_in_batches_and_are_rare(planned: FidelityPlan, policy: str) -> None:
+@pytest.mark.parametrize("policy", BUDGET_POLICIES)
+def test_edits_come_in_batches_and_are_rare(planned: PolicyPrompts, policy: str) -> None:
     prompts = planned(policy)
     assert 1 <= sum(prompt.is_edited for prompt in prompts) <= len(prompts) / 6
 
 
-def test_the_same_recording_gives_the_same_prompts(recording: Recording, planned: FidelityPlan) -> None:
-    assert prompts_of(recording, "compaction") == planned("compaction")
-
-
-def test_summaries_and_memories_are_asked_for_where_they_are_needed(planned: FidelityPlan) -> None:
-    for prompt in planned("compaction"):
-        assert bool(prompt.asides) == (prompt.is_edited and not prompt.is_forced)
-    updates = [aside for prompt in planned("memagent") for aside in prompt.asides]
-    assert updates
-    assert all("Update the memory" in aside.messages[0]["content"] for aside in updates)
-    assert not any(prompt.asides for prompt in planned("cwl"))
-
-
-def test_retrieval_shows_old_text_and_the_question(planned: FidelityPlan) -> None:
-    shown = [prompt for prompt in planned("bm25") if prompt.is_edited]
-    assert all("Parts of the conversation so far:" in prompt.messages[1]["content"] for prompt in shown)
-    for prompt in shown:
-        found = prompt.messages[1]["content"].partition("so far:\n")[2]
-        assert any(f"Task {number}: say in" in found for number in (1, 2, 3))
-        assert found.count("\n...\n") == 6
+def test_the_same_recording_gives_the_same_prompts(recording: Recording, planned: PolicyPrompts) -> None:
+    assert prompts_of(recording, "cwl") == planned("cwl")
 
 
 def test_a_budget_that_nothing_fits_into_is_refused(recording: Recording) -> None:
     with pytest.raises(AcmError, match="give a larger budget"):
         prompts_of(recording, "recency", Limits(600, 300))
-    with pytest.raises(AcmError, match="give a larger one"):
-        prompts_of(recording, "bm25", Limits(600, 300))
-
-
-def test_what_is_fleeting_is_in_one_prompt_only_and_no_edit() -> None:
-    steps = (
-        Step(
-            ({"role": "system", "content": "Go."}, {"role": "user", "content": "Task"}),
-            fleeting=({"role": "user", "content": "turn one"},),
-        ),
-        Step(({"role": "assistant", "content": "Yes."}, {"role": "user", "content": "More"})),
-    )
-    first, second = plan_prompts(Recording("fleeting", (), steps), Whole(), WRITER)
-    assert first.messages[-1] == {"role": "user", "content": "Task\nturn one"}
-    assert [message["content"] for message in second.messages[1:]] == ["Task", "Yes.", "More"]
-    assert not second.is_edited
-
-
-def test_chunks_make_the_text_again_and_the_rare_word_wins() -> None:
-    text = "one two three four five six seven"
-    assert "".join(chunks_of(text, 3, WORDS)) == text
-    assert len(chunks_of(text, 3, WORDS)) == 3
-    assert chunks_of("", 3, WORDS) == []
-    assert rank("Seven", chunks_of(text, 3, WORDS)) == [2]
-    assert rank("the needle", ["the the the", "the needle", "hay"])[0] == 1
-    assert rank("absent", ["the hay"]) == []
 
 
 def naive_computed(prompts: list[list[int]]) -> list[int]:

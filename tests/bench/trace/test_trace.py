@@ -9,24 +9,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, joined, tagged, tools_text
-from acmserve.bench.agent.recording import Recording, messages_of, record, rotated
+from acmserve.bench.agent.recording import Recording, record, rotated
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import find_llama_server
 from acmserve.bench.harness.peer_servers import NAMES, Cached, Peer, read_cached
-from acmserve.bench.trace.load import Load, Replay, Session, Turn
+from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 from acmserve.bench.trace.main import choose_peers, read_options
-from acmserve.bench.trace.plan import read_policy
-from acmserve.bench.trace.policy import Limits, Prompt
-from acmserve.bench.trace.run import fit_together
-from acmserve.bench.trace.score import Cell, as_row, check_cell, check_exact, notes, percentiles
+from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
+from acmserve.bench.trace.plot import draw
+from acmserve.bench.trace.prompts import Limits, Prompt, read_policy
+from acmserve.bench.trace.score import (
+    NOT_COMPARED,
+    ReplayCell,
+    as_row,
+    check_cell,
+    compare_with_stock,
+    percentiles,
+    prompt_notes,
+)
+from acmserve.bench.trace.servers import fit_together
 from acmserve.bench.trace.table import as_report, as_table
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
+from acmserve.models.smollm2 import TOOLS_TEMPLATE
+from acmserve.server.models.tokenizer import ServedTokenizer
 
 BUDGET = 100
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RECORDED = json.loads((RESULTS / "trace.json").read_text(encoding="utf-8"))
+LIBRARY_DIGEST = json.loads((RESULTS / "budget.json").read_text(encoding="utf-8"))["trace"]["digest"]
 
 
 class Words:
@@ -44,7 +59,7 @@ def recording() -> Recording:
 def test_a_recording_has_a_prompt_for_each_turn_and_whole_pairs_of_calls_and_results(recording: Recording) -> None:
     trace = make_trace(read_library(), Words(), 3)
     assert len(recording.steps) == trace.num_turns
-    messages = messages_of(recording.steps)
+    messages = [message for step in recording.steps for message in step.new]
     outline = Outline(messages)
     assert all(outline.result(use) is not None for use in outline.uses())
     assert [message["role"] for message in recording.steps[0].new] == ["system", "user"]
@@ -112,25 +127,26 @@ def prompt(num_tokens: int, *, is_edited: bool = False, first: int = 0) -> Promp
     return Prompt(({"role": "system", "content": "Session 00000000."},), tokens, is_edited, False, 0.0)
 
 
-SESSION = Session("one", "00000000", (prompt(50), prompt(60), prompt(70, is_edited=True, first=1000)))
+SESSION = PlannedSession("one", "00000000", (prompt(50), prompt(60), prompt(70, is_edited=True, first=1000)))
 
 
-def turn(number: int, seconds: float, kept: int, moved: int, computed: int, **changed: Any) -> Turn:
-    made = Turn(number, seconds, 2 * seconds, kept + moved + computed, (1, 2), Cached(kept, moved, computed))
+def turn(number: int, seconds: float, kept: int, moved: int, computed: int, **changed: Any) -> AnsweredTurn:
+    made = AnsweredTurn(number, seconds, kept + moved + computed, (1, 2), Cached(kept, moved, computed))
     return replace(made, **changed)
 
 
-def cell(name: str = "reuse", policy: str = "cwl", **changed: Any) -> Cell:
+def cell(name: str = "reuse", policy: str = "cwl", **changed: Any) -> ReplayCell:
     """Two turns, the second one behind an edit; twice."""
     moved = 20 if name == "reuse" else 0
     turns = [turn(1, 0.1, 50, 0, 10), turn(2, 0.4, 30, moved, 40 - moved, **changed)]
-    load = Load((Replay(SESSION, turn(0, 9.0, 0, 0, 50), turns),), seconds=4.0)
-    return Cell(Peer(name), policy, 1, (load, replace(load, seconds=2.0)))
+    load = Load((SessionReplay(SESSION, turns),), seconds=4.0)
+    return ReplayCell(Peer(name), policy, (load, replace(load, seconds=2.0)))
 
 
 def test_a_row_tells_turns_behind_an_edit_apart() -> None:
     row = as_row(cell())
     assert row["turns_per_second"] == {"median": 0.75, "min": 0.5, "max": 1.0}
+    assert row["num_sessions"] == 1
     assert row["first_token_seconds"] == {"p50": 0.1, "p90": 0.4, "p99": 0.4, "num": 4}
     assert row["first_token_seconds_after_edit"] == {"p50": 0.4, "p90": 0.4, "p99": 0.4, "num": 2}
     assert (row["kept_tokens"], row["moved_tokens"], row["computed_tokens"]) == (80, 20, 30)
@@ -141,7 +157,7 @@ def test_a_row_tells_turns_behind_an_edit_apart() -> None:
 def test_what_a_server_does_not_tell_stays_unknown() -> None:
     row = as_row(cell("http://other", cached=Cached(None, None, None)))
     assert (row["kept_tokens"], row["computed_tokens"], row["hit_rate"]) == (None, None, None)
-    assert " - " in as_table(as_report([cell("http://other", cached=Cached(None, None, None))], BUDGET))[4]
+    assert " - " in as_table(as_report([cell("http://other", cached=Cached(None, None, None))], BUDGET))[3]
 
 
 @pytest.mark.parametrize(
@@ -169,17 +185,32 @@ def test_a_session_that_ended_early_is_red() -> None:
 
 
 def test_exact_has_to_sample_what_stock_samples() -> None:
-    assert check_exact([cell("exact"), cell("stock")]) == []
-    wrong = check_exact([cell("exact", answer=(1, 3)), cell("stock"), cell("reuse", answer=(7,))])
-    assert len(wrong) == 2
+    assert compare_with_stock([cell("exact"), cell("stock")]) == (4, [])
+    num_compared, wrong = compare_with_stock([cell("exact", answer=(1, 3)), cell("stock"), cell("reuse", answer=(7,))])
+    assert (num_compared, len(wrong)) == (4, 2)
     assert "turn 2: exact sampled (1, 3), stock (1, 2)" in wrong[0]
+
+
+def test_a_report_says_whether_any_answer_was_compared() -> None:
+    """Without `exact`, or without stock, a green gate would say of nothing that it is the same."""
+    for cells in ([cell("reuse"), cell("stock")], [cell("exact"), cell("noprefix")]):
+        report = as_report(cells, BUDGET)
+        assert report["notes"] == [NOT_COMPARED]
+        assert NOT_COMPARED in as_table(report)
+    report = as_report([cell("exact"), cell("stock")], BUDGET)
+    assert report["notes"] == []
+    assert "4 answers of exact are stock's, token for token" in as_table(report)
+
+
+def test_a_quick_run_compares() -> None:
+    assert {"exact", "stock"} <= set(read_options(["--quick"]).against)
 
 
 def test_other_servers_may_write_a_prompt_otherwise_and_it_is_told() -> None:
     other = cell("llamacpp", prompt_tokens=71)
     assert check_cell(other, BUDGET) == []
-    assert "+0 to +1 tokens" in notes([other])[0]
-    assert notes([cell("stock")]) == []
+    assert "+0 to +1 tokens" in prompt_notes([other])[0]
+    assert prompt_notes([cell("stock")]) == []
 
 
 def test_a_green_report_compares_ours_with_the_baselines() -> None:
@@ -189,7 +220,7 @@ def test_a_green_report_compares_ours_with_the_baselines() -> None:
     assert ratios["reuse", "noprefix"] == pytest.approx(3.0)
     assert ratios["exact", "stock"] == pytest.approx(1.0)
     table = "\n".join(as_table(report))
-    assert "cwl, one session: 2 turns, 1 edits" in table
+    assert "cwl: 2 turns, 1 edits" in table
     assert "infinite cache" in table
     assert "gate green" in table
     assert json.loads(json.dumps(report)) == report
@@ -230,8 +261,8 @@ def test_servers_run_together_where_memory_allows() -> None:
 def test_the_command_line_has_quick_and_full_defaults() -> None:
     full, quick = read_options([]), read_options(["--quick", "--policies", "recency"])
     assert set(full.against) <= set(NAMES)
-    assert full.policies == ("none", "clear_tool_uses", "cwl", "recency", "compaction")
-    assert quick.against == ("reuse", "stock", "noprefix")
+    assert full.policies == ("none", "clear_tool_uses", "cwl", "recency")
+    assert quick.against == ("exact", "reuse", "stock", "noprefix")
     assert quick.policies == ("recency",)
     assert read_options(["--against", "stock,http://localhost:8000/v1"]).against[1] == "http://localhost:8000/v1"
     assert read_options(["--turns", "0"]).turns == 0
@@ -250,9 +281,7 @@ def test_a_policy_may_have_a_watermark_of_its_own() -> None:
         (["--policies", "lru"], "lru is not one of none"),
         (["--policies", "cwl@2"], "cwl@2 is not one of none"),
         (["--policies", ","], "nothing is named"),
-        (["--concurrency", "1,17"], "at most 16"),
-        (["--low-watermark", "60"], "is not a share"),
-        (["--scale", "-1"], "at least 0"),
+        (["--concurrency", "0"], "not a positive number"),
         (["--budget", "0"], "not a positive number"),
     ],
 )
@@ -274,3 +303,24 @@ def test_without_llama_cpp_the_others_are_measured(
         choose_peers(read_options(["--against", "llamacpp"]))
     with pytest.raises(AcmError, match="there is no such file"):
         find_llama_server(tmp_path / "llama-server")
+
+
+def test_the_recorded_report_reads_and_draws(tmp_path: Path) -> None:
+    table = "\n".join(as_table(RECORDED))
+    assert "recency@1: 12 turns, 3 edits" in table
+    assert "66,664" in table
+    said = draw(RECORDED, "a machine", tmp_path / "trace.png")
+    assert (said is None) == (tmp_path / "trace.png").is_file()
+
+
+def test_the_prompts_are_those_of_the_recorded_run(smollm2_folder: Path) -> None:
+    """They are made before any server starts, so they can be made again where the standard library is the same."""
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    served, library = ServedTokenizer(tokenizer), read_library()
+    wanted = Wanted(("cwl", "recency@1"), 1, 1, Limits(6_000, 3_600), 11, 12)
+    writer = PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
+    parts = plan_parts(wanted, make_trace(library, served, 8), writer, served)
+    assert [len(session.prompts) for part in parts for session in part.repetitions[0]] == [13, 13]
+    if make_trace(library, served).digest == LIBRARY_DIGEST:
+        assert needed_window(parts, 16) == RECORDED["window"]
+        assert digest(parts) == RECORDED["trace"]["digest"]

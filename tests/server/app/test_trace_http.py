@@ -7,12 +7,12 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
-from acmserve.bench.agent.recording import Recording, Step
+from acmserve.bench.agent.recording import RecordedStep, Recording
 from acmserve.bench.harness.peer_servers import Peer
-from acmserve.bench.trace.load import Pace, Session, run_load
-from acmserve.bench.trace.policy import Budgeted, Limits, Prompt, plan_prompts
-from acmserve.bench.trace.run import first_model
-from acmserve.bench.trace.score import Cell, check_cell, notes
+from acmserve.bench.trace.load import PlannedSession, Rates, run_load
+from acmserve.bench.trace.prompts import Limits, Prompt, plan_prompts
+from acmserve.bench.trace.score import NOT_COMPARED, ReplayCell, check_cell, prompt_notes
+from acmserve.bench.trace.servers import first_model
 from acmserve.bench.trace.table import as_report
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from acmserve.server.models.tokenizer import ServedTokenizer
@@ -27,8 +27,8 @@ def conversation(name: str, num_steps: int = 8) -> Recording:
         return {"role": "assistant", "content": " ".join(f"{name} {number}.{line} is done." for line in range(14))}
 
     asked = {"role": "user", "content": "Go on."}
-    steps = [Step(({"role": "system", "content": "You count."}, asked))]
-    steps += [Step((answer(number), asked)) for number in range(num_steps)]
+    steps = [RecordedStep(({"role": "system", "content": "You count."}, asked))]
+    steps += [RecordedStep((answer(number), asked)) for number in range(num_steps)]
     return Recording(name, (), tuple(steps))
 
 
@@ -39,15 +39,17 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
     recordings = [conversation("first"), conversation("second")]
     sessions = []
     for number, recording in enumerate(recordings):
-        prompts = plan_prompts(recording, Budgeted("recency", LIMITS, (), writer, served), writer)
-        sessions.append(Session(recording.name, f"{number:08d}", tuple(prompts)))
+        prompts = plan_prompts(recording, "recency", LIMITS, writer, served)
+        sessions.append(PlannedSession(recording.name, f"{number:08d}", tuple(prompts)))
     model = first_model(server)
     peers = [Peer("exact"), Peer("reuse"), Peer(server)]
-    loads = [run_load(server, peer, sessions, 2, Pace(scale=0, max_tokens=2), model) for peer in peers]
-    cells = [Cell(peer, "recency", 2, (load,)) for peer, load in zip(peers, loads, strict=True)]
+    loads = [run_load(server, peer, sessions, Rates(scale=0, max_tokens=2), model) for peer in peers]
+    cells = [ReplayCell(peer, "recency", (load,)) for peer, load in zip(peers, loads, strict=True)]
     assert [check_cell(cell, LIMITS.max_tokens) for cell in cells] == [[], [], []]
-    assert notes(cells) == []
-    exact, reuse, other = as_report(cells, LIMITS.max_tokens)["rows"]
+    assert prompt_notes(cells) == []
+    report = as_report(cells, LIMITS.max_tokens)
+    assert report["notes"] == [NOT_COMPARED]
+    exact, reuse, other = report["rows"]
     assert exact["num_turns"] == reuse["num_turns"] == other["num_turns"] == 16
     assert exact["num_edits"] >= 2
     assert (exact["moved_tokens"], other["computed_tokens"]) == (0, None)
@@ -59,7 +61,7 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
 
 def test_what_a_server_refuses_turns_the_gate_red(server: str) -> None:
     prompt = Prompt(({"role": "system", "content": "Session 00000000."},), (1, 2), False, False, 0.0)
-    session = Session("refused", "00000000", (prompt, prompt))
-    load = run_load(server, Peer("reuse"), [session], 1, Pace(scale=0, max_tokens=2), "no-such-model")
-    (failure,) = check_cell(Cell(Peer("reuse"), "none", 1, (load,)), LIMITS.max_tokens)
+    session = PlannedSession("refused", "00000000", (prompt, prompt))
+    load = run_load(server, Peer("reuse"), [session], Rates(scale=0, max_tokens=2), "no-such-model")
+    (failure,) = check_cell(ReplayCell(Peer("reuse"), "none", (load,)), LIMITS.max_tokens)
     assert "0 of 1 turns were answered. RuntimeError: HTTP 404" in failure

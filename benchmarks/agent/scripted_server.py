@@ -1,0 +1,58 @@
+"""Starts a server whose model says what a script has: tools, parser, loop, scheduler and cache are the real ones.
+
+`tiny` is a random one-layer model with SmolLM2's tokenizer, where only tokens are counted. `smollm2` has real weights,
+with its window opened: text beyond its 8,192 tokens means nothing to it, which changes neither counts nor times.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.agent.scripted_agent import Trace, make_trace
+from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, StockProcess
+from acmserve.bench.models.tiny_model import write_tiny_model
+from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+
+MODEL = "scripted"
+TINY, SMOLLM2 = "tiny", "smollm2"
+WINDOWS = {TINY: 131_072, SMOLLM2: 32_768}
+_STOCK = ("--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32")
+
+
+@contextmanager
+def scripted_server(
+    model: str, processor: str = "scripted_model:ScriptedModel", *, is_stock: bool = False
+) -> Iterator[tuple[str, HttpProcess]]:
+    """The URL and the process of a server that is ready; `processor` is a class of `benchmarks/models`."""
+    window = str(WINDOWS[model])
+    flags = [
+        *("--served-model-name", MODEL, "--max-model-len", window),
+        *("--hf-overrides", json.dumps({"max_position_embeddings": WINDOWS[model]})),
+        *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--logits-processors", f"acmserve.bench.models.{processor}"),
+        *(_STOCK if is_stock else ()),
+    ]
+    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
+        weights = write_tiny_model(Path(folder), WINDOWS[model]) if model == TINY else prepare()
+        progress("starting the server (about half a minute)")
+        with (StockProcess if is_stock else ServerProcess)(weights, flags) as server:
+            yield server.wait_ready(), server
+
+
+def read_trace(num_tasks: int) -> tuple[Trace, Any]:
+    """The agent's conversation, and the tokenizer that the server counts with."""
+    from transformers import AutoTokenizer
+
+    from acmserve.server.models.tokenizer import ServedTokenizer
+
+    served = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
+    trace = make_trace(read_library(), served, num_tasks)
+    progress(f"{num_tasks} tasks, {trace.num_turns} turns")
+    return trace, served

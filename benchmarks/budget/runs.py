@@ -1,0 +1,81 @@
+"""The six ways in which `bench budget` treats one conversation, and what a good run of each looks like.
+
+The gate of `agent/conversation.py` holds for all of them. Here two rules are added: a turn without an eviction brings
+the tokens that the trace has there, and `reuse` computes little more than what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, ConversationRun, check_run
+from acmserve.bench.agent.plain_prompt import as_plain
+from acmserve.bench.agent.recording import record
+from acmserve.bench.agent.scripted_agent import Trace
+from acmserve.context.transcript.message import Message
+
+MOST_COMPUTED_PER_NEW = 1.2
+
+
+def make_runs() -> list[ConversationRun]:
+    """One run for each way, before any of them has begun."""
+    return [
+        _run("uncapped", "no budget"),
+        _run("recency", "recency, exact", "recency"),
+        _run("compaction", "compaction, exact", "compact"),
+        _run("cwl-single", "CWL exact, one at a time", "cwl", low_watermark=MAX_TOKENS),
+        _run("cwl-batched", "CWL exact, batched", "cwl"),
+        _run("cwl-moves", "CWL with moves, batched", "cwl", "reuse"),
+    ]
+
+
+def _run(
+    name: str, title: str, policy: str | None = None, fidelity: str = "exact", low_watermark: int = LOW_WATERMARK
+) -> ConversationRun:
+    budget = {"max_tokens": MAX_TOKENS, "low_watermark": low_watermark, "policy": policy}
+    return ConversationRun(name, {"fidelity": fidelity} | ({"budget": budget} if policy else {}), title)
+
+
+def new_tokens(trace: Trace, tokenizer: Any, template: str) -> list[int]:
+    """Tokens that each turn brings, by the tokenizer and the chat template alone: no engine, no budget.
+
+    `tokenizer` is that of `transformers`.
+    """
+    recording = record(trace, "new tokens")
+    messages: list[Message] = []
+    before, new = "", []
+    for step in recording.steps:
+        messages += [as_plain(message) if message["role"] == "assistant" else message for message in step.new]
+        prompt = tokenizer.apply_chat_template(
+            messages, tools=list(recording.tools), chat_template=template, add_generation_prompt=True, tokenize=False
+        )
+        new.append(len(tokenizer.encode(prompt.removeprefix(before), add_special_tokens=False)))
+        before = prompt
+    return new
+
+
+def computed_per_new(run: ConversationRun, new: Sequence[int]) -> float | None:
+    """Computed over new tokens and markers, summaries included, from the first eviction on; None before one."""
+    if not run.evictions:
+        return None
+    steady = range(run.evictions[0], len(run.turns))
+    computed = sum(run.turns[n].computed + sum(run.turns[n].summary) for n in steady)
+    return computed / sum(new[n] + run.turns[n].markers for n in steady)
+
+
+def check_budget_run(run: ConversationRun, trace: Trace, new: Sequence[int]) -> list[str]:
+    """Why the numbers of a run may not be reported; empty when they may."""
+    failures = check_run(run, trace)
+    if len(run.turns) != trace.num_turns:
+        return failures
+    before = 0
+    for number, turn in enumerate(run.turns):
+        if not turn.evicted and turn.prompt - before != new[number]:
+            brought = turn.prompt - before
+            failures.append(f"{run.name}, turn {number}: {brought} new tokens, the trace has {new[number]}")
+        before = turn.prompt
+    share = computed_per_new(run, new)
+    if run.acm["fidelity"] == "reuse" and share is not None and share > MOST_COMPUTED_PER_NEW:
+        failures.append(f"{run.name}: {share:.2f} tokens computed for each new one, above {MOST_COMPUTED_PER_NEW}")
+    return failures

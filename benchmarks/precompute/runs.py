@@ -1,0 +1,147 @@
+"""The runs of `bench precompute`: three on acmserve, and a stock engine that gets the very prompts of the first.
+
+    run             trace --> request, after a pause as its tools would take --> receipts, seconds to the first token
+    stock engine    the prompts of one run, message by message as its model saw them, in the same order
+
+The model's words are scripted. What the weights would have said is written down on both sides (`witnessed_model`), so a
+prompt whose KV is not exact shows in the first answer behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from acmserve.bench.agent.conversation import (
+    LOW_WATERMARK,
+    MAX_COMPLETION,
+    MAX_TOKENS,
+    ConversationRun,
+    script_id,
+)
+from acmserve.bench.agent.pause import draw_pauses
+from acmserve.bench.agent.scripted_agent import TOOLS, Trace
+from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.harness.chat_stream import ask
+from acmserve.bench.models.witnessed_model import Agreement, compare, read_witness
+from acmserve.context.episodes.delimiter import DELIMITER_TOOL
+from acmserve.errors import AcmError
+
+CWL, CLEARING = "cwl", "clear_tool_uses"
+BUDGET = {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK, "policy": CWL}
+EDITS = [
+    {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": MAX_TOKENS},
+        "keep": {"type": "tool_uses", "value": 3},
+        # Without it half of all turns clear a little, once what may not be cleared is over the trigger.
+        "clear_at_least": {"type": "input_tokens", "value": 1500},
+        "clear_tool_inputs": True,
+    }
+]
+PREDICT, EXACT, REUSE, STOCK = "exact, predict", "exact", "reuse", "stock"
+_SEED = 23
+_COUNTERS = ("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens", "precomputed_seconds")
+
+
+def make_run(name: str, policy: str, fidelity: str, precompute: str) -> ConversationRun:
+    """One run under a policy, before it has begun."""
+    acm = {"fidelity": fidelity, "precompute": precompute}
+    if policy == CWL:
+        return ConversationRun(name, acm | {"budget": BUDGET})
+    return ConversationRun(name, acm, request={"context_management": {"edits": EDITS}})
+
+
+def make_runs(policy: str) -> list[ConversationRun]:
+    """The three runs on acmserve."""
+    return [
+        make_run(PREDICT, policy, "exact", "predict"),
+        make_run(EXACT, policy, "exact", "off"),
+        make_run(REUSE, policy, "reuse", "off"),
+    ]
+
+
+def held(policy: str, num_tokens: int) -> str:
+    """What a policy makes of the conversation, for people: a clearing waits for enough to clear, above its trigger."""
+    return f"under {num_tokens:,} tokens" if policy == CWL else f"cleared from {num_tokens:,} tokens on"
+
+
+def tool_pauses(run: ConversationRun) -> Callable[[], None]:
+    """Sleeps as the tools would take, the same for every call of this function.
+
+    The other runs do not wait: nothing happens meanwhile.
+    """
+    if run.acm["precompute"] == "off":
+        return lambda: None
+    pauses = draw_pauses(_SEED)
+    return lambda: time.sleep(next(pauses))
+
+
+def read_counters(url: str) -> dict[str, float]:
+    """The engine's counters of precomputed tokens."""
+    found = dict.fromkeys(_COUNTERS, 0.0)
+    for line in httpx.get(f"{url}/metrics", timeout=60).text.splitlines():
+        for name in _COUNTERS:
+            if line.startswith(f"acmserve:{name}_total"):
+                found[name] += float(line.rpartition(" ")[2])
+    return found
+
+
+def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[[str], None]) -> ConversationRun:
+    """The prompts of a run on a server without plugins: only what its own cache holds is kept.
+
+    A turn whose prompt is not known is left out; that of the next one holds all of it.
+    """
+    stock = ConversationRun(STOCK, {})
+    for number, ((request, step, said), turn) in enumerate(zip(_answers(trace), run.turns, strict=True)):
+        if number % 20 == 0:
+            say(f"stock: turn {number + 1} of {len(run.turns)}")
+        if turn.prompt_messages is None:
+            stock.turns.append(replace(turn, evicted=0, follows_pause=False))
+            continue
+        body: dict[str, Any] = {
+            "model": MODEL,
+            "temperature": 0,
+            "max_tokens": MAX_COMPLETION,
+            "tools": [*TOOLS, DELIMITER_TOOL],
+            "messages": turn.prompt_messages,
+            "stream_options": {"include_usage": True},
+            "vllm_xargs": {"script_id": f"{script_id(STOCK, request)}/{step}", "script": [said]},
+        }
+        reply = ask(url, body)
+        prompt, kept = reply.usage["prompt_tokens"], reply.usage["prompt_tokens_details"]["cached_tokens"]
+        if prompt != turn.prompt:
+            stock.failures.append(f"stock, turn {number}: the prompt has {prompt} tokens, {turn.prompt} with acmserve")
+            return stock
+        receipt = {"prompt_tokens": prompt, "kept_tokens": kept, "moved_tokens": 0, "computed_tokens": prompt - kept}
+        stock.turns.append(replace(turn, receipt=receipt, seconds=reply.first_seconds))
+    return stock
+
+
+def agreement(run: ConversationRun, trace: Trace, witness: Path) -> Agreement:
+    """Of a run with the stock engine, over all answers whose prompt is known.
+
+    Raises AcmError where an answer was led otherwise.
+    """
+    said = read_witness(witness)
+    ours, theirs = [], []
+    for (request, step, _), turn in zip(_answers(trace), run.turns, strict=True):
+        if turn.prompt_messages is not None:
+            ours.append(said[script_id(run.name, request), step])
+            theirs.append(said[f"{script_id(STOCK, request)}/{step}", 0])
+    try:
+        return compare(ours, theirs)
+    except ValueError as error:
+        raise AcmError(f"{run.name} and the stock engine were not led the same way: {error}") from error
+
+
+def _answers(trace: Trace) -> Iterator[tuple[int, int, str]]:
+    """The number of the request, the step in it, and what the model says, turn by turn."""
+    for number, request in enumerate(trace.requests):
+        for step, said in enumerate(request.said):
+            yield number, step, said

@@ -1,0 +1,81 @@
+"""Which servers run when: all at once where memory allows, and then they take turns; else one after the other.
+
+    together   for each repetition and policy:     exact  reuse  stock  noprefix      (idle servers sleep)
+    apart      exact and reuse: everything | stock: everything | noprefix: everything
+
+Only one server answers at a time in both cases. Taking turns spreads what else the machine does over all of them, which
+one after the other cannot; a report says which of the two it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import httpx
+import psutil
+
+from acmserve.bench.harness.peer_servers import SERVED_NAME, Peer, Setting, start
+from acmserve.bench.trace.load import Load, Rates, run_load
+from acmserve.bench.trace.plan import PolicyPart
+from acmserve.bench.trace.score import ReplayCell
+from acmserve.errors import AcmError
+
+# Weights in float32, the libraries and buffers of one server; the KV cache comes on top.
+_GIB_BESIDE_KV = 3
+
+
+def fit_together(peers: Sequence[Peer], kv_gib: int, available_gib: float | None = None) -> bool:
+    """Whether the servers that have to be started fit into the memory that is free now."""
+    free = psutil.virtual_memory().available / 2**30 if available_gib is None else available_gib
+    num_started = len({peer.process for peer in peers if not peer.is_url})
+    return num_started < 2 or num_started * (kv_gib + _GIB_BESIDE_KV) <= free
+
+
+def run_parts(
+    peers: Sequence[Peer],
+    parts: Sequence[PolicyPart],
+    setting: Setting,
+    rates: Rates,
+    say: Callable[[str], None],
+    *,
+    together: bool,
+) -> list[ReplayCell]:
+    """Replay every part on every server; in each repetition another server begins."""
+    processes = list(dict.fromkeys(peer.process for peer in peers))
+    groups = [processes] if together else [[process] for process in processes]
+    loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
+    for group in groups:
+        some = [peer for peer in peers if peer.process in group]
+        with ExitStack() as stack:
+            urls = _start_all(some, setting, stack, say)
+            for repetition in range(len(parts[0].repetitions)):
+                first = repetition % len(some)
+                for part in parts:
+                    for peer in [*some[first:], *some[:first]]:
+                        url, model = urls[peer.process]
+                        say(f"{part.policy}, repetition {repetition + 1}: {peer.title}")
+                        load = run_load(url, peer, part.repetitions[repetition], rates, model)
+                        loads[peer.name, part.policy].append(load)
+    return [ReplayCell(peer, part.policy, tuple(loads[peer.name, part.policy])) for part in parts for peer in peers]
+
+
+def _start_all(
+    peers: Sequence[Peer], setting: Setting, stack: ExitStack, say: Callable[[str], None]
+) -> dict[str, tuple[str, str]]:
+    """URL and model's name by process; everything that was started ends with the stack."""
+    say(f"starting {', '.join(peer.title for peer in peers)} (about a minute)")
+    urls = {peer.process: (peer.name, first_model(peer.name)) for peer in peers if peer.is_url}
+    own = {peer.process: peer for peer in peers if not peer.is_url}
+    started = {process: stack.enter_context(start(peer, setting)) for process, peer in own.items()}
+    return urls | {process: (server.wait_ready(), SERVED_NAME) for process, server in started.items()}
+
+
+def first_model(url: str) -> str:
+    """The name of the first model that a running server lists. Raises AcmError where it cannot be asked."""
+    base = url.rstrip("/").removesuffix("/v1")
+    try:
+        listed = httpx.get(f"{base}/v1/models", timeout=30, trust_env=False).raise_for_status().json()
+        return str(listed["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise AcmError(f"--against {url}: its /v1/models cannot be read ({error})") from error
