@@ -23,6 +23,8 @@ from typing import Any
 from acmserve.bench.harness.machine import one_line
 from acmserve.bench.report.all import PARTS
 from acmserve.bench.report.html import Markup, join, tag
+from acmserve.bench.report.markdown import SECTIONS
+from acmserve.bench.report.markdown import page as markdown_page
 from acmserve.bench.report.tables import tables
 from acmserve.errors import AcmError
 
@@ -72,6 +74,10 @@ class Result:
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench report`; 0 when the page is written. A red gate is shown, it is no error here."""
     options = _parser().parse_args(argv)
+    if options.markdown is not None:
+        options.markdown.write_text(markdown_page(SECTIONS, options.folder), encoding="utf-8")
+        print(f"{options.markdown}: {len(SECTIONS)} benchmarks of {options.folder}")
+        return 0
     results = read_folder(options.folder)
     options.output.write_text(page(results), encoding="utf-8")
     print(f"{options.output}: {len(results)} results of {options.folder}")
@@ -243,5 +249,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path(DEFAULT_PAGE), metavar="FILE", help=f"default: {DEFAULT_PAGE}"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the page docs/benchmarks.md instead, from the results"
     )
     return parser

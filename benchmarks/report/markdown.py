@@ -1,0 +1,66 @@
+"""`acmserve bench report --markdown`: `docs/benchmarks.md`, one section a benchmark, every number out of its JSON file.
+
+    results/*.json  --SECTIONS-->  question, command, gate, tables, what to know, plot
+
+The page is committed, and a test compares it with what this module makes, so a figure typed by hand fails the build.
+What a section shows is a row of data in `sections/`. This module knows no benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from acmserve.bench.report.markdown_text import table
+from acmserve.bench.report.page_section import PageSection, Report, Reports
+from acmserve.bench.report.sections.agents import AGENTS
+from acmserve.bench.report.sections.answers import ANSWERS
+from acmserve.bench.report.sections.edits import EDITS
+from acmserve.bench.report.sections.micro import MICRO
+from acmserve.errors import AcmError
+
+HEAD = """\
+<!-- Made by `acmserve bench report --markdown docs/benchmarks.md`: change results or sections, not this page. -->
+# Benchmarks
+
+Each section has one question, the command that answers it, the gate, and the numbers.
+A gate is a check of correctness that runs before any time is reported.
+A red gate reports no time.
+
+The machine has two shared cores of an AMD EPYC and no GPU.
+The model is SmolLM2-135M-Instruct where nothing else is said.
+Both sides of each comparison run vLLM 0.32 with `--dtype float32`, `--enforce-eager` and `OMP_WAIT_POLICY=passive`.
+Float32 and eager mode are not vLLM's own defaults, and they slow vLLM down.
+The [log](../benchmarks/LOG.md) tells what was tried, failures included.
+"""
+
+
+SECTIONS = (*EDITS, *ANSWERS, *AGENTS, *MICRO)
+
+
+def page(sections: Iterable[PageSection], folder: Path) -> str:
+    """The whole page. Raises AcmError for a file of results that is missing."""
+    return "\n".join([HEAD, *(_section(section, folder) for section in sections)])
+
+
+def _read(file: Path) -> Report:
+    if not file.is_file():
+        raise AcmError(f"{file} is missing; the page of benchmarks needs it")
+    report: Report = json.loads(file.read_text(encoding="utf-8"))
+    return report
+
+
+def _section(section: PageSection, folder: Path) -> str:
+    reports: Reports = {name: _read(folder / f"{name}.json") for name in section.files}
+    files = ", ".join(f"[{name}.json](../benchmarks/results/{name}.json)" for name in section.files)
+    lines = [f"## {section.title}", "", f"**Question.** {section.question}", ""]
+    lines += [f"**Command.** `{section.command}`", "", f"**Gate.** {section.gate}", ""]
+    for one in section.tables:
+        lines += [f"{one.caption}", ""] if one.caption else []
+        lines += [table(one.heads, one.rows(reports)), ""]
+    if section.notes:
+        lines += [*(f"- {note if isinstance(note, str) else note(reports)}" for note in section.notes), ""]
+    if section.plot:
+        lines += [f"![{section.title}](../benchmarks/results/{section.plot})", ""]
+    return "\n".join([*lines, f"Results: {files}.", ""])

@@ -1,0 +1,40 @@
+"""What the generated page of benchmarks is made of: sections and tables, as data.
+
+A section reads its JSON files and makes cells out of them. It knows neither Markdown nor the other sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Report = Mapping[str, Any]
+Reports = Mapping[str, Report]
+"""File name without `.json` -> its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """`rows` makes the cells out of the reports; `caption` stands above, where a section has several tables."""
+
+    heads: Sequence[str]
+    rows: Callable[[Reports], Iterable[Sequence[str]]]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """One benchmark. `files` are its results, without `.json`; `notes` what a reader has to know beside the numbers.
+
+    A note is a text, or makes one out of the reports where it has a number.
+    """
+
+    title: str
+    question: str
+    command: str
+    gate: str
+    files: Sequence[str]
+    tables: Sequence[PageTable]
+    notes: Sequence[str | Callable[[Reports], str]] = ()
+    plot: str = ""

@@ -1,0 +1,95 @@
+"""Sections about single operations: the move itself, a scheduler step, a search, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from acmserve.bench.report.markdown_text import share
+from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+
+_MOVES = ("move", "odd")
+_ROTATIONS = (1, 2, 4, 8, 16, 64)
+
+
+def _kernel(reports: Reports) -> Iterator[list[str]]:
+    for row in reports["kernel"]["rows"]:
+        if row["what"] in _MOVES:
+            times = [f"{row[name]:.1f} ms" for name in ("move_ms", "memcpy_ms")]
+            yield [row["kv"], row["what"], str(row["num_threads"]), *times, share(row["ratio"])]
+
+
+def _step(reports: Reports) -> Iterator[list[str]]:
+    for name, title in (
+        ("stock", "stock"),
+        ("connector", "vLLM's scheduler with the connector"),
+        ("acmserve", "plugin on"),
+    ):
+        yield [title, f"{reports['step']['median_us'][name]:.0f} µs"]
+
+
+def _search(reports: Reports) -> Iterator[list[str]]:
+    rows = reports["search"]["rows"]
+    for query in dict.fromkeys(row["query"] for row in rows):
+        times = [row["median_ms"] for row in rows if row["query"] == query]
+        yield [query, f"{min(times):.1f} to {max(times):.1f} ms"]
+
+
+def _pass(reports: Reports) -> Iterator[list[str]]:
+    for row in reports["budget-pass"]["rows"]:
+        yield [row["name"], f"{row['median_ms']:.1f} ms", f"{row['worst_ms']:.1f} ms"]
+
+
+def _rotations(reports: Reports) -> Iterator[list[str]]:
+    rows = {(row["kv"], row["num_hops"]): row for row in reports["hops"]["rows"]}
+    for kind in dict.fromkeys(row["kv"] for row in reports["hops"]["rows"]):
+        yield [kind, *(f"{100 * rows[kind, number]['chained']:.2g} %" for number in _ROTATIONS)]
+
+
+MICRO = (
+    PageSection(
+        "The move",
+        "How fast are 3,000 tokens of KV moved, beside memcpy of the same bytes on the same threads?",
+        "acmserve bench kernel --repetitions 21",
+        "The moved KV equals the reference.",
+        ("kernel",),
+        (PageTable(("KV cache", "offsets", "threads", "move", "memcpy", "speed of memcpy"), _kernel),),
+        (
+            "`move` goes from offset 100 to 20 of a block, `odd` from 31 to 0.",
+            "Memcpy itself was slower beside bfloat16 than beside float16. So the shares of two types do not compare.",
+        ),
+    ),
+    PageSection(
+        "A scheduler step",
+        "What does a step of 64 decoding requests without session pay for the plugin?",
+        "acmserve bench step",
+        "Every run schedules the same tokens for the same requests.",
+        ("step",),
+        (PageTable(("engine", "median step"), _step),),
+        ("Rounds scatter more than the engines differ.",),
+    ),
+    PageSection(
+        "Search",
+        "What does one `search_context` call take over a million characters?",
+        "acmserve bench search",
+        "Matches and their positions are those of a regular expression over the same texts.",
+        ("search",),
+        (PageTable(("query", "median, by script and number of messages"), _search),),
+    ),
+    PageSection(
+        "The eviction pass",
+        "What does a budget cost a step beside the model, in a conversation of 10,000 episodes?",
+        "acmserve bench budget-pass",
+        "The running count equals one built anew. The plan meets its target, and comes twice the same.",
+        ("budget-pass",),
+        (PageTable(("part", "median", "worst"), _pass),),
+    ),
+    PageSection(
+        "Keys that are rotated again and again",
+        "How large is the error of a key after so many moves, each reading the copy before it?",
+        "python -m benchmarks.micro.rotation_error",
+        "None. The table is the result.",
+        ("hops",),
+        (PageTable(("type", *(f"{number} moves" if number > 1 else "1 move" for number in _ROTATIONS)), _rotations),),
+        ("A key is moved eight times at most. Then its token is computed again.",),
+    ),
+)

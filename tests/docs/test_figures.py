@@ -1,0 +1,32 @@
+"""Every figure is found in a file of results, or in the code, so that one typed by hand fails."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.docs.figures import FIGURES, Figure, checked_pages, unlisted, value_of
+from tests.support.docs.pages import prose_of, read_page
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: f"{figure.pages[0]}: {figure.text}")
+def test_a_figure_is_that_of_its_file_and_stands_on_its_pages(figure: Figure) -> None:
+    assert value_of(figure) == figure.text
+    for name in figure.pages:
+        assert figure.text in re.sub(r"\s+", " ", prose_of(read_page(name))), name
+
+
+@pytest.mark.parametrize("name", list(checked_pages()))
+def test_no_figure_is_typed_by_hand(name: str) -> None:
+    assert unlisted(name, read_page(name)) == []
+
+
+@pytest.mark.parametrize(
+    "changed", ["7.3 s", "31 times", "5 ms", "12 %", "0.04 nats", "+2 points", "[-1, 4]", "3 to 5 seconds", "50%"]
+)
+def test_a_changed_figure_is_found(changed: str) -> None:
+    page = read_page("README.md")
+    assert unlisted("README.md", page) == []
+    assert unlisted("README.md", f"{page}\nIt takes {changed} here.\n")
+    assert unlisted("README.md", page.replace("7.4 s", "7.3 s")) == ["7.3 s"]

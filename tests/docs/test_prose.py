@@ -1,0 +1,72 @@
+"""Pages are short and so are their sentences; links lead somewhere; what is generated is what the generator makes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from acmserve.bench.report.edit_picture import RESULT, draw
+from acmserve.bench.report.markdown import SECTIONS
+from acmserve.bench.report.markdown import page as benchmark_page
+from tests.support.docs.pages import GENERATED, ROOT, links_of, num_words, page_names, read_page, sentences_of
+
+MAX_WORDS, MAX_MEAN = 35, 20
+
+
+def test_the_readme_is_one_screen() -> None:
+    lines = read_page("README.md").splitlines()
+    assert len(lines) <= 150
+    assert sum(line.startswith("|") for line in lines) <= 16
+    assert sum(line.startswith("![") for line in lines) == 1
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_sentences_are_short(name: str) -> None:
+    counts = {sentence: num_words(sentence) for sentence in sentences_of(read_page(name))}
+    assert {sentence: number for sentence, number in counts.items() if number > MAX_WORDS} == {}
+    assert mean(counts.values()) < MAX_MEAN
+
+
+def test_a_long_sentence_is_found() -> None:
+    page = "A short one. " + "word " * 40 + "end.\n\n| a | " + "cell " * 40 + "|\n\n```\n" + "code " * 50 + "\n```\n"
+    assert sorted(num_words(sentence) for sentence in sentences_of(page))[-2:] == [40, 41]
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_links_lead_to_files_and_headings(name: str) -> None:
+    dead = [link for link in links_of(read_page(name)) if not _leads_somewhere(ROOT / name, link)]
+    assert dead == []
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    if re.match(r"[a-z]+://", link):
+        return True
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    return target.exists() and (not anchor or anchor in _anchors(target))
+
+
+def _anchors(page: Path) -> set[str]:
+    """Ids of headings, as GitHub and MkDocs both make them."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.replace("`", "").lower()).replace(" ", "-") for head in heads}
+
+
+def test_dead_links_are_found() -> None:
+    readme = ROOT / "README.md"
+    assert not _leads_somewhere(readme, "docs/nowhere.md")
+    assert not _leads_somewhere(readme, "docs/fidelity.md#nowhere")
+
+
+def test_the_page_of_benchmarks_is_what_the_results_say() -> None:
+    """`acmserve bench report --markdown docs/benchmarks.md` makes it anew."""
+    assert read_page(GENERATED) == benchmark_page(SECTIONS, ROOT / "benchmarks/results")
+
+
+def test_the_picture_is_what_the_results_say() -> None:
+    """`python -m acmserve.bench.report.edit_picture docs/edit.svg` makes it anew."""
+    assert read_page("docs/edit.svg") == draw(json.loads(RESULT.read_text(encoding="utf-8")))

@@ -1,0 +1,97 @@
+"""Every measured figure of README, docs and changelog: the page, the figure as it stands there, file, key, format.
+
+A key is a path into the JSON file (`medians/fold, exact`), or a function of its content where a figure is derived.
+A figure of the code (a default in seconds) has no file, and a function without arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from acmserve.bench.report.markdown_text import points
+from acmserve.bench.report.sections.answers import count_answers, task_row
+from acmserve.bench.report.sections.edits import median_seconds, times_sooner, total_seconds
+from acmserve.engine.config import EngineConfig
+from tests.support.docs.pages import GENERATED, ROOT, page_names, prose_of
+
+README, CHANGELOG, FIDELITY = "README.md", "CHANGELOG.md", "docs/fidelity.md"
+PRECOMPUTE, LOOP, CONCEPTS = "docs/guides/precompute.md", "docs/guides/tool-loop.md", "docs/concepts.md"
+_UNIT = r"(?:ms|µs|s|%|nats|points?|times|seconds?|milliseconds?|GB/s)"
+_MEASURED = re.compile(
+    rf"(?<![\w.,/-])[-+]?\d[\d,]*(?:\.\d+)?(?: (?:to|of|and) [-+]?\d[\d,]*(?:\.\d+)?)?\s{_UNIT}(?![\w/])"
+    r"|\[[-+]?\d+(?:\.\d+)?, [-+]?\d+(?:\.\d+)?\]|\d%"
+)
+_TASKS = ("tasks", "tasks-seed2", "tasks-seed3")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`pages` have `text`; it is `form.format` of what `key` finds in `file`, "" for a figure of the code."""
+
+    text: str
+    file: str
+    key: str | Callable[..., Any]
+    form: str
+    pages: tuple[str, ...]
+
+
+def _beside_exact(variant: str) -> Callable[[Any], str]:
+    def found(report: Any) -> str:
+        row = task_row(report, "all", variant)
+        return points(row["right_beside_exact"], row["right_beside_exact_interval"])
+
+    return found
+
+
+def _answers(index: int) -> Callable[[], int]:
+    return lambda: count_answers(read_result(name) for name in _TASKS)[index]
+
+
+FIGURES = (
+    Figure("30 times", "edit-cpu", times_sooner, "{:.0f} times", (README,)),
+    Figure("7.4 s", "edit-cpu", "medians/fold, stock engine", "{:.1f} s", (README,)),
+    Figure("6.5 s", "edit-cpu", "medians/fold, exact", "{:.1f} s", (README,)),
+    Figure("0.25 s", "edit-cpu", "medians/fold, reuse", "{:.2f} s", (README,)),
+    Figure("0.39 s", "edit-kinds", lambda report: median_seconds(report, "fold", "repair"), "{:.2f} s", (README,)),
+    Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
+    Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
+    Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
+    Figure("949 answers", "", _answers(0), "{} answers", (README,)),
+    Figure("lost 13", "", _answers(1), "lost {}", (README,)),
+    Figure("won 23", "", _answers(2), "won {}", (README,)),
+)
+
+
+@cache
+def read_result(name: str) -> Any:
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))
+
+
+def value_of(figure: Figure) -> str:
+    """The figure as its file has it now."""
+    if not callable(figure.key):
+        value = read_result(figure.file)
+        for step in figure.key.split("/"):
+            value = value[int(step)] if isinstance(value, list) else value[step]
+    else:
+        value = figure.key(read_result(figure.file)) if figure.file else figure.key()
+    return figure.form.format(value)
+
+
+def unlisted(name: str, page: str) -> list[str]:
+    """Figures of a page that no row above stands for."""
+    prose = re.sub(r"[ \t]+", " ", prose_of(page).replace("\n", " "))
+    for figure in sorted(FIGURES, key=lambda figure: -len(figure.text)):
+        if name in figure.pages:
+            prose = re.sub(rf"(?<![\d.,]){re.escape(figure.text)}(?![\d]|[.,]\d)", "", prose)
+    return [found[0] for found in _MEASURED.finditer(prose)]
+
+
+def checked_pages() -> Iterator[str]:
+    """All pages but the generated one, which a test of its own compares with its generator."""
+    return (name for name in page_names() if name != GENERATED)
