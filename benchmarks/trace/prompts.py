@@ -19,8 +19,9 @@ from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, too
 from acmserve.bench.agent.recording import RecordedStep, Recording
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import AcmError

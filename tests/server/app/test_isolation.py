@@ -1,4 +1,4 @@
-"""Two API keys, one session name: on no route does a key move KV of the other's session. vLLM's own routes count, too."""
+"""Two API keys, one session name: no route moves KV of the other key's session. vLLM's own routes count, too."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from acmserve.bench.report.markdown_text import points
 from acmserve.bench.report.sections.answers import count_answers, task_row
-from acmserve.bench.report.sections.edits import median_seconds, times_sooner, total_seconds
-from acmserve.engine.config import EngineConfig
+from acmserve.bench.report.sections.edits import median_seconds, times_sooner
 from tests.support.docs.pages import GENERATED, ROOT, page_names, prose_of
 
 README, CHANGELOG, FIDELITY = "README.md", "CHANGELOG.md", "docs/fidelity.md"
