@@ -47,7 +47,7 @@ Note = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PassRow:
     """Milliseconds of one part."""
 
     name: str
@@ -57,7 +57,7 @@ class Row:
     worst_ms: float
 
 
-class Words:
+class PassWords:
     """Counts words: the tokenizer's own time depends on the model, and is paid for new text only."""
 
     def starts(self, text: str) -> Sequence[int]:
@@ -65,7 +65,7 @@ class Words:
 
 
 @dataclass(slots=True)
-class Agent:
+class PassAgent:
     """Writes an annotated conversation: explorations and acts on them, in turn, with results of `num_words` words."""
 
     num_words: int
@@ -102,17 +102,17 @@ class Agent:
         self.episode(2 * number + 1)
 
 
-def begin(num_words: int) -> Agent:
+def begin(num_words: int) -> PassAgent:
     """A conversation that has a system message and nothing else."""
-    return Agent(num_words, [{"role": "system", "content": "You work on many files."}])
+    return PassAgent(num_words, [{"role": "system", "content": "You work on many files."}])
 
 
 @dataclass(slots=True)
 class Turns:
     """A session of `NUM_TOKENS` tokens to which a client adds a turn, and resends everything."""
 
-    agent: Agent = field(default_factory=lambda: begin(150))
-    meter: ContextMeter = field(default_factory=lambda: ContextMeter(Words()))
+    agent: PassAgent = field(default_factory=lambda: begin(150))
+    meter: ContextMeter = field(default_factory=lambda: ContextMeter(PassWords()))
     state: SessionState = field(default_factory=SessionState)
     num_turns: int = 0
 
@@ -141,7 +141,7 @@ class Turns:
 
     def is_right(self) -> bool:
         """The gate: what was counted turn by turn is what is counted at once."""
-        anew = ContextMeter(Words())
+        anew = ContextMeter(PassWords())
         anew.follow(self.state)
         self.meter.check_integrity()
         return anew.num_tokens == self.meter.num_tokens >= NUM_TOKENS
@@ -156,7 +156,7 @@ class Evictions:
 
     name: str
     state: SessionState
-    meter: ContextMeter = field(default_factory=lambda: ContextMeter(Words()))
+    meter: ContextMeter = field(default_factory=lambda: ContextMeter(PassWords()))
 
     def follow(self) -> ContextMeter:
         """The account, with all there that the batch will take."""
@@ -182,7 +182,7 @@ class Evictions:
         plan, again = self.plan(), self.plan()
         state = meter.carry_out(plan, self.state)
         meter.check_integrity()
-        rendered = ContextMeter(Words())
+        rendered = ContextMeter(PassWords())
         rendered.follow(adopt(SessionState(), render(state)).state)
         is_met = plan.num_after <= plan.target and plan.unmet is None and plan.changes
         return is_met and rendered.num_tokens == plan.num_after - meter.token_counts.base_tokens and again == plan
@@ -194,7 +194,7 @@ def make_evictions() -> list[Evictions]:
     for number in range(NUM_EPISODES // 2):
         agent.turn(number)
     new = Evictions("none gone yet", adopt(SessionState(), agent.messages).state)
-    meter = ContextMeter(Words())
+    meter = ContextMeter(PassWords())
     state = meter.follow(new.state)
     counted = meter.counted()
     meter.calibrate(counted, counted.num_tokens)
@@ -262,10 +262,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if slow else 0
 
 
-def row_of(name: str, milliseconds: Sequence[float]) -> Row:
+def row_of(name: str, milliseconds: Sequence[float]) -> PassRow:
     """A row of the table."""
     median, least, worst = statistics.median(milliseconds), min(milliseconds), max(milliseconds)
-    return Row(
+    return PassRow(
         name,
         LIMITS_MS.get(name, LIMITS_MS.get(name.partition(",")[0])),
         round(median, 3),

@@ -23,7 +23,7 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DemoTurn:
     """`edit` is None, "fold" or "restore" and happens just before the user speaks."""
 
     name: str
@@ -40,7 +40,7 @@ class Conversation:
     messages: tuple[Message, ...]
     fold_index: int
     fragment: str
-    turns: tuple[Turn, ...]
+    turns: tuple[DemoTurn, ...]
 
     def at_turn(self, number: int, marker: str | None) -> list[Message]:
         """Messages of turn `number`, from 0, the folded one replaced by `marker` when there is one."""
@@ -58,7 +58,7 @@ class Conversation:
 class TurnPrompt:
     """`num_new_tokens` at the end or in the marker were in no prompt before; everything else was."""
 
-    turn: Turn
+    turn: DemoTurn
     tokens: Tokens
     num_new_tokens: int
 
@@ -82,7 +82,7 @@ def load() -> Conversation:
         messages=tuple({"role": m["role"], "content": "\n".join(m["lines"])} for m in raw["messages"]),
         fold_index=raw["fold"]["message"],
         fragment=raw["fold"]["fragment"],
-        turns=tuple(Turn(**turn) for turn in raw["turns"]),
+        turns=tuple(DemoTurn(**turn) for turn in raw["turns"]),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from acmserve.bench.demo.conversation import Conversation, Replay, Tokens, TurnPrompt, load, plan_replay
 from acmserve.bench.demo.table import Cost, TurnCosts, as_rows, result_sentence
-from acmserve.bench.harness.engine import Ask, LocalEngine, Reply
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.errors import AcmError
 
@@ -91,13 +91,13 @@ def _play_turn(engine: LocalEngine, number: int, prompt: TurnPrompt) -> TurnCost
     )
 
 
-def _ask(engine: LocalEngine, name: str, tokens: Tokens, max_tokens: int) -> Reply:
+def _ask(engine: LocalEngine, name: str, tokens: Tokens, max_tokens: int) -> EngineReply:
     session = None if name == STOCK else f"demo {name}"
     fidelity = "reuse" if name == "reuse" else "exact"
     return engine.ask(Ask(tokens, f"demo {name}", session, fidelity, max_tokens))
 
 
-def _cost(reply: Reply, num_prompt_tokens: int) -> Cost:
+def _cost(reply: EngineReply, num_prompt_tokens: int) -> Cost:
     """From the receipt, or for a request without session from vLLM's count of cached tokens."""
     receipt = reply.receipt
     kept = receipt["kept_tokens"] if receipt else reply.cached_tokens

@@ -24,7 +24,7 @@ _STRIDE = 397
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class EditSizes:
     """Tokens of prefix, folded text, suffix, marker, and new message; rounds of one repetition."""
 
     prefix: int = 500
@@ -77,7 +77,7 @@ class Repetition:
     rounds: tuple[Round, ...]
 
 
-def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetition:
+def plan_repetition(text: Sequence[int], number: int, sizes: EditSizes) -> Repetition:
     """Cut one repetition out of `text`, which is read as a ring beginning at another token each time.
 
     Raises ValueError when the text is shorter than `sizes.needed`: tokens would repeat.
@@ -92,7 +92,7 @@ def plan_repetition(text: Sequence[int], number: int, sizes: Sizes) -> Repetitio
     return Repetition(f"bench-{number}", sizes.suffix, tuple(_plan_round(old, marker, new, sizes) for new in news))
 
 
-def _plan_round(old: Tokens, marker: Tokens, new: Tokens, sizes: Sizes) -> Round:
+def _plan_round(old: Tokens, marker: Tokens, new: Tokens, sizes: EditSizes) -> Round:
     prefix, folded, suffix = old[: sizes.prefix], old[sizes.prefix : -sizes.suffix], old[-sizes.suffix :]
     half_f, half_s = sizes.folded // 2, sizes.suffix // 2
     first, second, third = (new[index * sizes.marker : (index + 1) * sizes.marker] for index in range(3))

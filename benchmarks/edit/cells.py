@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from acmserve.bench.edit.kinds import WITHOUT_POSITION, Edit, Shape, Tokens, plan_edits
-from acmserve.bench.harness.engine import Ask, Reply
+from acmserve.bench.edit.kinds import WITHOUT_POSITION, KindEdit, Shape, Tokens, plan_edits
+from acmserve.bench.harness.engine import Ask, EngineReply
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import LlamaProcess
 from acmserve.bench.harness.options import as_gate
@@ -100,7 +100,7 @@ def _by_shape(cells: Sequence[Cell]) -> Iterator[tuple[Shape, list[Cell]]]:
         yield shape, [cell for cell in cells if cell.shape == shape]
 
 
-def run_cell(ours: EngineProcess, stock: EngineProcess, cell: Cell, edit: Edit, key: str) -> None:
+def run_cell(ours: EngineProcess, stock: EngineProcess, cell: Cell, edit: KindEdit, key: str) -> None:
     """One repetition of one cell."""
     cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
     first_tokens: dict[str, Tokens] = {}
@@ -124,7 +124,7 @@ def run_cell(ours: EngineProcess, stock: EngineProcess, cell: Cell, edit: Edit, 
         cell.failures += check_reused(fidelity, cell)
 
 
-def run_llama(llama: LlamaProcess, cell: Cell, edit: Edit) -> None:
+def run_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
     """The same turns in llama.cpp; what it kept (its shifted chunks are in that) and computed stands as a receipt."""
     for tokens in edit.turns:
         llama.ask(tokens)
@@ -133,7 +133,7 @@ def run_llama(llama: LlamaProcess, cell: Cell, edit: Edit) -> None:
     cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
 
 
-def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> Reply:
+def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> EngineReply:
     reply = engine.ask(ask)
     cell.seconds[series].append(reply.first_token_s)
     if ask.session_id is not None:

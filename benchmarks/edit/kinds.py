@@ -67,7 +67,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class KindPieces:
     """A context, cut at the edit, and tokens that stand nowhere in it."""
 
     prefix: Tokens
@@ -82,7 +82,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class KindEdit:
     """`turns` are read first; `prompt` is timed; `append` continues it by as many new tokens as it has itself."""
 
     kind: str
@@ -97,23 +97,23 @@ class Edit:
         return len(self.prompt) - self.num_front - self.num_behind
 
 
-def _append(text: Pieces) -> Edit:
+def _append(text: KindPieces) -> KindEdit:
     new = text.markers[0] + text.messages[0]
-    return Edit("", (text.context,), text.context + new, len(text.context), 0)
+    return KindEdit("", (text.context,), text.context + new, len(text.context), 0)
 
 
-def _fold(text: Pieces) -> Edit:
+def _fold(text: KindPieces) -> KindEdit:
     prompt = text.prefix + text.markers[0] + text.suffix + text.messages[0]
-    return Edit("", (text.context,), prompt, len(text.prefix), _worth(text.suffix))
+    return KindEdit("", (text.context,), prompt, len(text.prefix), _worth(text.suffix))
 
 
-def _deletion(text: Pieces) -> Edit:
+def _deletion(text: KindPieces) -> KindEdit:
     prompt = text.prefix + text.suffix + text.messages[0]
-    return Edit("", (text.context,), prompt, len(text.prefix), _worth(text.suffix))
+    return KindEdit("", (text.context,), prompt, len(text.prefix), _worth(text.suffix))
 
 
-def _holes(num_holes: int) -> Callable[[Pieces], Edit]:
-    def make(text: Pieces) -> Edit:
+def _holes(num_holes: int) -> Callable[[KindPieces], KindEdit]:
+    def make(text: KindPieces) -> KindEdit:
         zone, num_kept = text.folded + text.suffix, len(text.suffix)
         prompt, behind = text.prefix, 0
         for number in range(num_holes):
@@ -121,49 +121,51 @@ def _holes(num_holes: int) -> Callable[[Pieces], Edit]:
             end = len(text.folded) * (number + 1) // num_holes + num_kept * (number + 1) // num_holes
             prompt += text.markers[number] + zone[start:end]
             behind += _worth(zone[start:end])
-        return Edit("", (text.context,), prompt + text.messages[0], len(text.prefix), behind)
+        return KindEdit("", (text.context,), prompt + text.messages[0], len(text.prefix), behind)
 
     return make
 
 
-def _head(text: Pieces) -> Edit:
+def _head(text: KindPieces) -> KindEdit:
     left = text.context[len(text.folded) :]
-    return Edit("", (text.context,), left + text.messages[0], 0, _worth(left))
+    return KindEdit("", (text.context,), left + text.messages[0], 0, _worth(left))
 
 
-def _restore(text: Pieces) -> Edit:
+def _restore(text: KindPieces) -> KindEdit:
     folded = text.prefix + text.markers[0] + text.suffix + text.messages[0]
     behind = _worth(text.folded + text.suffix) + _worth(text.messages[0])
     prompt = text.context + text.messages[0] + text.messages[1]
-    return Edit("", (text.context, folded), prompt, len(text.prefix), behind)
+    return KindEdit("", (text.context, folded), prompt, len(text.prefix), behind)
 
 
-def _insertion(text: Pieces) -> Edit:
+def _insertion(text: KindPieces) -> KindEdit:
     prompt = text.prefix + text.markers[0] + text.folded + text.suffix + text.messages[0]
-    return Edit("", (text.context,), prompt, len(text.prefix), _worth(text.folded + text.suffix))
+    return KindEdit("", (text.context,), prompt, len(text.prefix), _worth(text.folded + text.suffix))
 
 
-def _moved(text: Pieces) -> Edit:
+def _moved(text: KindPieces) -> KindEdit:
     first, second = text.suffix[: len(text.suffix) // 2], text.suffix[len(text.suffix) // 2 :]
     prompt = text.prefix + second + text.folded + first + text.messages[0]
-    return Edit("", (text.context,), prompt, len(text.prefix), _worth(second) + _worth(text.folded + first))
+    return KindEdit("", (text.context,), prompt, len(text.prefix), _worth(second) + _worth(text.folded + first))
 
 
-def _again(text: Pieces) -> Edit:
+def _again(text: KindPieces) -> KindEdit:
     third = len(text.prefix) // 3
     first, last = text.prefix[:third], text.prefix[2 * third :]
     tail = text.markers[0] + text.suffix
     prompt = first + text.markers[1] + last + tail + text.messages[0]
-    return Edit("", (text.context, text.prefix + tail), prompt, third, _worth(last + tail))
+    return KindEdit("", (text.context, text.prefix + tail), prompt, third, _worth(last + tail))
 
 
-def _replaced(text: Pieces) -> Edit:
+def _replaced(text: KindPieces) -> KindEdit:
     other = next(token for token in text.markers[0] if token != text.folded[0])
     rest = text.folded[1:] + text.suffix
-    return Edit("", (text.context,), (*text.prefix, other, *rest, *text.messages[0]), len(text.prefix), _worth(rest))
+    return KindEdit(
+        "", (text.context,), (*text.prefix, other, *rest, *text.messages[0]), len(text.prefix), _worth(rest)
+    )
 
 
-KINDS: dict[str, Callable[[Pieces], Edit]] = {
+KINDS: dict[str, Callable[[KindPieces], KindEdit]] = {
     "append": _append,
     "fold": _fold,
     "deletion": _deletion,
@@ -180,7 +182,7 @@ KINDS: dict[str, Callable[[Pieces], Edit]] = {
 WITHOUT_POSITION = ("append", "head-eviction")
 
 
-def plan_edits(text: Sequence[int], number: int, shape: Shape, kinds: Sequence[str]) -> tuple[Edit, ...]:
+def plan_edits(text: Sequence[int], number: int, shape: Shape, kinds: Sequence[str]) -> tuple[KindEdit, ...]:
     """One edit of each kind out of `text`, read as a ring that begins at another token for each `number`.
 
     Raises ValueError when the text is shorter than what is needed: tokens would repeat.
@@ -195,10 +197,10 @@ def plan_edits(text: Sequence[int], number: int, shape: Shape, kinds: Sequence[s
     return tuple(_plan(context, fresh[offsets[kind] :][: shape.fresh], shape, kind) for kind in kinds)
 
 
-def _plan(context: Tokens, fresh: Tokens, shape: Shape, kind: str) -> Edit:
+def _plan(context: Tokens, fresh: Tokens, shape: Shape, kind: str) -> KindEdit:
     end = shape.prefix + shape.folded
     num_marked = _MAX_HOLES * shape.marker
-    text = Pieces(
+    text = KindPieces(
         prefix=context[: shape.prefix],
         folded=context[shape.prefix : end],
         suffix=context[end:],
@@ -207,7 +209,7 @@ def _plan(context: Tokens, fresh: Tokens, shape: Shape, kind: str) -> Edit:
     )
     edit = KINDS[kind](text)
     append = edit.prompt + fresh[shape.edited :][: edit.num_new]
-    return Edit(kind, edit.turns, edit.prompt, edit.num_front, edit.num_behind, append)
+    return KindEdit(kind, edit.turns, edit.prompt, edit.num_front, edit.num_behind, append)
 
 
 def _worth(piece: Tokens) -> int:

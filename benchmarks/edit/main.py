@@ -23,9 +23,19 @@ from typing import Any
 from acmserve.bench.edit import cells as edit_cells
 from acmserve.bench.edit import neighbours as edit_neighbours
 from acmserve.bench.edit import plot as edit_plot
-from acmserve.bench.edit.cases import Sizes, Tokens, plan_repetition
+from acmserve.bench.edit.cases import EditSizes, Tokens, plan_repetition
 from acmserve.bench.edit.kinds import KINDS, POSITIONS, Shape
-from acmserve.bench.edit.run import APPEND, APPEND_TWO, CASES, EXACT, FOLD, STOCK, TWO_HOLES, Measured, run_repetition
+from acmserve.bench.edit.run import (
+    APPEND,
+    APPEND_TWO,
+    CASES,
+    EXACT,
+    FOLD,
+    STOCK,
+    TWO_HOLES,
+    EditMeasurement,
+    run_repetition,
+)
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -46,7 +56,7 @@ _Draw = Callable[[dict[str, Any], str, Path], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EditOutcome:
     """What was measured: the JSON report, the table, and how to draw it (None: a red gate leaves nothing to draw)."""
 
     report: dict[str, Any]
@@ -88,24 +98,24 @@ def _engines(folder: Path) -> Iterator[tuple[EngineProcess, EngineProcess]]:
         yield ours, stock
 
 
-def _readme(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
+def _readme(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> EditOutcome:
     """The table of the README: append, fold, two holes, exact and stock at one size."""
-    sizes, num = Sizes(), 2 if options.quick else options.repetitions or 5
+    sizes, num = EditSizes(), 2 if options.quick else options.repetitions or 5
     print(
         f"Time to first token after a context edit: P={sizes.prefix} F={sizes.folded} S={sizes.suffix} "
         f"M={sizes.marker} N={sizes.new} tokens, medians of {num} repetitions of {sizes.rounds} rounds.",
         flush=True,
     )
-    measured = Measured()
+    measured = EditMeasurement()
     _say("warm-up, not counted")
-    run_repetition(ours, stock, plan_repetition(text, 0, sizes), Measured())
+    run_repetition(ours, stock, plan_repetition(text, 0, sizes), EditMeasurement())
     for number in range(1, num + 1):
         _say(f"repetition {number} of {num}")
         run_repetition(ours, stock, plan_repetition(text, number, sizes), measured)
-    return Outcome(as_report(measured, sizes), as_table(measured), None if measured.failures else _draw_readme)
+    return EditOutcome(as_report(measured, sizes), as_table(measured), None if measured.failures else _draw_readme)
 
 
-def _kinds(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
+def _kinds(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> EditOutcome:
     """Every kind of edit at every size and position that was asked for."""
     num = 1 if options.quick else options.repetitions or 3
     cells = edit_cells.make_cells(options.kinds, options.sizes, options.positions)
@@ -117,7 +127,7 @@ def _kinds(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: arg
         edit_cells.run_cells(ours, stock, warm_up, text, [0], _say, llama)
         edit_cells.run_cells(ours, stock, cells, text, range(1, num + 1), _say, llama)
     report = edit_cells.as_report(cells)
-    return Outcome(report, edit_cells.as_table(report), edit_plot.draw_cells)
+    return EditOutcome(report, edit_cells.as_table(report), edit_plot.draw_cells)
 
 
 def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess | None:
@@ -134,7 +144,7 @@ def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess 
     return llama
 
 
-def _neighbours(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> Outcome:
+def _neighbours(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> EditOutcome:
     """The gaps of another request's tokens while a fold arrives."""
     num = 1 if options.quick else options.repetitions or 5
     measured = edit_neighbours.Neighbours(Shape(options.sizes[0], options.positions[0]))
@@ -143,10 +153,10 @@ def _neighbours(ours: EngineProcess, stock: EngineProcess, text: Tokens, options
     edit_neighbours.run_neighbours(ours, stock, warm_up, text, [0], _say)
     edit_neighbours.run_neighbours(ours, stock, measured, text, range(1, num + 1), _say)
     report = edit_neighbours.as_report(measured)
-    return Outcome(report, edit_neighbours.as_table(report), None if measured.failures else edit_plot.draw_gaps)
+    return EditOutcome(report, edit_neighbours.as_table(report), None if measured.failures else edit_plot.draw_gaps)
 
 
-def as_table(measured: Measured) -> list[str]:
+def as_table(measured: EditMeasurement) -> list[str]:
     """Median, fastest and slowest of each case with its last receipt; then the ratios, or why there are none."""
     rows = ["", f"{'':<20}{'median':>9}{'min':>9}{'max':>9}{'kept':>8}{'moved':>8}{'computed':>10}"]
     for case in CASES:
@@ -172,7 +182,7 @@ def as_table(measured: Measured) -> list[str]:
     return rows
 
 
-def as_report(measured: Measured, sizes: Sizes) -> dict[str, Any]:
+def as_report(measured: EditMeasurement, sizes: EditSizes) -> dict[str, Any]:
     """JSON-ready; `ratios` is empty when the gate is red."""
     ratios = [
         {"case": case, "base": base, "ratio": measured.median(case) / measured.median(base), "target": target}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.edit.cases import EditCase, Repetition, Round, Tokens
-from acmserve.bench.harness.engine import Ask, Reply
+from acmserve.bench.harness.engine import Ask, EngineReply
 from acmserve.bench.harness.engine_process import EngineProcess
 
 APPEND, FOLD, TWO_HOLES = "append", "fold, reuse", "two holes, reuse"
@@ -30,7 +30,7 @@ MIN_MOVED_SHARE = 0.9
 
 
 @dataclass
-class Measured:
+class EditMeasurement:
     """Seconds to first token by case, in order of repetition; the last receipt of each; what turned the gate red."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: {case: [] for case in CASES})
@@ -44,7 +44,7 @@ class Measured:
         return statistics.median(self.seconds[case])
 
 
-def run_repetition(ours: EngineProcess, stock: EngineProcess, plan: Repetition, measured: Measured) -> None:
+def run_repetition(ours: EngineProcess, stock: EngineProcess, plan: Repetition, measured: EditMeasurement) -> None:
     """Ask for every case of `plan` and add the outcome to `measured`."""
     for number, cases in enumerate(plan.rounds):
         _run_round(ours, plan, cases, number, measured)
@@ -59,7 +59,7 @@ def run_repetition(ours: EngineProcess, stock: EngineProcess, plan: Repetition, 
     measured.num_reuse_agrees += measured.first_tokens[-len(plan.rounds)] == expected.token_ids
 
 
-def _run_round(ours: EngineProcess, plan: Repetition, cases: Round, number: int, measured: Measured) -> None:
+def _run_round(ours: EngineProcess, plan: Repetition, cases: Round, number: int, measured: EditMeasurement) -> None:
     _history_then_edit(ours, plan, cases.append, APPEND, number, "exact", measured)
     fold = _history_then_edit(ours, plan, cases.fold, FOLD, number, "reuse", measured)
     _timed(ours, _session_ask(plan, cases.append_two.prompt, APPEND, number, "exact"), APPEND_TWO, measured)
@@ -70,8 +70,14 @@ def _run_round(ours: EngineProcess, plan: Repetition, cases: Round, number: int,
 
 
 def _history_then_edit(
-    engine: EngineProcess, plan: Repetition, case: EditCase, name: str, number: int, fidelity: str, measured: Measured
-) -> Reply:
+    engine: EngineProcess,
+    plan: Repetition,
+    case: EditCase,
+    name: str,
+    number: int,
+    fidelity: str,
+    measured: EditMeasurement,
+) -> EngineReply:
     engine.ask(_session_ask(plan, case.history, name, number, fidelity))
     return _timed(engine, _session_ask(plan, case.prompt, name, number, fidelity), name, measured)
 
@@ -81,7 +87,7 @@ def _session_ask(plan: Repetition, tokens: Tokens, name: str, number: int, fidel
     return Ask(tokens, salt=f"{plan.key} {name}", session_id=session_id, fidelity=fidelity)
 
 
-def _timed(engine: EngineProcess, ask: Ask, name: str, measured: Measured) -> Reply:
+def _timed(engine: EngineProcess, ask: Ask, name: str, measured: EditMeasurement) -> EngineReply:
     reply = engine.ask(ask)
     measured.seconds[name].append(reply.first_token_s)
     if ask.session_id is not None:
@@ -89,7 +95,7 @@ def _timed(engine: EngineProcess, ask: Ask, name: str, measured: Measured) -> Re
     return reply
 
 
-def _check_receipt(name: str, ask: Ask, reply: Reply, measured: Measured) -> None:
+def _check_receipt(name: str, ask: Ask, reply: EngineReply, measured: EditMeasurement) -> None:
     if reply.receipt is None:
         measured.failures.append(f"{ask.salt}: no receipt came back")
         return
@@ -101,7 +107,7 @@ def _check_receipt(name: str, ask: Ask, reply: Reply, measured: Measured) -> Non
         measured.failures.append(f"{ask.salt}: {counts[1]} tokens were moved under exact")
 
 
-def _check_moved(name: str, reply: Reply, plan: Repetition, measured: Measured) -> None:
+def _check_moved(name: str, reply: EngineReply, plan: Repetition, measured: EditMeasurement) -> None:
     """A fast first token only counts when the text behind the fold really came along."""
     moved = reply.receipt["moved_tokens"] if reply.receipt else 0
     if moved < MIN_MOVED_SHARE * plan.num_suffix:

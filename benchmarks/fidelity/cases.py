@@ -45,7 +45,7 @@ _PREFIX_SHARE, _EVICTION_PREFIX = 0.15, 24
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class FidelitySizes:
     """Tokens of a context and of its continuation; `share` of the context is folded."""
 
     context: int
@@ -58,7 +58,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CaseTurn:
     """One prompt of a session. Without a `continuation` it is read only; else the distributions along it are compared.
 
     The references of a measured turn are prompts of their own, empty where there is none: `unedited` is the context
@@ -87,7 +87,7 @@ class Case:
     document: str
     kind: str
     dependence: str
-    turns: tuple[Turn, ...]
+    turns: tuple[CaseTurn, ...]
 
 
 def with_lead(case: Case, lead: Tokens) -> Case:
@@ -105,7 +105,7 @@ def with_lead(case: Case, lead: Tokens) -> Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class CasePieces:
     """A context before an edit, cut where the edit cuts; `markers` stand for F, the second one in other words."""
 
     prefix: Tokens
@@ -118,9 +118,9 @@ class Pieces:
     def context(self) -> Tokens:
         return self.prefix + self.folded + self.suffix
 
-    def turn(self, prompt: Tokens, num_movable: int, **more: Any) -> Turn:
+    def turn(self, prompt: Tokens, num_movable: int, **more: Any) -> CaseTurn:
         """The measured turn; where nothing else is said, S is its end."""
-        turn = Turn(
+        turn = CaseTurn(
             prompt,
             self.continuation,
             num_prefix=len(self.prefix),
@@ -135,50 +135,50 @@ class Pieces:
         return replace(turn, **more)
 
 
-def _fold(text: Pieces) -> tuple[Turn, ...]:
+def _fold(text: CasePieces) -> tuple[CaseTurn, ...]:
     prompts = [text.prefix + marker + text.suffix for marker in text.markers]
-    return Turn(text.context), text.turn(prompts[0], len(text.suffix), reworded=prompts[1])
+    return CaseTurn(text.context), text.turn(prompts[0], len(text.suffix), reworded=prompts[1])
 
 
-def _deletion(text: Pieces) -> tuple[Turn, ...]:
-    return Turn(text.context), text.turn(text.prefix + text.suffix, len(text.suffix))
+def _deletion(text: CasePieces) -> tuple[CaseTurn, ...]:
+    return CaseTurn(text.context), text.turn(text.prefix + text.suffix, len(text.suffix))
 
 
-def _two_holes(text: Pieces) -> tuple[Turn, ...]:
+def _two_holes(text: CasePieces) -> tuple[CaseTurn, ...]:
     f, s = len(text.folded) // 2, len(text.suffix) // 2
     context = text.prefix + text.folded[:f] + text.suffix[:s] + text.folded[f:] + text.suffix[s:]
     prompts = [text.prefix + marker + text.suffix[:s] + marker + text.suffix[s:] for marker in text.markers]
     dropped = text.prefix + text.markers[0]
     more = {"unedited": context, "dropped": dropped, "reworded": prompts[1]}
-    return Turn(context), text.turn(prompts[0], len(text.suffix), **more)
+    return CaseTurn(context), text.turn(prompts[0], len(text.suffix), **more)
 
 
-def _insertion(text: Pieces) -> tuple[Turn, ...]:
+def _insertion(text: CasePieces) -> tuple[CaseTurn, ...]:
     context = text.prefix + text.suffix
-    return Turn(context), text.turn(text.context, len(text.suffix), unedited=context)
+    return CaseTurn(context), text.turn(text.context, len(text.suffix), unedited=context)
 
 
-def _moved(text: Pieces) -> tuple[Turn, ...]:
+def _moved(text: CasePieces) -> tuple[CaseTurn, ...]:
     b = len(text.suffix) // 2
     prompt = text.prefix + text.suffix[:b] + text.folded + text.suffix[b:]
     more = {"dropped": prompt[: len(prompt) - len(text.suffix) + b]}
-    return Turn(text.context), text.turn(prompt, len(text.folded) + len(text.suffix), **more)
+    return CaseTurn(text.context), text.turn(prompt, len(text.folded) + len(text.suffix), **more)
 
 
-def _replaced(text: Pieces) -> tuple[Turn, ...]:
+def _replaced(text: CasePieces) -> tuple[CaseTurn, ...]:
     at = len(text.folded) // 2
     other = next(token for token in text.suffix if token != text.folded[at])
     prompt = (*text.prefix, *text.folded[:at], other, *text.folded[at + 1 :], *text.suffix)
     num_behind = len(text.folded) - at - 1 + len(text.suffix)
-    return Turn(text.context), text.turn(prompt, num_behind)
+    return CaseTurn(text.context), text.turn(prompt, num_behind)
 
 
-def _restore(text: Pieces) -> tuple[Turn, ...]:
+def _restore(text: CasePieces) -> tuple[CaseTurn, ...]:
     folded = text.prefix + text.markers[0] + text.suffix
-    return Turn(text.context), Turn(folded), text.turn(text.context, 0, unedited=(), dropped=())
+    return CaseTurn(text.context), CaseTurn(folded), text.turn(text.context, 0, unedited=(), dropped=())
 
 
-_EDITS: dict[str, Callable[[Pieces], tuple[Turn, ...]]] = {
+_EDITS: dict[str, Callable[[CasePieces], tuple[CaseTurn, ...]]] = {
     FOLD: _fold,
     "deletion": _deletion,
     "eviction": _deletion,
@@ -191,7 +191,7 @@ _EDITS: dict[str, Callable[[Pieces], tuple[Turn, ...]]] = {
 
 
 def plan_case(
-    kind: str, dependence: str, document: Document, other: Document, sizes: Sizes, encode: Encode, seed: int
+    kind: str, dependence: str, document: Document, other: Document, sizes: FidelitySizes, encode: Encode, seed: int
 ) -> Case:
     """One case out of `document`; `other` gives the folded text of an unrelated one.
 
@@ -204,7 +204,7 @@ def plan_case(
     markers = [encode(marker.format(sizes.folded)) for marker in MARKERS]
     num_prefix = _EVICTION_PREFIX if kind == "eviction" else round(sizes.context * _PREFIX_SHARE)
     num_suffix = sizes.context - num_prefix - sizes.folded
-    pieces = partial(Pieces, markers=(markers[0], markers[1]))
+    pieces = partial(CasePieces, markers=(markers[0], markers[1]))
     if dependence == SUPERSEDED:
         text = superseded_text(document, encode, (num_prefix, sizes.folded, num_suffix), f"{seed}/{name}")
         return case(_EDITS[kind](pieces(*text[:3], text[3][: sizes.continuation])))
@@ -217,7 +217,7 @@ def plan_case(
     return case(_EDITS[kind](pieces(prefix, folded, rest[:num_suffix], rest[num_suffix:])))
 
 
-def _chain(document: Document, sizes: Sizes, encode: Encode) -> tuple[Turn, ...]:
+def _chain(document: Document, sizes: FidelitySizes, encode: Encode) -> tuple[CaseTurn, ...]:
     """A window that slides: edit k folds the oldest text of it into the marker and appends as much new text.
 
     edit k       [ P ][m k]           [ window ......................][new]( continuation )
@@ -227,7 +227,7 @@ def _chain(document: Document, sizes: Sizes, encode: Encode) -> tuple[Turn, ...]
     window = sizes.context - num_prefix - CHAIN_FOLD
     text = document.cut(num_prefix + window + CHAIN_LENGTH * CHAIN_FOLD + sizes.continuation)
     prefix, rest = text[:num_prefix], text[num_prefix:]
-    turns = [Turn(prefix + rest[:window])]
+    turns = [CaseTurn(prefix + rest[:window])]
     for k in range(1, CHAIN_LENGTH + 1):
         start, end = k * CHAIN_FOLD, window + (k - 1) * CHAIN_FOLD
         markers = [encode(marker.format(start)) for marker in MARKERS]
@@ -235,7 +235,7 @@ def _chain(document: Document, sizes: Sizes, encode: Encode) -> tuple[Turn, ...]
         first_fresh = start if k <= MAX_ROTATIONS else max(start, window)
         old = window + (k - 2) * CHAIN_FOLD if k > 1 else end
         turns.append(
-            Turn(
+            CaseTurn(
                 prefix + markers[0] + rest[start:end],
                 rest[end : end + sizes.continuation] if k in CHAIN_MEASURED else (),
                 num_edits=k,

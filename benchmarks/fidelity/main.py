@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acmserve.bench.fidelity.cases import CHAIN_FOLD, CHAIN_LENGTH, Case, with_lead
-from acmserve.bench.fidelity.plan import FULL, QUICK, Plan, plan_cases, whole_documents
+from acmserve.bench.fidelity.plan import FULL, QUICK, BenchPlan, plan_cases, whole_documents
 from acmserve.bench.fidelity.plot import draw
 from acmserve.bench.fidelity.summary import summarise
 from acmserve.bench.fidelity.table import as_table
@@ -33,7 +33,7 @@ from acmserve.bench.harness.options import add_report_options, as_gate, hand_ove
 from acmserve.bench.models.model_folder import prepare_model
 
 if TYPE_CHECKING:
-    from acmserve.bench.fidelity.run import Outcome
+    from acmserve.bench.fidelity.run import FidelityOutcome
 
 KV_GIB = 4
 FORCED_MODEL = "acmserve.bench.models.forced_model:ForcedModel"
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     return hand_over(report, as_table, draw, options)
 
 
-def measure(folders: Sequence[Path], plan: Plan, seed: int) -> dict[str, Any]:
+def measure(folders: Sequence[Path], plan: BenchPlan, seed: int) -> dict[str, Any]:
     """Every model in turn, each in an engine of its own; no numbers when the gate is red."""
     done = [_measure_model(folder, plan, seed) for folder in folders]
     failures = [f"{model['name']}: {failure}" for model, outcome in done for failure in outcome.failures]
@@ -65,7 +65,7 @@ def measure(folders: Sequence[Path], plan: Plan, seed: int) -> dict[str, Any]:
     }
 
 
-def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any], Outcome]:
+def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, Any], FidelityOutcome]:
     """All cases of the plan, or the whole documents until Ctrl-C.
 
     Of a model that the engine refuses to move one of each kind shows that it is exact.
@@ -73,9 +73,9 @@ def _measure_model(folder: Path, plan: Plan, seed: int) -> tuple[dict[str, Any],
     progress(f"{folder.name}: starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
-    from acmserve.bench.fidelity.run import Outcome, run_case
+    from acmserve.bench.fidelity.run import FidelityOutcome, run_case
 
-    outcome, cases, num_begun = Outcome(), list[Case](), 0
+    outcome, cases, num_begun = FidelityOutcome(), list[Case](), 0
     try:
         encode = _encoder(engine.tokenizer)
         needed = max(*plan.contexts, min(plan.contexts) + CHAIN_LENGTH * CHAIN_FOLD) + plan.continuation

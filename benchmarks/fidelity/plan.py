@@ -15,14 +15,14 @@ from acmserve.bench.fidelity.cases import (
     UNRELATED,
     Case,
     Encode,
-    Sizes,
+    FidelitySizes,
     plan_case,
 )
 from acmserve.bench.fidelity.text import Document
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """Which cases a run has: context sizes and folded shares take turns over the documents.
 
     `with_answers`: greedy answers are compared, too. Their steps are what a small run spends most of its time on.
@@ -38,11 +38,11 @@ class Plan:
     with_answers: bool
 
 
-QUICK = Plan(2, (1024,), (0.45,), 16, 1, every_dependence=False, num_chains=1, with_answers=False)
-FULL = Plan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependence=True, num_chains=5, with_answers=True)
+QUICK = BenchPlan(2, (1024,), (0.45,), 16, 1, every_dependence=False, num_chains=1, with_answers=False)
+FULL = BenchPlan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependence=True, num_chains=5, with_answers=True)
 
 
-def plan_cases(documents: Sequence[Document], plan: Plan, encode: Encode, seed: int) -> Iterator[Case]:
+def plan_cases(documents: Sequence[Document], plan: BenchPlan, encode: Encode, seed: int) -> Iterator[Case]:
     """All cases, document by document, so that a run that is cut short has whole documents.
 
     A fold is made with every dependence; the other kinds with both that need no script, or with one and the other in
@@ -61,7 +61,7 @@ def plan_cases(documents: Sequence[Document], plan: Plan, encode: Encode, seed: 
             for dependence in _dependences(kind, plan.every_dependence, number + turn):
                 for repeat in range(num_repeats):
                     share = plan.shares[(number + turn + repeat) % len(plan.shares)]
-                    sizes = Sizes(plan.contexts[0] if kind == CHAIN else context, plan.continuation, share)
+                    sizes = FidelitySizes(plan.contexts[0] if kind == CHAIN else context, plan.continuation, share)
                     yield plan_case(kind, dependence, document, other, sizes, encode, seed)
 
 

@@ -23,10 +23,10 @@ from unittest import mock
 import numpy as np
 import torch
 
-from acmserve.bench.fidelity.cases import CHAIN, RESTORE, Case, Turn
+from acmserve.bench.fidelity.cases import CHAIN, RESTORE, Case, CaseTurn
 from acmserve.bench.fidelity.score import Distance, distance, divergence, text_features
 from acmserve.bench.fidelity.variants import AGAIN, EXACT, NUM_GREEDY, Variant
-from acmserve.bench.harness.engine import Ask, LocalEngine, Reply
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.models.forced_model import take
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.kv_mover import KVMover
@@ -40,7 +40,7 @@ MIN_MOVED_SHARE = 0.9
 
 
 @dataclass
-class Outcome:
+class FidelityOutcome:
     """Records of measured turns, JSON-ready; what turned the gate red; the largest difference of exact logits."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -53,7 +53,7 @@ def run_case(
     engine: LocalEngine,
     case: Case,
     variants: Sequence[Variant],
-    outcome: Outcome,
+    outcome: FidelityOutcome,
     *,
     twice: bool,
     with_answers: bool,
@@ -88,17 +88,17 @@ class _Measurement:
         self,
         engine: LocalEngine,
         case: Case,
-        turn: Turn,
+        turn: CaseTurn,
         variants: Sequence[Variant],
-        outcome: Outcome,
+        outcome: FidelityOutcome,
         *,
         greedy: bool,
     ) -> None:
         self._engine, self._case, self._turn = engine, case, turn
         self._variants, self._outcome = variants, outcome
         self._greedy = greedy
-        self._forced: dict[str, Reply] = {}
-        self._free: dict[str, Reply] = {}
+        self._forced: dict[str, EngineReply] = {}
+        self._free: dict[str, EngineReply] = {}
 
     def run(self) -> None:
         """Ask, compare, record. What is asked later finds the exact prompt in the cache, and would not move."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.bench.fidelity.cases import CHAIN, FOLD, RESTORE, Case, Turn
+from acmserve.bench.fidelity.cases import CHAIN, FOLD, RESTORE, Case, CaseTurn
 
 NUM_GREEDY = 32
 EXACT, AGAIN, REUSE, AUTO = "exact", "exact again", "reuse", "auto"
@@ -33,7 +33,7 @@ class Variant:
     def moves(self) -> bool:
         return self.fidelity != "exact"
 
-    def fits(self, case: Case, turn: Turn) -> bool:
+    def fits(self, case: Case, turn: CaseTurn) -> bool:
         """Whether this way has something to say about a turn."""
         if case.kind == RESTORE:
             return self.name in (EXACT, REUSE)

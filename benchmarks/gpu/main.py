@@ -38,7 +38,7 @@ HALF_ULP = 2.0**-8  # of bf16
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GpuRow:
     """One measurement; times are medians in milliseconds, bandwidths in 10^9 bytes per second."""
 
     model: str
@@ -54,7 +54,7 @@ class Row:
     prefill_over_move: float | None
 
 
-class Bench:
+class GpuBench:
     """One model on one device; its KV pool holds the source and the destination of one move."""
 
     def __init__(self, shape: ModelShape, device: str, repetitions: int, with_prefill: bool) -> None:
@@ -65,14 +65,14 @@ class Bench:
         """Device memory for the pool and the comparison."""
         return 2 * self._shape.bytes_per_token * (num_tokens + 64) + (2 << 30 if self._device == "cuda" else 0)
 
-    def run(self, num_tokens: int) -> Row | None:
+    def run(self, num_tokens: int) -> GpuRow | None:
         """Check, then measure; None where the result is wrong."""
         move_s, copy_s, num_launches = self._move(num_tokens)
         if move_s is None or copy_s is None:
             return None
         prefill_s = self._prefill(num_tokens)
         num_bytes = num_tokens * self._shape.bytes_per_token
-        return Row(
+        return GpuRow(
             model=self._shape.name,
             num_tokens=num_tokens,
             num_bytes=num_bytes,
@@ -190,12 +190,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: str) -> tuple[list[Row], bool]:
+def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: str) -> tuple[list[GpuRow], bool]:
     """All rows, printed as they come, and whether every result was right."""
     rows, right = [], True
     print(f"{'model':12}{'tokens':>8}{'launches':>9}{'move':>13}{'copy':>13}{'move':>12}{'ratio':>8}{'prefill':>16}")
     for shape in shapes:
-        bench = Bench(shape, device, options.repetitions, not options.no_prefill)
+        bench = GpuBench(shape, device, options.repetitions, not options.no_prefill)
         for num_tokens in options.tokens:
             if device == "cuda" and torch.cuda.mem_get_info()[0] < bench.num_bytes_needed(num_tokens):
                 print(f"{shape.name:12}{num_tokens:8}  left out: needs {bench.num_bytes_needed(num_tokens) >> 30} GiB")

@@ -14,7 +14,7 @@ _SECONDS = 900.0
 
 
 @dataclass(slots=True)
-class Reply:
+class StreamReply:
     """`message` is what the client keeps. `steps` are the completions, each with the receipt of its prompt.
 
     `seconds` to the first token of each completion: from the request, or from the last thing that was carried out.
@@ -43,9 +43,9 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, Any]
                 yield chunk, time.monotonic()
 
 
-def ask(url: str, body: dict[str, Any]) -> Reply:
+def ask(url: str, body: dict[str, Any]) -> StreamReply:
     """Put the chunks of an answer together. A completion that shows nothing has the time of its end."""
-    reply = Reply()
+    reply = StreamReply()
     since, first = time.monotonic(), None
     begun = since
     for chunk, now in stream_chat(url, body | {"stream": True}):

@@ -28,7 +28,7 @@ _LOG_TAIL_CHARS = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EngineReply:
     """Answer to one request. `receipt` is None for requests without a session.
 
     `cached_tokens` is vLLM's own count of prompt tokens that it found in its prefix cache. `first_logprobs` are the
@@ -79,7 +79,7 @@ class Met:
     """
 
     gaps_s: tuple[float, ...]
-    reply: Reply | None
+    reply: EngineReply | None
     chunk_tokens: int
 
 
@@ -93,12 +93,12 @@ class LocalEngine:
         with _output_in_log("the engine did not start"):
             self._llm = _start(model, with_acmserve, max_model_len, settings)
 
-    def ask(self, ask: Ask) -> Reply:
+    def ask(self, ask: Ask) -> EngineReply:
         """Greedy answer of at most `ask.max_tokens` tokens."""
         (reply,) = self.ask_all([ask])
         return reply
 
-    def ask_all(self, asks: Sequence[Ask]) -> list[Reply]:
+    def ask_all(self, asks: Sequence[Ask]) -> list[EngineReply]:
         """Greedy answers to requests that arrive together, in their order."""
         from vllm import TokensPrompt
 
@@ -117,7 +117,7 @@ class LocalEngine:
         engine = self._llm.llm_engine
         came: list[float] = []
         asks = {"stream": meeting.stream, "arriving": meeting.arriving}
-        replies: dict[str, Reply] = {}
+        replies: dict[str, EngineReply] = {}
 
         def add(name: str) -> None:
             if (ask := asks.pop(name, None)) is not None:
@@ -165,10 +165,10 @@ def _sampling(ask: Ask) -> Any:
     return params
 
 
-def _reply(output: Any) -> Reply:
+def _reply(output: Any) -> EngineReply:
     answer = output.outputs[0]
     transfer = output.kv_transfer_params or {}
-    return Reply(
+    return EngineReply(
         first_token_s=output.metrics.first_token_latency,
         cached_tokens=output.num_cached_tokens or 0,
         token_ids=tuple(answer.token_ids),

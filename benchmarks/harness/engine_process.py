@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 
-from acmserve.bench.harness.engine import Ask, LocalEngine, Meeting, Met, Reply
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine, Meeting, Met
 from acmserve.errors import AcmError
 
 _STOP_SECONDS = 30.0
@@ -37,11 +37,11 @@ class EngineProcess:
         """Raises AcmError when the engine could not start."""
         self._receive()
 
-    def ask(self, ask: Ask) -> Reply:
+    def ask(self, ask: Ask) -> EngineReply:
         """One request, answered before this returns."""
         self._pipe.send(ask)
         reply = self._receive()
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, EngineReply)
         return reply
 
     def meet(self, meeting: Meeting) -> Met:

@@ -54,7 +54,7 @@ TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KernelRow:
     """One measurement; times are medians in milliseconds, bandwidths in 10^9 bytes per second."""
 
     kv: str
@@ -80,7 +80,7 @@ class BusyRow:
     speedup: float
 
 
-class Bench:
+class KernelBench:
     """One KV cache type: its layers, filled once, and the moves timed on them."""
 
     def __init__(self, kv: str, num_tokens: int) -> None:
@@ -96,7 +96,7 @@ class Bench:
         self._layers = [KVLayer(cache, layout, rope) for cache in caches]
         self.num_bytes = 2 * num_tokens * NUM_LAYERS * NUM_HEADS * HEAD_SIZE * caches[0].element_size()
 
-    def run(self, what: str, num_threads: int, repetitions: int) -> Row | None:
+    def run(self, what: str, num_threads: int, repetitions: int) -> KernelRow | None:
         """Measure one move; None where the result is wrong."""
         src, dst, delta = self._slots(what)
         segments = [SlotRun(0, self._num_tokens, delta)]
@@ -106,7 +106,7 @@ class Bench:
             return None
         with Memcpy(self.num_bytes, num_threads) as memcpy:
             move_s, memcpy_s = take_turns(lambda: mover.move(src, dst, segments), memcpy.run, repetitions)
-        return Row(
+        return KernelRow(
             kv=self._kv,
             what=what,
             num_tokens=self._num_tokens,
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'KV cache':14}{'what':6}{'tokens':>8}{'threads':>9}{'move':>12}{'memcpy':>12}{'move':>13}{'ratio':>8}")
     rows, busy_rows, right = [], [], True
     for kv in TYPES:
-        bench = Bench(kv, options.tokens)
+        bench = KernelBench(kv, options.tokens)
         for what in MOVES:
             for num_threads in options.threads:
                 row = bench.run(what, num_threads, options.repetitions)

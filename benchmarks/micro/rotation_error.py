@@ -34,7 +34,7 @@ REPORTED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RotationRow:
     """Errors after `num_rotations` moves, relative to the key's norm."""
 
     kv: str
@@ -45,7 +45,7 @@ class Row:
     bounded: float
 
 
-def measure(kv: str, num_rotations: int, num_keys: int, bound: int, seed: int = 0) -> list[Row]:
+def measure(kv: str, num_rotations: int, num_keys: int, bound: int, seed: int = 0) -> list[RotationRow]:
     """One row for each reported number of rotations up to `num_rotations`."""
     dtype = TYPES[kv]
     generator = torch.Generator().manual_seed(seed)
@@ -64,7 +64,7 @@ def measure(kv: str, num_rotations: int, num_keys: int, bound: int, seed: int = 
         bounded = reference.narrow(exact if anew else reference.rotate(bounded, rope, delta), dtype)
         if rotation in REPORTED:
             found = (relative_error(x, exact) for x in (reference.narrow(exact, dtype), chained, original, bounded))
-            rows.append(Row(kv, rotation, *(float(f"{error:.4g}") for error in found)))
+            rows.append(RotationRow(kv, rotation, *(float(f"{error:.4g}") for error in found)))
     return rows
 
 

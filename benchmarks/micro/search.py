@@ -35,7 +35,7 @@ ALPHABETS = {"latin": "abcdefghijklmnopqrstuvwxyz", "cyrillic": "абвгдеж�
 NUM_MESSAGES = (1, 100, 5000)
 
 
-class Words:
+class SearchWords:
     """Counts words; a search counts nothing, only the folds before it do."""
 
     def starts(self, text: str) -> Sequence[int]:
@@ -43,7 +43,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SearchRow:
     """Milliseconds of one query over one context."""
 
     script: str
@@ -68,8 +68,8 @@ def make_context(script: str, num_messages: int, seed: int = 0) -> SessionState:
     texts[last] = texts[last][: size // 2] + needle + texts[last][size // 2 + len(needle) :]
     state = adopt(SessionState(), [{"role": "user", "content": text} for text in texts]).state
     for message in range(0, num_messages, 10):
-        cut = cut_messages(state, message, message + 1, Words())
-        state = fold(cut.state, cut.fragments[0].fragment_id, "sculptor", Words())
+        cut = cut_messages(state, message, message + 1, SearchWords())
+        state = fold(cut.state, cut.fragments[0].fragment_id, "sculptor", SearchWords())
     return state
 
 
@@ -112,10 +112,10 @@ def is_right(state: SessionState, outcome: ToolOutcome, matches: Sequence[tuple[
     return same and hits == list(matches[:MAX_RESULTS]) and num_told == len(matches)
 
 
-def measure(state: SessionState, script: str, name: str, query: str, repetitions: int) -> Row | None:
+def measure(state: SessionState, script: str, name: str, query: str, repetitions: int) -> SearchRow | None:
     """Time one query; None where its result is wrong."""
     arguments = {"query": query, "max_results": MAX_RESULTS, "context_size": 200}
-    bench = ToolContext(Words())
+    bench = ToolContext(SearchWords())
     call = ToolCall("search_context", json.dumps(arguments))
     matches = expected(state, query)
     if not is_right(state, run_tool(state, call, bench), matches):
@@ -126,7 +126,7 @@ def measure(state: SessionState, script: str, name: str, query: str, repetitions
         run_tool(state, call, bench)
         times.append(1e3 * (time.perf_counter() - begin))
     median, worst = round(statistics.median(times), 2), round(max(times), 2)
-    return Row(script, len(state.entries), name, len(matches), median, worst)
+    return SearchRow(script, len(state.entries), name, len(matches), median, worst)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = describe_machine()
     print(one_line(machine))
     print(f"{'text':10}{'messages':>9}  {'query':28}{'matches':>9}{'median':>12}{'worst':>12}")
-    rows: list[Row] = []
+    rows: list[SearchRow] = []
     wrong = 0
     for script in ALPHABETS:
         for num_messages in NUM_MESSAGES:

@@ -22,11 +22,11 @@ from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.engine import Ask, LocalEngine
 from acmserve.bench.harness.options import as_gate, red_gate
 from acmserve.bench.precompute.turn_statistics import bootstrap_interval
-from acmserve.bench.tasks.generators.pi_llm import Sizes, make_case
+from acmserve.bench.tasks.generators.pi_llm import UpdateSizes, make_case
 from acmserve.bench.tasks.prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks.run import choice
 
-SIZES = Sizes(12, 24)
+SIZES = UpdateSizes(12, 24)
 _WAYS = ("fold, exact", "fold, exact, precomputed", "fold, reuse")
 EXACT, PRECOMPUTED, REUSE = _WAYS
 

@@ -21,7 +21,7 @@ def make_cases(
     num_each: int,
     seed: int,
     topics: Mapping[str, str],
-    updates: Sequence[task_pi_llm.Sizes] = task_pi_llm.SMALL,
+    updates: Sequence[task_pi_llm.UpdateSizes] = task_pi_llm.SMALL,
 ) -> list[TaskCase]:
     """`num_each` cases of every task, the tasks in turn.
 
@@ -39,7 +39,9 @@ def half_of(case: TaskCase) -> str:
     return FIT if case.seed % 2 == 0 else HELD_OUT
 
 
-def _draws(topics: Mapping[str, str], updates: Sequence[task_pi_llm.Sizes]) -> list[list[Callable[[int], TaskCase]]]:
+def _draws(
+    topics: Mapping[str, str], updates: Sequence[task_pi_llm.UpdateSizes]
+) -> list[list[Callable[[int], TaskCase]]]:
     """For each task, a maker of cases for each of its sizes."""
     return [
         [partial(task_pi_llm.make_case, sizes=sizes) for sizes in updates],

@@ -27,7 +27,7 @@ from acmserve.bench.tasks.cases import make_cases
 from acmserve.bench.tasks.generators import pi_llm as task_pi_llm
 from acmserve.bench.tasks.generators.case import digest
 from acmserve.bench.tasks.plot import draw
-from acmserve.bench.tasks.run import VARIANTS, Outcome, run_cases
+from acmserve.bench.tasks.run import VARIANTS, TasksOutcome, run_cases
 from acmserve.bench.tasks.summary import summarise
 from acmserve.bench.tasks.table import as_table
 
@@ -50,12 +50,12 @@ def main(argv: Sequence[str]) -> int:
     return hand_over(report, as_table, draw, options)
 
 
-def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_llm.Sizes]) -> dict[str, Any]:
+def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_llm.UpdateSizes]) -> dict[str, Any]:
     """Serve `num_each` cases of every task; no numbers when the gate is red."""
     cases = make_cases(num_each, seed, read_library().topics, updates)
     progress(f"{folder.name}: starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB)
-    outcome = Outcome()
+    outcome = TasksOutcome()
     try:
         run_cases(engine, cases, outcome, say=progress)
     finally:

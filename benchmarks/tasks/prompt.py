@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.bench.tasks.generators.case import Question, TaskCase
+from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.context.session.marker import folded as fold_marker
 from acmserve.errors import AcmError
 
@@ -67,7 +67,7 @@ def tokenize_case(case: TaskCase, tokenizer: Any) -> CaseTokens:
     return CaseTokens(full, folded, tuple(spans), num_folded, asked)
 
 
-def _asked(question: Question, tokenizer: Any) -> AskedTokens:
+def _asked(question: CaseQuestion, tokenizer: Any) -> AskedTokens:
     first: dict[str, int] = {}
     dropped = []
     for choice in (question.gold, *(choice for choice in question.choices if choice != question.gold)):

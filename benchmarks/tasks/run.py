@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from acmserve.bench.harness.engine import Ask, LocalEngine, Reply
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.tasks.cases import half_of
-from acmserve.bench.tasks.generators.case import Question, TaskCase
+from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
 from acmserve.plan.auto import Features, choose_fidelity, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
@@ -36,7 +36,7 @@ _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class TaskVariant:
     """One way to serve a case; `acm` are parameters of the session beside the fidelity."""
 
     name: str
@@ -50,8 +50,8 @@ class Variant:
         return self.fidelity != "exact"
 
 
-def _repair(name: str, title: str, head: int, echoes: bool) -> Variant:
-    return Variant(name, title, "repair", {"repair": {"head_tokens": head, "echoes": echoes}})
+def _repair(name: str, title: str, head: int, echoes: bool) -> TaskVariant:
+    return TaskVariant(name, title, "repair", {"repair": {"head_tokens": head, "echoes": echoes}})
 
 
 REPAIRS = tuple(
@@ -59,16 +59,16 @@ REPAIRS = tuple(
     for head, echoes in ((128, False), (256, False), (0, True), (64, True), (128, True))
 )
 VARIANTS = (
-    Variant(FULL, "full context"),
-    Variant(EXACT, "fold, exact"),
-    Variant(REUSE, "fold, reuse", "reuse", must_move=True),
+    TaskVariant(FULL, "full context"),
+    TaskVariant(EXACT, "fold, exact"),
+    TaskVariant(REUSE, "fold, reuse", "reuse", must_move=True),
     *REPAIRS,
-    Variant(AUTO, "fold, auto", "auto"),
+    TaskVariant(AUTO, "fold, auto", "auto"),
 )
 
 
 @dataclass
-class Outcome:
+class TasksOutcome:
     """Records of cases, JSON-ready; what turned the gate red; why the model's KV is not moved, where it is not."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -83,9 +83,9 @@ class _Prepared:
 
     case: TaskCase
     tokens: CaseTokens
-    replies: dict[str, list[Reply]] = field(default_factory=dict)
+    replies: dict[str, list[EngineReply]] = field(default_factory=dict)
 
-    def prompt(self, variant: Variant) -> Tokens:
+    def prompt(self, variant: TaskVariant) -> Tokens:
         """The context of a way, without question."""
         return self.tokens.full if variant.name == FULL else self.tokens.folded
 
@@ -93,7 +93,7 @@ class _Prepared:
         """The request that reads the full context in a session."""
         return Ask(self.tokens.full, self.case.name, self._session(session))
 
-    def asks(self, variant: Variant) -> list[Ask]:
+    def asks(self, variant: TaskVariant) -> list[Ask]:
         """One request for each question."""
         return [
             Ask(
@@ -115,8 +115,8 @@ class _Prepared:
 def run_cases(
     engine: LocalEngine,
     cases: Sequence[TaskCase],
-    outcome: Outcome,
-    variants: Sequence[Variant] = VARIANTS,
+    outcome: TasksOutcome,
+    variants: Sequence[TaskVariant] = VARIANTS,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve every case in every way and add what came of it to `outcome`."""
@@ -137,14 +137,14 @@ def run_cases(
             outcome.records.append(record)
 
 
-def _ask(engine: LocalEngine, group: Sequence[_Prepared], variants: Sequence[Variant]) -> None:
+def _ask(engine: LocalEngine, group: Sequence[_Prepared], variants: Sequence[TaskVariant]) -> None:
     replies = iter(engine.ask_all([ask for one in group for variant in variants for ask in one.asks(variant)]))
     for one in group:
         for variant in variants:
             one.replies[variant.name] = [next(replies) for _ in one.case.questions]
 
 
-def _check(one: _Prepared, variant: Variant, outcome: Outcome) -> None:
+def _check(one: _Prepared, variant: TaskVariant, outcome: TasksOutcome) -> None:
     where = f"{one.case.name}, {variant.title}"
     for reply, asked in zip(one.replies[variant.name], one.tokens.asked, strict=True):
         if reply.receipt is None:
@@ -165,7 +165,7 @@ def _check(one: _Prepared, variant: Variant, outcome: Outcome) -> None:
         outcome.failures.append(f"{where}: moved {moved} of {movable} tokens ({reason})")
 
 
-def check_choice(record: Mapping[str, Any], outcome: Outcome) -> None:
+def check_choice(record: Mapping[str, Any], outcome: TasksOutcome) -> None:
     """What `auto` chose in the engine is what its rule says of the features that are recorded."""
     told = record["variants"].get(AUTO, {}).get("chosen")
     expected = choose_fidelity(Features(**record["features"]))
@@ -180,7 +180,7 @@ def num_movable(tokens: CaseTokens) -> int:
     return sum(end - start for start, end in tokens.suffix_spans if end - start >= DEFAULT_MIN_MOVE_TOKENS)
 
 
-def _record(one: _Prepared, variants: Sequence[Variant]) -> dict[str, Any]:
+def _record(one: _Prepared, variants: Sequence[TaskVariant]) -> dict[str, Any]:
     case, tokens = one.case, one.tokens
     prompt = np.array(tokens.folded + tokens.asked[0].tokens, dtype=np.int32)
     sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
@@ -198,7 +198,7 @@ def _record(one: _Prepared, variants: Sequence[Variant]) -> dict[str, Any]:
     }
 
 
-def _row(one: _Prepared, variant: Variant) -> dict[str, Any]:
+def _row(one: _Prepared, variant: TaskVariant) -> dict[str, Any]:
     replies = one.replies[variant.name]
     receipt = replies[0].receipt or {}
     questions = one.case.questions
@@ -215,10 +215,10 @@ def _row(one: _Prepared, variant: Variant) -> dict[str, Any]:
     return row
 
 
-def choice(reply: Reply, asked: AskedTokens) -> str:
+def choice(reply: EngineReply, asked: AskedTokens) -> str:
     """The most likely choice; of equally likely ones the first in the order of the alphabet."""
     return max(sorted(asked.first_tokens), key=lambda choice: reply.first_logprobs[asked.first_tokens[choice]])
 
 
-def _score(reply: Reply, question: Question) -> float:
+def _score(reply: EngineReply, question: CaseQuestion) -> float:
     return round(question.score(reply.text), 4)

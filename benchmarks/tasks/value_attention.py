@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from acmserve.bench.tasks.generators.case import TaskCase
-from acmserve.bench.tasks.generators.pi_llm import Sizes, make_case
+from acmserve.bench.tasks.generators.pi_llm import UpdateSizes, make_case
 from acmserve.bench.tasks.prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks.summary import difference_interval
 from acmserve.errors import AcmError
 
-SIZES = Sizes(46, 8, 2)
+SIZES = UpdateSizes(46, 8, 2)
 FULL, EXACT, MOVED = "full", "exact", "moved"
 TITLES = {FULL: "full context", EXACT: "fold, exact", MOVED: "fold, moved KV"}
 MEASURES = ("latest", "stale", "echo")

@@ -22,7 +22,7 @@ Scorer = Callable[[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CasePiece:
     """A part of the context that is folded as a whole, or not at all. It ends with a line."""
 
     text: str
@@ -30,7 +30,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CaseQuestion:
     """`text` is what stands behind the context: a question, and the beginning of its answer. `choices` are how the
     answer may go on, and `gold` is the right one. A model that was never taught to chat can go on, too.
 
@@ -56,8 +56,8 @@ class TaskCase:
     task: str
     setting: str
     seed: int
-    pieces: tuple[Piece, ...]
-    questions: tuple[Question, ...]
+    pieces: tuple[CasePiece, ...]
+    questions: tuple[CaseQuestion, ...]
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from acmserve.bench.harness.workloads import KEYS, VALUES
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase
 
 TASK = "coreference"
 FORMS = ("riddle", "note", "poem", "slogan", "letter")
@@ -37,7 +37,7 @@ _NUM_OTHERS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MrcrSizes:
     """Requests of each kind that is asked for, other entries that are folded, and others that are kept."""
 
     num_same: int
@@ -48,10 +48,10 @@ class Sizes:
         return f"{self.num_same}s-{self.num_folded}-{self.num_kept}"
 
 
-SMALL = (Sizes(1, 8, 14), Sizes(2, 5, 16), Sizes(1, 12, 10), Sizes(1, 4, 18))
+SMALL = (MrcrSizes(1, 8, 14), MrcrSizes(2, 5, 16), MrcrSizes(1, 12, 10), MrcrSizes(1, 4, 18))
 
 
-def make_case(seed: int, sizes: Sizes, num_questions: int = 2) -> TaskCase:
+def make_case(seed: int, sizes: MrcrSizes, num_questions: int = 2) -> TaskCase:
     """As many kinds are asked for as there are questions, each at another place in its order."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     kinds = [(draw.choice(FORMS), topic) for topic in draw.sample(KEYS, num_questions + _NUM_OTHERS)]
@@ -69,9 +69,9 @@ def make_case(seed: int, sizes: Sizes, num_questions: int = 2) -> TaskCase:
         str(sizes),
         seed,
         (
-            Piece("These texts were asked for so far, in this order.\n"),
-            Piece("".join(_entry(*entry) for entry in folded), is_folded=True),
-            Piece("".join(_entry(*entry) for entry in kept)),
+            CasePiece("These texts were asked for so far, in this order.\n"),
+            CasePiece("".join(_entry(*entry) for entry in folded), is_folded=True),
+            CasePiece("".join(_entry(*entry) for entry in kept)),
         ),
         tuple(_question(draw, kind, kept, tuple(note for _, note in folded)) for kind in asked),
     )
@@ -97,11 +97,11 @@ def _entry(kind: tuple[str, str], note: str) -> str:
 
 def _question(
     draw: random.Random, kind: tuple[str, str], kept: list[tuple[tuple[str, str], str]], folded: tuple[str, ...]
-) -> Question:
+) -> CaseQuestion:
     same = [note for other, note in kept if other == kind]
     number = draw.randrange(len(same))
     which = f"{ORDINALS[number]} " if len(same) > 1 else ""
-    return Question(
+    return CaseQuestion(
         f"Once more, the {which}{kind[0]} about the {kind[1]}:",
         same[number],
         (*folded, *(note for _, note in kept)),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from acmserve.bench.harness.workloads import KEYS, VALUES
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase
 
 TASK = "needles"
 # Each is one token of SmolLM2, and so of another first token than all others.
@@ -32,7 +32,7 @@ PEOPLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class NeedleSizes:
     """Needles of each chain, lines of hay that are folded, and lines that are kept."""
 
     num_needles: int
@@ -44,10 +44,15 @@ class Sizes:
         return f"{self.num_needles}n-{self.num_folded}-{self.num_kept}{'-ledger' if self.is_token_counts else ''}"
 
 
-SMALL = (Sizes(1, 16, 40), Sizes(1, 24, 36, is_token_counts=True), Sizes(2, 20, 36), Sizes(1, 36, 16))
+SMALL = (
+    NeedleSizes(1, 16, 40),
+    NeedleSizes(1, 24, 36, is_token_counts=True),
+    NeedleSizes(2, 20, 36),
+    NeedleSizes(1, 36, 16),
+)
 
 
-def make_case(seed: int, sizes: Sizes, topics: Mapping[str, str], num_questions: int = 2) -> TaskCase:
+def make_case(seed: int, sizes: NeedleSizes, topics: Mapping[str, str], num_questions: int = 2) -> TaskCase:
     """One chain for each question and one that is folded, all of different people."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     num_chains, length = num_questions + 1, sizes.num_needles + 1
@@ -62,9 +67,9 @@ def make_case(seed: int, sizes: Sizes, topics: Mapping[str, str], num_questions:
         str(sizes),
         seed,
         (
-            Piece("Read these notes. Some of them tell who is the parent of whom.\n"),
-            Piece("".join(folded), is_folded=True),
-            Piece("".join(kept)),
+            CasePiece("Read these notes. Some of them tell who is the parent of whom.\n"),
+            CasePiece("".join(folded), is_folded=True),
+            CasePiece("".join(kept)),
         ),
         tuple(_question(chain, chains[0], tuple(sorted(people))) for chain in chains[1:]),
     )
@@ -101,10 +106,10 @@ def _hide(draw: random.Random, lines: list[str], needles: list[str]) -> None:
         lines.insert(draw.randint(0, len(lines)), needle)
 
 
-def _question(chain: list[str], folded_chain: list[str], people: tuple[str, ...]) -> Question:
+def _question(chain: list[str], folded_chain: list[str], people: tuple[str, ...]) -> CaseQuestion:
     youngest, oldest = chain[0], chain[-1]
     asked = "the parent" if len(chain) == 2 else "the oldest known ancestor"
-    return Question(
+    return CaseQuestion(
         f"It is known that {asked} of {youngest} is",
         oldest,
         people,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase, first_word_is
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 
 TASK = "aggregation"
 MOODS = ("happy", "tired", "calm", "angry", "proud")
@@ -25,7 +25,7 @@ _PENALTY = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class OolongSizes:
     """Lines of the day that is folded and of the day that is kept."""
 
     num_folded: int
@@ -35,10 +35,10 @@ class Sizes:
         return f"{self.num_folded}-{self.num_kept}"
 
 
-SMALL = (Sizes(30, 20), Sizes(20, 40), Sizes(60, 30), Sizes(40, 80))
+SMALL = (OolongSizes(30, 20), OolongSizes(20, 40), OolongSizes(60, 30), OolongSizes(40, 80))
 
 
-def make_case(seed: int, sizes: Sizes) -> TaskCase:
+def make_case(seed: int, sizes: OolongSizes) -> TaskCase:
     """Two days of a log; two questions about the second."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     stale, frequent, rare = draw.sample(MOODS, 3)
@@ -49,19 +49,19 @@ def make_case(seed: int, sizes: Sizes) -> TaskCase:
         str(sizes),
         seed,
         (
-            Piece("This log has one line for each person asked: the day, the number, the mood.\n"),
-            Piece(_log("Monday", monday), is_folded=True),
-            Piece(_log("Tuesday", tuesday)),
+            CasePiece("This log has one line for each person asked: the day, the number, the mood.\n"),
+            CasePiece(_log("Monday", monday), is_folded=True),
+            CasePiece(_log("Tuesday", tuesday)),
         ),
         (
-            Question(
+            CaseQuestion(
                 f"Tuesday {sizes.num_kept + 1:02d}:",
                 frequent,
                 MOODS,
                 first_word_is,
                 distractors=frozenset({stale}),
             ),
-            Question(
+            CaseQuestion(
                 f"In words, the number of lines of Tuesday with the mood {rare}:",
                 NUMBERS[tuesday.count(rare)],
                 NUMBERS,

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from acmserve.bench.harness.workloads import KEYS, STREAM_BEGINS, VALUES
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase, first_word_is
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 
 TASK = "pi-llm"
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class UpdateSizes:
     """Keys, updates of each, and how many of the last rounds stay in sight."""
 
     num_keys: int
@@ -35,11 +35,18 @@ class Sizes:
         return f"{self.num_keys}x{self.num_updates}-{self.num_kept}"
 
 
-SMALL = (Sizes(8, 16), Sizes(8, 4), Sizes(8, 24, 10), Sizes(12, 8), Sizes(6, 16, 3), Sizes(8, 32, 16))
-PAPER = tuple(Sizes(46, num_updates) for num_updates in (2, 4, 8, 16, 32, 64, 128, 256))
+SMALL = (
+    UpdateSizes(8, 16),
+    UpdateSizes(8, 4),
+    UpdateSizes(8, 24, 10),
+    UpdateSizes(12, 8),
+    UpdateSizes(6, 16, 3),
+    UpdateSizes(8, 32, 16),
+)
+PAPER = tuple(UpdateSizes(46, num_updates) for num_updates in (2, 4, 8, 16, 32, 64, 128, 256))
 
 
-def make_case(seed: int, sizes: Sizes, num_questions: int = 4) -> TaskCase:
+def make_case(seed: int, sizes: UpdateSizes, num_questions: int = 4) -> TaskCase:
     """Updates in random order, `num_questions` keys asked for."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     keys = draw.sample(KEYS, sizes.num_keys)
@@ -54,9 +61,9 @@ def make_case(seed: int, sizes: Sizes, num_questions: int = 4) -> TaskCase:
         str(sizes),
         seed,
         (
-            Piece(f"Each line sets a key to a new value; only the last value of a key counts. {STREAM_BEGINS}\n"),
-            Piece("".join(rounds[:first_kept]), is_folded=True),
-            Piece("".join(rounds[first_kept:])),
+            CasePiece(f"Each line sets a key to a new value; only the last value of a key counts. {STREAM_BEGINS}\n"),
+            CasePiece("".join(rounds[:first_kept]), is_folded=True),
+            CasePiece("".join(rounds[first_kept:])),
         ),
         tuple(_question(key, values[key]) for key in draw.sample(keys, min(num_questions, len(keys)))),
     )
@@ -73,8 +80,8 @@ def _values(draw: random.Random, num: int) -> Iterator[str]:
         num, last = num - len(batch), batch[-1]
 
 
-def _question(key: str, values: list[str]) -> Question:
-    return Question(
+def _question(key: str, values: list[str]) -> CaseQuestion:
+    return CaseQuestion(
         f"{key}:",
         values[-1],
         tuple(VALUES),

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from acmserve.bench.harness.workloads import VALUES
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase, first_word_is
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 from acmserve.bench.tasks.generators.needlebench import PEOPLE
 
 TASK = "unrelated"
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class UnrelatedSizes:
     """Characters of text that are folded and kept (about four to a token)."""
 
     num_folded: int
@@ -32,10 +32,10 @@ class Sizes:
         return f"{self.num_folded}-{self.num_kept}"
 
 
-SMALL = (Sizes(1200, 3000), Sizes(2400, 2400), Sizes(1600, 4000), Sizes(2400, 1200))
+SMALL = (UnrelatedSizes(1200, 3000), UnrelatedSizes(2400, 2400), UnrelatedSizes(1600, 4000), UnrelatedSizes(2400, 1200))
 
 
-def make_case(seed: int, sizes: Sizes, topics: Mapping[str, str], num_questions: int = 3) -> TaskCase:
+def make_case(seed: int, sizes: UnrelatedSizes, topics: Mapping[str, str], num_questions: int = 3) -> TaskCase:
     """One topic is folded, another one kept; `num_questions` facts stand in what is kept."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     long_enough = [name for name, text in topics.items() if len(text) > max(sizes.num_folded, sizes.num_kept)]
@@ -49,12 +49,12 @@ def make_case(seed: int, sizes: Sizes, topics: Mapping[str, str], num_questions:
         str(sizes),
         seed,
         (
-            Piece("Read these pages.\n"),
-            Piece(topics[folded][: sizes.num_folded].rstrip("\n") + "\n", is_folded=True),
-            Piece("".join(lines).rstrip("\n") + "\n"),
+            CasePiece("Read these pages.\n"),
+            CasePiece(topics[folded][: sizes.num_folded].rstrip("\n") + "\n", is_folded=True),
+            CasePiece("".join(lines).rstrip("\n") + "\n"),
         ),
         tuple(
-            Question(
+            CaseQuestion(
                 f"Note: the locker of {person} holds",
                 value,
                 tuple(VALUES),

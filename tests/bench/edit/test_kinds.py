@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from acmserve.bench.edit.kinds import KINDS, MIN_PIECE, POSITIONS, Edit, Shape, plan_edits
+from acmserve.bench.edit.kinds import KINDS, MIN_PIECE, POSITIONS, KindEdit, Shape, plan_edits
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.source import ServedSequence
 
@@ -15,7 +15,7 @@ TEXT = range(20_000)
 SHAPES = [Shape(size, position) for size in (500, 1500, 6000) for position in POSITIONS]
 
 
-def plan(shape: Shape, number: int = 0) -> dict[str, Edit]:
+def plan(shape: Shape, number: int = 0) -> dict[str, KindEdit]:
     return {edit.kind: edit for edit in plan_edits(TEXT, number, shape, list(KINDS))}
 
 

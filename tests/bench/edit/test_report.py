@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from acmserve.bench.edit.cases import Sizes
+from acmserve.bench.edit.cases import EditSizes
 from acmserve.bench.edit.main import as_report, as_table, main
-from acmserve.bench.edit.run import APPEND, APPEND_TWO, CASES, FOLD, STOCK, TWO_HOLES, Measured
+from acmserve.bench.edit.run import APPEND, APPEND_TWO, CASES, FOLD, STOCK, TWO_HOLES, EditMeasurement
 
 
-def measured(*failures: str) -> Measured:
+def measured(*failures: str) -> EditMeasurement:
     seconds = {case: [2.0, 2.2, 2.1] for case in CASES}
     seconds |= {
         APPEND: [0.10, 0.11, 0.10],
@@ -17,7 +17,7 @@ def measured(*failures: str) -> Measured:
         FOLD: [0.12, 0.11, 0.30],
         TWO_HOLES: [0.16, 0.16, 0.16],
     }
-    return Measured(seconds=seconds, failures=list(failures), num_reuse_agrees=3)
+    return EditMeasurement(seconds=seconds, failures=list(failures), num_reuse_agrees=3)
 
 
 def test_green_gate_reports_ratios_of_medians_and_which_targets_are_met() -> None:
@@ -25,7 +25,7 @@ def test_green_gate_reports_ratios_of_medians_and_which_targets_are_met() -> Non
     assert f"{FOLD} / {APPEND}: 1.200 (target 1.250 or less: met)" in table
     assert f"{TWO_HOLES} / {APPEND_TWO}: 1.600 (target 1.500 or less: missed)" in table
     assert f"{FOLD} / {STOCK}: 0.057 (target 0.125 or less: met)" in table
-    assert len(as_report(measured(), Sizes())["ratios"]) == 3
+    assert len(as_report(measured(), EditSizes())["ratios"]) == 3
 
 
 def test_red_gate_gives_the_failure_and_no_ratio() -> None:
@@ -34,7 +34,7 @@ def test_red_gate_gives_the_failure_and_no_ratio() -> None:
     assert "GATE RED" in table
     assert "exact gave token (7,)" in table
     assert " / " not in table
-    report = as_report(red, Sizes())
+    report = as_report(red, EditSizes())
     assert report["ratios"] == []
     assert report["gate"]["green"] is False
 

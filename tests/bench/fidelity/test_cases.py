@@ -18,18 +18,18 @@ from acmserve.bench.fidelity.cases import (
     SUPERSEDED,
     UNRELATED,
     Case,
-    Sizes,
+    FidelitySizes,
     Tokens,
     plan_case,
     with_lead,
 )
-from acmserve.bench.fidelity.plan import FULL, QUICK, Plan, plan_cases, whole_documents
+from acmserve.bench.fidelity.plan import FULL, QUICK, BenchPlan, plan_cases, whole_documents
 from acmserve.bench.fidelity.text import Document, choose_documents, digest, superseded_text
 from acmserve.bench.harness.library_text import Library
 from acmserve.plan.planner import MAX_ROTATIONS, plan_edit
 from acmserve.plan.source import ServedSequence
 
-SIZES = Sizes(context=1024, continuation=32, share=0.45)
+SIZES = FidelitySizes(context=1024, continuation=32, share=0.45)
 # No token stands twice, so that what is found again is found where it was.
 DOCUMENTS = [Document(f"d{n}", tuple(range(10_000 * n + 1000, 10_000 * n + 8000))) for n in range(1, 4)]
 
@@ -104,7 +104,7 @@ def test_the_continuation_asks_for_the_last_round_and_folded_rounds_say_otherwis
 
 
 @pytest.mark.parametrize("plan", [QUICK, FULL])
-def test_a_run_has_every_kind_and_the_same_text_for_the_same_seed(plan: Plan) -> None:
+def test_a_run_has_every_kind_and_the_same_text_for_the_same_seed(plan: BenchPlan) -> None:
     cases = list(plan_cases(DOCUMENTS, plan, encode, seed=3))
     assert cases == list(plan_cases(DOCUMENTS, plan, encode, seed=3))
     assert {case.kind for case in cases} == set(KINDS)

@@ -30,7 +30,7 @@ def test_the_gate_is_red_for_a_wrong_result() -> None:
     state = search.make_context("latin", 1)
     query = search.ALPHABETS["latin"][4]
     outcome = run_tool(
-        state, ToolCall("search_context", {"query": query, "max_results": 50}), ToolContext(search.Words())
+        state, ToolCall("search_context", {"query": query, "max_results": 50}), ToolContext(search.SearchWords())
     )
     matches = search.expected(state, query)
     assert search.is_right(state, outcome, matches)

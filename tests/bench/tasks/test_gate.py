@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.harness.engine import Reply
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase, first_word_is
+from acmserve.bench.harness.engine import EngineReply
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens
 from acmserve.bench.tasks.run import (
     AUTO,
@@ -17,7 +17,7 @@ from acmserve.bench.tasks.run import (
     FULL,
     REUSE,
     VARIANTS,
-    Outcome,
+    TasksOutcome,
     _check,
     _Prepared,
     check_choice,
@@ -32,20 +32,20 @@ WAYS = {variant.name: variant for variant in VARIANTS}
 
 
 def prepared() -> _Prepared:
-    question = Question("a:", "elm", tuple(FIRST_TOKENS), first_word_is)
-    case = TaskCase("t", "s", 0, (Piece("x\n"), Piece("y\n", is_folded=True), Piece("z\n")), (question,))
+    question = CaseQuestion("a:", "elm", tuple(FIRST_TOKENS), first_word_is)
+    case = TaskCase("t", "s", 0, (CasePiece("x\n"), CasePiece("y\n", is_folded=True), CasePiece("z\n")), (question,))
     asked = AskedTokens((1,) * NUM_ASKED, FIRST_TOKENS, ())
     spans = ((20, 40), (50, NUM_FOLDED))
     return _Prepared(case, CaseTokens((0,) * NUM_FULL, (0,) * NUM_FOLDED, spans, 170, (asked,)))
 
 
-def reply(kept: int, moved: int, computed: int, reason: str | None = None) -> Reply:
+def reply(kept: int, moved: int, computed: int, reason: str | None = None) -> EngineReply:
     receipt: dict[str, Any] = {"kept_tokens": kept, "moved_tokens": moved, "computed_tokens": computed}
-    return Reply(0.1, 0, (5,), " elm", receipt | {"fallback_reason": reason})
+    return EngineReply(0.1, 0, (5,), " elm", receipt | {"fallback_reason": reason})
 
 
-def failures(name: str, given: Reply) -> Outcome:
-    one, outcome = prepared(), Outcome()
+def failures(name: str, given: EngineReply) -> TasksOutcome:
+    one, outcome = prepared(), TasksOutcome()
     one.replies[name] = [given]
     _check(one, WAYS[name], outcome)
     return outcome
@@ -85,7 +85,7 @@ def test_a_model_that_is_refused_is_told_and_is_no_failure() -> None:
 def test_auto_has_to_choose_what_its_rule_says() -> None:
     features = asdict(Features(num_moved=600, num_removed=100))
     rule = choose_fidelity(Features(**features)).fidelity
-    outcome = Outcome()
+    outcome = TasksOutcome()
     for told in (rule, None):
         check_choice({"case": "t/s/0", "features": features, "variants": {AUTO: {"chosen": told}}}, outcome)
     assert outcome.failures == []
@@ -95,7 +95,7 @@ def test_auto_has_to_choose_what_its_rule_says() -> None:
 
 def test_the_most_likely_candidate_is_the_choice_whatever_else_was_said() -> None:
     (asked,) = prepared().tokens.asked
-    told = Reply(0.1, 0, (9,), " oak", None, first_logprobs={9: -0.1, 5: -2.0, 6: -1.5, 7: -3.0})
+    told = EngineReply(0.1, 0, (9,), " oak", None, first_logprobs={9: -0.1, 5: -2.0, 6: -1.5, 7: -3.0})
     assert choice(told, asked) == "fern"
-    tied = Reply(0.1, 0, (9,), " oak", None, first_logprobs={5: -2.0, 6: -2.0, 7: -2.0})
+    tied = EngineReply(0.1, 0, (9,), " oak", None, first_logprobs={5: -2.0, 6: -2.0, 7: -2.0})
     assert choice(tied, asked) == "dew"

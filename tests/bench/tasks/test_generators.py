@@ -15,7 +15,7 @@ from acmserve.bench.tasks.generators import needlebench as task_needles
 from acmserve.bench.tasks.generators import oolong as task_aggregation
 from acmserve.bench.tasks.generators import pi_llm as task_pi_llm
 from acmserve.bench.tasks.generators import unrelated as task_unrelated
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase, digest, first_word_is
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, digest, first_word_is
 from acmserve.errors import IntegrityError
 
 TOPICS = {name: f"{name} is a topic with words of its own.\n" * 200 for name in ("anvils", "bricks", "cranes", "drums")}
@@ -27,7 +27,7 @@ def folded_text(case: TaskCase) -> str:
 
 
 @given(seeds, st.sampled_from(task_pi_llm.SMALL + task_pi_llm.PAPER[:4]))
-def test_pi_llm_asks_for_the_last_value_that_stays_in_sight(seed: int, sizes: task_pi_llm.Sizes) -> None:
+def test_pi_llm_asks_for_the_last_value_that_stays_in_sight(seed: int, sizes: task_pi_llm.UpdateSizes) -> None:
     case = task_pi_llm.make_case(seed, sizes)
     case.check_integrity()
     kept = dict(re.findall(r"^(\w+): (\w+)$", case.kept_text, re.MULTILINE))
@@ -42,7 +42,7 @@ def test_pi_llm_asks_for_the_last_value_that_stays_in_sight(seed: int, sizes: ta
 
 @given(seeds, st.sampled_from(task_needles.SMALL), st.integers(1, 3))
 def test_needles_lead_from_the_name_asked_for_to_the_oldest(
-    seed: int, sizes: task_needles.Sizes, num_questions: int
+    seed: int, sizes: task_needles.NeedleSizes, num_questions: int
 ) -> None:
     case = task_needles.make_case(seed, sizes, TOPICS, num_questions)
     case.check_integrity()
@@ -59,7 +59,7 @@ def test_needles_lead_from_the_name_asked_for_to_the_oldest(
 
 @given(seeds, st.sampled_from(task_coreference.SMALL), st.integers(1, 2))
 def test_coreference_finds_the_nth_answer_of_its_kind(
-    seed: int, sizes: task_coreference.Sizes, num_questions: int
+    seed: int, sizes: task_coreference.MrcrSizes, num_questions: int
 ) -> None:
     case = task_coreference.make_case(seed, sizes, num_questions)
     case.check_integrity()
@@ -76,7 +76,7 @@ def test_coreference_finds_the_nth_answer_of_its_kind(
 
 
 @given(seeds, st.sampled_from(task_aggregation.SMALL))
-def test_aggregation_counts_the_day_that_stays(seed: int, sizes: task_aggregation.Sizes) -> None:
+def test_aggregation_counts_the_day_that_stays(seed: int, sizes: task_aggregation.OolongSizes) -> None:
     case = task_aggregation.make_case(seed, sizes)
     case.check_integrity()
     kept = Counter(re.findall(r"^Tuesday \d+: (\w+)$", case.kept_text, re.MULTILINE))
@@ -93,7 +93,9 @@ def test_aggregation_counts_the_day_that_stays(seed: int, sizes: task_aggregatio
 
 
 @given(seeds, st.sampled_from(task_unrelated.SMALL))
-def test_unrelated_facts_stand_in_what_stays_and_the_fold_names_none(seed: int, sizes: task_unrelated.Sizes) -> None:
+def test_unrelated_facts_stand_in_what_stays_and_the_fold_names_none(
+    seed: int, sizes: task_unrelated.UnrelatedSizes
+) -> None:
     case = task_unrelated.make_case(seed, sizes, TOPICS)
     case.check_integrity()
     facts = dict(re.findall(r"^(Note: the locker of \w+ holds) (\w+)\.$", case.kept_text, re.MULTILINE))
@@ -117,10 +119,10 @@ def test_both_halves_have_every_size_of_every_task() -> None:
 
 
 def test_a_case_whose_last_piece_is_folded_or_whose_answer_is_no_choice_is_refused() -> None:
-    question = Question("a:", "x", ("x", "y"), first_word_is)
-    kept, hidden = Piece("a: x\n"), Piece("a: y\n", is_folded=True)
+    question = CaseQuestion("a:", "x", ("x", "y"), first_word_is)
+    kept, hidden = CasePiece("a: x\n"), CasePiece("a: y\n", is_folded=True)
     TaskCase("t", "s", 0, (hidden, kept), (question,)).check_integrity()
     with pytest.raises(IntegrityError, match="the last must not"):
         TaskCase("t", "s", 0, (kept, hidden), (question,)).check_integrity()
     with pytest.raises(IntegrityError, match="'z' is not one of"):
-        TaskCase("t", "s", 0, (hidden, kept), (Question("a:", "z", ("x", "y"), first_word_is),)).check_integrity()
+        TaskCase("t", "s", 0, (hidden, kept), (CaseQuestion("a:", "z", ("x", "y"), first_word_is),)).check_integrity()

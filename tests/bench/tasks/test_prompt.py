@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.bench.tasks.generators.case import Piece, Question, TaskCase, first_word_is
+from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 from acmserve.bench.tasks.prompt import tokenize_case
 from acmserve.errors import AcmError
 
-QUESTION = Question("kettle:", "amber", ("amber", "birch", "bisque", "coral"), first_word_is)
+QUESTION = CaseQuestion("kettle:", "amber", ("amber", "birch", "bisque", "coral"), first_word_is)
 BEGIN = 1
 
 
@@ -27,18 +27,20 @@ class Words:
         return SimpleNamespace(input_ids=[BEGIN, *ids] if add_special_tokens else ids)
 
 
-def case(pieces: list[Piece], question: Question = QUESTION) -> TaskCase:
+def case(pieces: list[CasePiece], question: CaseQuestion = QUESTION) -> TaskCase:
     return TaskCase("t", "s", 0, tuple(pieces), (question,))
 
 
 pieces = st.lists(
-    st.builds(Piece, st.text("ab \n", max_size=20).map(lambda text: text + "\n"), st.booleans()), min_size=1, max_size=6
+    st.builds(CasePiece, st.text("ab \n", max_size=20).map(lambda text: text + "\n"), st.booleans()),
+    min_size=1,
+    max_size=6,
 )
 
 
 @given(pieces)
-def test_suffix_spans_are_the_kept_tokens_behind_a_fold(drawn: list[Piece]) -> None:
-    tokens = tokenize_case(case([*drawn, Piece("kettle: amber\n")]), Words())
+def test_suffix_spans_are_the_kept_tokens_behind_a_fold(drawn: list[CasePiece]) -> None:
+    tokens = tokenize_case(case([*drawn, CasePiece("kettle: amber\n")]), Words())
     tail = tuple(Words()("kettle: amber\n", add_special_tokens=False).input_ids)
     assert tokens.full[0] == tokens.folded[0] == BEGIN
     assert tokens.full[-len(tail) :] == tokens.folded[-len(tail) :] == tail
@@ -51,7 +53,7 @@ def test_suffix_spans_are_the_kept_tokens_behind_a_fold(drawn: list[Piece]) -> N
 
 
 def test_a_fold_leaves_the_marker_that_the_product_writes() -> None:
-    tokens = tokenize_case(case([Piece("aa\n"), Piece("bb bb\n", is_folded=True), Piece("cc\n")]), Words())
+    tokens = tokenize_case(case([CasePiece("aa\n"), CasePiece("bb bb\n", is_folded=True), CasePiece("cc\n")]), Words())
     text = 'aa\n[folded f00001: 3 tokens hidden; restore_fragment("f00001") to read]\ncc\n'
     encoded = [token for line in text.splitlines(keepends=True) for token in Words()(line).input_ids[1:]]
     assert tokens.folded == (BEGIN, *encoded)
@@ -59,13 +61,15 @@ def test_a_fold_leaves_the_marker_that_the_product_writes() -> None:
 
 
 def test_choices_that_begin_alike_are_told_apart_by_dropping_one_and_never_the_right_one() -> None:
-    (asked,) = tokenize_case(case([Piece("a\n")]), Words()).asked
+    (asked,) = tokenize_case(case([CasePiece("a\n")]), Words()).asked
     assert (list(asked.first_tokens), asked.dropped) == (["amber", "birch", "coral"], ("bisque",))
-    other = Question("kettle:", "bisque", QUESTION.choices, first_word_is)
-    (asked,) = tokenize_case(case([Piece("a\n")], other), Words()).asked
+    other = CaseQuestion("kettle:", "bisque", QUESTION.choices, first_word_is)
+    (asked,) = tokenize_case(case([CasePiece("a\n")], other), Words()).asked
     assert (list(asked.first_tokens), asked.dropped) == (["bisque", "amber", "coral"], ("birch",))
 
 
 def test_a_question_whose_choices_all_begin_alike_is_refused() -> None:
     with pytest.raises(AcmError, match="1 choices have a first token of their own; 2 to 128 are needed"):
-        tokenize_case(case([Piece("a\n")], Question("k:", "amber", ("amber", "amulet"), first_word_is)), Words())
+        tokenize_case(
+            case([CasePiece("a\n")], CaseQuestion("k:", "amber", ("amber", "amulet"), first_word_is)), Words()
+        )

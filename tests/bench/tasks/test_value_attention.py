@@ -12,10 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from acmserve.bench.harness.workloads import KEYS, VALUES
 from acmserve.bench.tasks import value_attention as attention
-from acmserve.bench.tasks.generators.pi_llm import Sizes, make_case
+from acmserve.bench.tasks.generators.pi_llm import UpdateSizes, make_case
 from acmserve.bench.tasks.prompt import tokenize_case
 
-CASE = make_case(3, Sizes(5, 6, 2))
+CASE = make_case(3, UpdateSizes(5, 6, 2))
 
 
 @pytest.fixture(scope="module")
