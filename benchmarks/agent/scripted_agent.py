@@ -81,8 +81,8 @@ class Trace:
     @property
     def digest(self) -> str:
         """Equal for equal conversations."""
-        told = json.dumps([[request.asked, request.said, request.result] for request in self.requests])
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        text = json.dumps([[request.asked, request.said, request.result] for request in self.requests])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def make_trace(library: Library, tokenizer: Tokenizer, num_tasks: int = NUM_TASKS) -> Trace:

@@ -109,7 +109,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         "",
         *text_table(_HEADS, rows),
         "",
-        "more: computed tokens and those of summaries, beside a conversation without a budget",
+        "more: computed tokens and those of summaries, over a conversation without a budget",
         "computed/new: the same for each new token or marker, from the first eviction on. What the model says itself",
         "is new, but its KV is there once it is said, so even a conversation without a budget has less than 1.",
         "gate green: no prompt above the budget, no orphan, receipts add up, one trace in every run",

@@ -23,7 +23,7 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DemoTurn:
     """`edit` is None, "fold" or "restore" and happens just before the user speaks."""
 
     name: str
@@ -40,7 +40,7 @@ class Conversation:
     messages: tuple[Message, ...]
     fold_index: int
     fragment: str
-    turns: tuple[Turn, ...]
+    turns: tuple[DemoTurn, ...]
 
     def at_turn(self, number: int, marker: str | None) -> list[Message]:
         """Messages of turn `number`, from 0, the folded one replaced by `marker` when there is one."""
@@ -58,13 +58,13 @@ class Conversation:
 class TurnPrompt:
     """`num_new_tokens` at the end or in the marker were in no prompt before; everything else was."""
 
-    turn: Turn
+    turn: DemoTurn
     tokens: Tokens
     num_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class DemoReplay:
     """The whole demo in tokens: `warm` first, then the prompts in order."""
 
     warm: Tokens
@@ -82,7 +82,7 @@ def load() -> Conversation:
         messages=tuple({"role": m["role"], "content": "\n".join(m["lines"])} for m in raw["messages"]),
         fold_index=raw["fold"]["message"],
         fragment=raw["fold"]["fragment"],
-        turns=tuple(Turn(**turn) for turn in raw["turns"]),
+        turns=tuple(DemoTurn(**turn) for turn in raw["turns"]),
     )
 
 
@@ -91,7 +91,7 @@ def marker_text(fragment: str, num_tokens: int) -> str:
     return f'[folded {fragment}: {num_tokens:,} tokens hidden; restore_fragment("{fragment}") to read]'
 
 
-def plan_replay(conversation: Conversation, tokenizer: Any) -> Replay:
+def plan_replay(conversation: Conversation, tokenizer: Any) -> DemoReplay:
     """Render every turn with the tokenizer's chat template."""
 
     def render(messages: Sequence[Message], answer_next: bool) -> Tokens:
@@ -116,4 +116,4 @@ def plan_replay(conversation: Conversation, tokenizer: Any) -> Replay:
         num_new = len(whole) - last_end + (num_marker if turn.edit == "fold" else 0)
         prompts.append(TurnPrompt(turn, tokens, num_new))
         last_end = len(whole)
-    return Replay(warm, num_folded, marker, num_marker, tuple(prompts))
+    return DemoReplay(warm, num_folded, marker, num_marker, tuple(prompts))

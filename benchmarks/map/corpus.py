@@ -84,8 +84,8 @@ _ASIDES = (
     "There will be a footnote on how the letters were collected, which is written already.",
 )
 TOOLS: tuple[dict[str, Any], ...] = tuple(
-    {"type": "function", "function": {"name": name, "description": told, "parameters": parameters}}
-    for name, told, parameters in (
+    {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    for name, description, parameters in (
         ("list_files", "Lists the files of the corpus with their numbers of lines.", {"type": "object"}),
         (
             "read_lines",
@@ -128,7 +128,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CorpusQuestion:
     """`keys` are what has to be counted, of one `subject` (label, user, month), in the letters of `within`.
 
     `kind`: count, most, least, compare, or at_least, which counts the keys that have `least` letters.
@@ -176,7 +176,7 @@ class Corpus:
         counted = ((pattern, sum(1 for line in lines if re.search(pattern, line))) for pattern in arguments["patterns"])
         return "\n".join(f"{number} lines match {pattern}" for pattern, number in counted)
 
-    def truth(self, question: Question) -> str:
+    def truth(self, question: CorpusQuestion) -> str:
         """The right answer."""
         where = question.within
         records = [r for r in self.records if where in (r.user, r.date[:7], "")]
@@ -214,32 +214,35 @@ def make_corpus() -> Corpus:
     return Corpus(tuple(records), files)
 
 
-def make_questions() -> tuple[Question, ...]:
+def make_questions() -> tuple[CorpusQuestion, ...]:
     """Sixteen questions, each asked once. The first four differ in what one has to find out about the corpus."""
-    labels, months = tuple(LABELS), MONTHS
+    ask, labels, months = CorpusQuestion, tuple(LABELS), MONTHS
     return (
-        Question("How many letters are about luggage?", "count", "label", ("luggage",)),
-        Question("Which user has written the most letters?", "most", "user", USERS),
-        Question("Which label is the most common?", "most", "label", labels),
-        Question("In which month were the most letters written?", "most", "month", months),
-        Question("Are letters about comfort written more or less often than those about staff?", "compare", "label",
-                 ("comfort", "staff")),
-        Question(f"How many letters of {USERS[6]} are about delay?", "count", "label", ("delay",), USERS[6]),
-        Question("How many users have written at least 30 letters?", "at_least", "user", USERS, least=30),
-        Question(f"How many letters of {months[8]} are about fares?", "count", "label", ("fares",), months[8]),
-        Question("Which label is the least common?", "least", "label", labels),
-        Question(f"How many letters were written in {months[4]}?", "count", "month", (months[4],)),
-        Question(f"Which label is the most common in the letters of {USERS[12]}?", "most", "label", labels, USERS[12]),
-        Question("Who has written the fewest letters?", "least", "user", USERS),
-        Question("In how many months were at least 40 letters written?", "at_least", "month", months, least=40),
-        Question("How many letters are about scenery?", "count", "label", ("scenery",)),
-        Question(f"Does {USERS[10]} write more or less often than {USERS[3]}?", "compare", "user",
-                 (USERS[10], USERS[3])),
-        Question(f"Which label is the most common in {months[9]}?", "most", "label", labels, months[9]),
-    )  # fmt: skip
+        ask("How many letters are about luggage?", "count", "label", ("luggage",)),
+        ask("Which user has written the most letters?", "most", "user", USERS),
+        ask("Which label is the most common?", "most", "label", labels),
+        ask("In which month were the most letters written?", "most", "month", months),
+        ask(
+            "Are letters about comfort written more or less often than those about staff?",
+            "compare",
+            "label",
+            ("comfort", "staff"),
+        ),
+        ask(f"How many letters of {USERS[6]} are about delay?", "count", "label", ("delay",), USERS[6]),
+        ask("How many users have written at least 30 letters?", "at_least", "user", USERS, least=30),
+        ask(f"How many letters of {months[8]} are about fares?", "count", "label", ("fares",), months[8]),
+        ask("Which label is the least common?", "least", "label", labels),
+        ask(f"How many letters were written in {months[4]}?", "count", "month", (months[4],)),
+        ask(f"Which label is the most common in the letters of {USERS[12]}?", "most", "label", labels, USERS[12]),
+        ask("Who has written the fewest letters?", "least", "user", USERS),
+        ask("In how many months were at least 40 letters written?", "at_least", "month", months, least=40),
+        ask("How many letters are about scenery?", "count", "label", ("scenery",)),
+        ask(f"Does {USERS[10]} write more or less often than {USERS[3]}?", "compare", "user", (USERS[10], USERS[3])),
+        ask(f"Which label is the most common in {months[9]}?", "most", "label", labels, months[9]),
+    )
 
 
-def with_asides(questions: Sequence[Question]) -> list[str]:
+def with_asides(questions: Sequence[CorpusQuestion]) -> list[str]:
     """The messages of the user: each question behind a few sentences that a person writes around it."""
     rng = random.Random(SEED)
     return [f"{' '.join(rng.sample(_ASIDES, 4))}\n\n{question.text}" for question in questions]

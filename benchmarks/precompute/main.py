@@ -3,8 +3,8 @@
 The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
 seconds, drawn by a seed. Four runs, one after the other: `exact` with precompute `predict`; `exact`; `reuse`; and a
 stock engine that gets the very prompts of the first. What goes is evicted by CWL under a budget, or cleared by
-`clear_tool_uses` of `context_management`. Turns in front of which something was taken out are told apart from plain
-appends, and the appends of `predict` are set beside those of `exact`.
+`clear_tool_uses` of `context_management`. Turns in front of which something was taken out count apart from plain
+appends, and the appends of `predict` are compared with those of `exact`.
 
 A number stands only where the model said what the script has, every receipt adds up, no prompt exceeds the budget, and
 the weights, asked at every token, would have said what those of the stock engine would have said. The model's words are
@@ -47,7 +47,7 @@ _PROCESSOR = "witnessed_model:WitnessedModel"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench precompute`; 0 when every number may be told, 1 when not."""
+    """Entry of `acmserve bench precompute`; 0 when the gate is green, 1 when it is red."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.plot is not None and (options.answers or options.foreground):

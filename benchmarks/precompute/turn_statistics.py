@@ -1,7 +1,7 @@
 """What the turns of the runs come to: behind an eviction, and ordinary ones. JSON in, JSON out: recorded runs read too.
 
     append line     seconds = fixed + rate * new tokens     rate: median slope of all pairs, fixed: median rest
-    ordinary turn   a plain append behind a pause, beside the same turn of another run
+    ordinary turn   a plain append behind a pause, over the same turn of another run
 
 A turn after an eviction is held against the line (Theil-Sen), not against the appends nearest in size. Evictions follow
 large turns, and hardly a plain append is as large. An ordinary turn needs no line: the runs share the trace.
@@ -18,7 +18,7 @@ from typing import Any
 
 Turns = Mapping[str, Sequence[Any]]
 READY_TOKENS = 16
-"""Tokens that a turn may compute beside its new ones and still have found all ready: the ends of messages."""
+"""Tokens that a turn may compute besides its new ones and still have found all ready: the ends of messages."""
 _SEED = 23
 _NUM_SAMPLES = 10_000
 
@@ -52,7 +52,7 @@ def is_plain(turns: Turns, number: int) -> bool:
 
 
 def judge_turns(turns: Turns) -> dict[str, Any]:
-    """Turns behind an eviction, told apart from plain appends, and held against these."""
+    """Turns behind an eviction, apart from plain appends, and held against these."""
     seconds, computed = turns["seconds"], turns["computed_tokens"]
     numbers = range(1, len(seconds))
     new = [0, *(new_tokens(turns, n) for n in numbers)]
@@ -75,19 +75,19 @@ def judge_turns(turns: Turns) -> dict[str, Any]:
     }
 
 
-def compare_ordinary_turns(turns: Turns, beside: Turns) -> dict[str, Any] | None:
+def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | None:
     """The median ratio of ordinary turns that compute the same in both runs, with its interval; None without any."""
     numbers = [
         n
         for n in range(1, len(turns["seconds"]))
         if is_plain(turns, n)
-        and is_plain(beside, n)
-        and abs(turns["computed_tokens"][n] - beside["computed_tokens"][n]) <= READY_TOKENS
+        and is_plain(baseline, n)
+        and abs(turns["computed_tokens"][n] - baseline["computed_tokens"][n]) <= READY_TOKENS
     ]
     if not numbers:
         return None
-    ratios = [turns["seconds"][n] / beside["seconds"][n] for n in numbers]
-    extra = [turns["seconds"][n] - beside["seconds"][n] for n in numbers]
+    ratios = [turns["seconds"][n] / baseline["seconds"][n] for n in numbers]
+    extra = [turns["seconds"][n] - baseline["seconds"][n] for n in numbers]
     return {
         "num_turns": len(numbers),
         "median_ratio": round(statistics.median(ratios), 3),

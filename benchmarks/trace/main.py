@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, Path | None]:
-    """The servers that can be measured, llama.cpp's binary and its model. What cannot be is told in one line."""
+    """The servers that can be measured, llama.cpp's binary and its model. One line says what cannot be."""
     peers = [Peer(name) for name in options.against]
     if LLAMA_CPP not in options.against:
         return peers, None, None

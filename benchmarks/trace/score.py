@@ -43,7 +43,7 @@ class ReplayCell:
 
 
 def check_cell(cell: ReplayCell, budget: int) -> list[str]:
-    """Why the numbers of a cell may not be told, by itself."""
+    """Why the numbers of a cell may not be reported, by itself."""
     failures = []
     for number, load in enumerate(cell.loads):
         for replay in load.replays:
@@ -93,10 +93,10 @@ def prompt_notes(cells: Iterable[ReplayCell]) -> list[str]:
     """Servers that write prompts otherwise."""
     found = []
     for cell in cells:
-        beside = {turn.prompt_tokens - len(replay.session.prompts[turn.number].tokens) for replay, turn in cell.turns}
-        if not cell.peer.is_vllm and beside - {0}:
+        extra = {turn.prompt_tokens - len(replay.session.prompts[turn.number].tokens) for replay, turn in cell.turns}
+        if not cell.peer.is_vllm and extra - {0}:
             found.append(
-                f"{cell.title}: prompts have {min(beside):+d} to {max(beside):+d} tokens beside the client's count"
+                f"{cell.title}: prompts have {min(extra):+d} to {max(extra):+d} tokens more than the client made"
             )
     return found
 
