@@ -41,17 +41,18 @@ _KINDS: tuple[tuple[tuple[tuple[int, int] | None, ...], ...], ...] = (
 _KINDS_OF_TEN = (1, 2, 3, 1, 0, 2, 1, 3, 2, 0)
 
 
-def _tool(name: str, description: str, *parameters: str) -> dict[str, Any]:
-    properties = {parameter: {"type": "string"} for parameter in parameters}
-    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+def function_tool(name: str, description: str, **parameters: Any) -> dict[str, Any]:
+    """A tool as clients name it; `parameters` are types, or whole schemas, and all are required."""
+    properties = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in parameters.items()}
+    schema = {"type": "object"} | ({"properties": properties, "required": list(parameters)} if parameters else {})
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
 TOOLS = [
-    _tool("grep", "Find lines.", "pattern"),
-    _tool("read", "Show a file from a line on.", "path", "line"),
-    _tool("bash", "Run a command.", "command"),
-    _tool("edit", "Replace text in a file.", "path", "old", "new"),
+    function_tool("grep", "Find lines.", pattern="string"),
+    function_tool("read", "Show a file from a line on.", path="string", line="string"),
+    function_tool("bash", "Run a command.", command="string"),
+    function_tool("edit", "Replace text in a file.", path="string", old="string", new="string"),
 ]
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acmserve.bench.agent.scripted_agent import function_tool
+
 NUM_FILES, NUM_RECORDS, YEAR, SEED = 4, 480, 2041, 6
 SAMPLE = 12
 LABELS_FILE, USERS_FILE = "labels.txt", "users.txt"
@@ -83,34 +85,21 @@ _ASIDES = (
     "The press office would like a figure that does not change until the summer.",
     "There will be a footnote on how the letters were collected, which is written already.",
 )
-TOOLS: tuple[dict[str, Any], ...] = tuple(
-    {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
-    for name, description, parameters in (
-        ("list_files", "Lists the files of the corpus with their numbers of lines.", {"type": "object"}),
-        (
-            "read_lines",
-            "Reads the lines from first to last of a file, both included, counted from 1.",
-            {
-                "type": "object",
-                "properties": {
-                    "file": {"type": "string"},
-                    "first": {"type": "integer"},
-                    "last": {"type": "integer"},
-                },
-                "required": ["file", "first", "last"],
-            },
-        ),
-        (
-            "count_lines",
-            "Counts, for each of several regular expressions, the lines of all record files in which it is found.",
-            {
-                "type": "object",
-                "properties": {"patterns": {"type": "array", "items": {"type": "string"}}},
-                "required": ["patterns"],
-            },
-        ),
-    )
-)
+TOOLS = [
+    function_tool("list_files", "Lists the files of the corpus with their numbers of lines."),
+    function_tool(
+        "read_lines",
+        "Reads the lines from first to last of a file, both included, counted from 1.",
+        file="string",
+        first="integer",
+        last="integer",
+    ),
+    function_tool(
+        "count_lines",
+        "Counts, for each of several regular expressions, the lines of all record files in which it is found.",
+        patterns={"type": "array", "items": {"type": "string"}},
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.agent.conversation import COUNTS, check_receipt
+from acmserve.bench.agent.estimates import bootstrap_interval
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.engine import Ask, LocalEngine
 from acmserve.bench.harness.options import as_gate, red_gate
-from acmserve.bench.precompute.turn_statistics import bootstrap_interval
 from acmserve.bench.tasks.generators.pi_llm import Sizes, make_case
 from acmserve.bench.tasks.prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks.run import choice

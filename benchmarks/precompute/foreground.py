@@ -24,12 +24,12 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 from acmserve.bench.agent.conversation import ConversationRun, check_run, run_conversation
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.options import as_gate, red_gate
 from acmserve.bench.harness.server_process import HttpProcess
 from acmserve.bench.precompute.runs import CWL, make_run, read_counters
-from acmserve.bench.precompute.turn_statistics import bootstrap_interval, nearest_rank
 from acmserve.context.transcript.tokenizer import Tokenizer
 
 NUM_SESSIONS = 4

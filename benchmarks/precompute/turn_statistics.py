@@ -10,17 +10,15 @@ large turns, and hardly a plain append is as large. An ordinary turn needs no li
 from __future__ import annotations
 
 import itertools
-import math
-import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 
 Turns = Mapping[str, Sequence[Any]]
 READY_TOKENS = 16
 """Tokens that a turn may compute besides its new ones and still have found all ready: the ends of messages."""
-_SEED = 23
-_NUM_SAMPLES = 10_000
 
 
 def fit_appends(num_new_tokens: Sequence[int], seconds: Sequence[float]) -> dict[str, float] | None:
@@ -95,18 +93,6 @@ def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | No
         "mean_extra_seconds": round(statistics.fmean(extra), 3),
         "slower_share": round(sum(ratio > 1 for ratio in ratios) / len(ratios), 3),
     }
-
-
-def bootstrap_interval(values: Sequence[float], statistic: Callable[[Sequence[float]], float]) -> list[float]:
-    """The 95 % bootstrap interval of a statistic of one sample, always the same for the same sample."""
-    draw = random.Random(_SEED)
-    found = sorted(statistic(draw.choices(values, k=len(values))) for _ in range(_NUM_SAMPLES))
-    return [round(nearest_rank(found, share), 4) for share in (0.025, 0.975)]
-
-
-def nearest_rank(ascending: Sequence[float], share: float) -> float:
-    """A percentile by the nearest rank."""
-    return ascending[max(1, math.ceil(share * len(ascending))) - 1]
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:

@@ -66,14 +66,16 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class ReplayRates:
     """`scale` multiplies the pauses of the recording; answers have exactly `max_tokens` where a server allows it."""
 
     scale: float
     max_tokens: int
 
 
-def run_load(url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: Rates, model: str = SERVED_NAME) -> Load:
+def run_load(
+    url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str = SERVED_NAME
+) -> Load:
     """Replay sessions, each in a thread of its own."""
     barrier = Barrier(len(sessions))
     replays = [SessionReplay(session) for session in sessions]

@@ -27,7 +27,7 @@ from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
 from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
 from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.bench.trace.load import Rates
+from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
 from acmserve.bench.trace.plot import draw
 from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
@@ -49,7 +49,7 @@ QUICK: dict[str, Any] = {
     "repetitions": 1,
     "turns": 15,
 }
-RATES = Rates(scale=0.02, max_tokens=16)
+RATES = ReplayRates(scale=0.02, max_tokens=16)
 _KV_GIB = 3
 _LOW_WATERMARK = 0.6
 

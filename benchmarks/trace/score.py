@@ -10,12 +10,12 @@ or less around a prompt; a note says so.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acmserve.bench.agent.estimates import nearest_rank
 from acmserve.bench.agent.ideal_prefix_cache import PrefixCache
 from acmserve.bench.harness.peer_servers import EXACT, OURS, STOCK, Peer
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
@@ -106,7 +106,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(values)
-    found = {f"p{p}": round(ordered[max(1, math.ceil(p / 100 * len(ordered))) - 1], 4) for p in (50, 90, 99)}
+    found = {f"p{p}": round(nearest_rank(ordered, p / 100), 4) for p in (50, 90, 99)}
     return found | {"num": len(ordered)}
 
 

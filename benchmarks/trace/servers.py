@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from acmserve.bench.harness.peer_servers import SERVED_NAME, Peer, Setting, start
-from acmserve.bench.trace.load import Load, Rates, run_load
+from acmserve.bench.trace.load import Load, ReplayRates, run_load
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.score import ReplayCell
 from acmserve.errors import AcmError
@@ -36,7 +36,7 @@ def run_parts(
     peers: Sequence[Peer],
     parts: Sequence[PolicyPart],
     setting: Setting,
-    rates: Rates,
+    rates: ReplayRates,
     say: Callable[[str], None],
     *,
     together: bool,
