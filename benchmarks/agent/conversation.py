@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Trace
-from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -106,18 +106,10 @@ def run_conversation(
             messages.append({"role": "user", "content": request.asked})
             say(f"{run.title or run.name}: {request.asked}")
         pause()
-        body = {
-            "model": MODEL,
-            "session_id": run.name,
-            "cache_salt": run.name,
-            "temperature": 0,
-            "max_tokens": MAX_COMPLETION,
-            "tools": TOOLS,
-            "messages": messages,
-            "acm": {"tools": "cwl", **run.acm},
-            "vllm_xargs": {"script_id": script_id(run.name, number), "script": list(request.said)},
-        }
-        reply = ask(url, body | dict(run.request))
+        acm = {"tools": "cwl", **run.acm}
+        fields = {"tools": TOOLS, "messages": messages, "acm": acm, **run.request}
+        script = script_id(run.name, number)
+        reply = ask(url, scripted_request(script, request.said, MAX_COMPLETION, run.name, **fields))
         if len(reply.steps) != len(request.said) or ("tool_calls" in reply.message) != (request.result is not None):
             run.failures.append(f"{run.name}: request {number} was answered with {reply.message}")
             return

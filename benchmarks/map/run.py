@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent.conversation import check_receipt
-from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.map.corpus import TOOLS, Corpus, CorpusQuestion, score, with_asides
 from acmserve.bench.map.oracle import Known, ToolUse, answer_text, read_answer
 from acmserve.errors import AcmError
@@ -163,17 +163,8 @@ class MapClient:
                 "evolve_steps": EVOLVE_STEPS,
                 "update": {"vllm_xargs": {"script_id": f"{name}-update", "script": learned}},
             } | ({} if self._run.is_default else {"placement": self._run.placement})
-        body = {
-            "model": MODEL,
-            "session_id": self._run.name,
-            "cache_salt": self._run.name,
-            "messages": messages,
-            "tools": TOOLS,
-            "temperature": 0,
-            "max_tokens": _MAX_COMPLETION,
-            "acm": acm,
-            "vllm_xargs": {"script_id": name, "script": [line]},
-        }
+        fields = {"messages": messages, "tools": TOOLS, "acm": acm}
+        body = scripted_request(name, [line], _MAX_COMPLETION, self._run.name, **fields)
         answer = httpx.post(f"{self._url}/v1/chat/completions", json=body, timeout=_SECONDS)
         if answer.status_code != 200:
             raise AcmError(f"{self._run.title}: HTTP {answer.status_code}: {answer.text[:500]}")

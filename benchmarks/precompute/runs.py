@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -26,7 +25,7 @@ from acmserve.bench.agent.conversation import (
 )
 from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
-from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.models.witnessed_model import Agreement, compare, read_witness
 from acmserve.context.episodes.delimiter import DELIMITER_TOOL
@@ -104,15 +103,14 @@ def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[
         if turn.prompt_messages is None:
             stock.turns.append(replace(turn, evicted=0, follows_pause=False))
             continue
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "temperature": 0,
-            "max_tokens": MAX_COMPLETION,
-            "tools": [*TOOLS, DELIMITER_TOOL],
-            "messages": turn.prompt_messages,
-            "stream_options": {"include_usage": True},
-            "vllm_xargs": {"script_id": f"{script_id(STOCK, request)}/{step}", "script": [said]},
-        }
+        body = scripted_request(
+            f"{script_id(STOCK, request)}/{step}",
+            [said],
+            MAX_COMPLETION,
+            tools=[*TOOLS, DELIMITER_TOOL],
+            messages=turn.prompt_messages,
+            stream_options={"include_usage": True},
+        )
         reply = ask(url, body)
         prompt, kept = reply.usage["prompt_tokens"], reply.usage["prompt_tokens_details"]["cached_tokens"]
         if prompt != turn.prompt:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from acmserve.bench.agent.conversation import check_receipt
-from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.harness.workloads import Workload
 
@@ -60,14 +60,7 @@ class WorkloadRun:
 def run_workload(url: str, workload: Workload, script: list[str], fidelity: str, name: str) -> WorkloadRun:
     """Ask the workload's question, let the scripted model work, ask once more. Nothing is shared between two names."""
     acm = {"tools": "sculptor", "preset": workload.preset, "fidelity": fidelity}
-    body = {
-        "model": MODEL,
-        "session_id": name,
-        "cache_salt": name,
-        "temperature": 0,
-        "max_tokens": 1500,
-        "vllm_xargs": {"script_id": name, "script": [*script, "It is as I said."]},
-    }
+    body = scripted_request(name, [*script, "It is as I said."], 1500, name)
     first = ask(url, body | {"messages": workload.messages, "acm": acm | {"first_call_required": True}})
     again = [*workload.messages, first.message, {"role": "user", "content": FOLLOW_UP}]
     second = ask(url, body | {"messages": again, "acm": acm | {"first_call_required": False}})
