@@ -95,7 +95,7 @@ def run_conversation(
     pause: Callable[[], object] = lambda: None,
     keep_prompts: bool = False,
 ) -> None:
-    """Fill `run` with the turns of the whole trace; `pause` comes in front of every request.
+    """Fill `run` with the turns of the whole trace. `pause` comes in front of every request.
 
     The run ends early when the model did not say what the script has.
     """
@@ -133,7 +133,7 @@ def run_conversation(
 
 
 def check_run(run: ConversationRun, trace: Trace) -> list[str]:
-    """Why the numbers of a run may not be reported; empty when they may."""
+    """Why the numbers of a run may not be reported. Empty when they may."""
     failures = list(run.failures)
     if len(run.turns) != trace.num_turns:
         failures.append(f"{run.name}: {len(run.turns)} of {trace.num_turns} turns")
@@ -147,7 +147,7 @@ def check_run(run: ConversationRun, trace: Trace) -> list[str]:
 
 
 def check_receipt(receipt: Mapping[str, Any], where: str) -> list[str]:
-    """Kept, moved and computed tokens are the prompt; what was computed before it was asked for is kept."""
+    """Kept, moved and computed tokens are the prompt. What was computed before it was asked for is kept."""
     is_whole = bool(receipt) and sum(receipt[count] for count in COUNTS) == receipt["prompt_tokens"]
     if is_whole and receipt.get("precomputed_tokens", 0) <= receipt["kept_tokens"]:
         return []
@@ -187,7 +187,7 @@ def cleared_at(turns: Sequence[ConversationTurn]) -> int:
 
 
 def orphans(messages: Sequence[Message], *, waiting: bool = False) -> list[str]:
-    """Results without their call, and calls without a result; with `waiting` the last message's calls may have none."""
+    """Results without their call, and calls without a result. With `waiting` the last message's calls may have none."""
     open_calls: dict[str, int] = {}
     found = []
     for index, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""A long conversation of an agent with a library: tasks, tool calls, results; the words are scripted, the text is real.
+"""A long conversation of an agent with a library: tasks, tool calls, results. The words are scripted, the text is real.
 
     task    user: "Task 3: say in difflib.py what ... does"
             expl  grep, read, grep, read, bash      results of 40 to 2,300 tokens, cut from real files
@@ -6,10 +6,10 @@
             "Done."
 
 Every completion but the last two of a task calls one tool of the client, and `delimiter` where an episode starts or
-ends, so one turn is one completion and one prompt. The last two are one request: `delimiter` alone, then the answer.
+ends. So one turn is one completion and one prompt. The last two are one request: `delimiter` alone, then the answer.
 
 Sizes are drawn by a seed. What no budget may take (an exploration that an act still needs) is kept small enough for
-6,000 tokens; a conversation whose live part is larger than its budget has no solution under any policy.
+6,000 tokens. A conversation whose live part is larger than its budget has no solution under any policy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KINDS_OF_TEN = (1, 2, 3, 1, 0, 2, 1, 3, 2, 0)
 
 
 def function_tool(name: str, description: str, **parameters: Any) -> dict[str, Any]:
-    """A tool as clients name it; `parameters` are types, or whole schemas, and all are required."""
+    """A tool as clients name it. `parameters` are types, or whole schemas, and all are required."""
     properties = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in parameters.items()}
     schema = {"type": "object"} | ({"properties": properties, "required": list(parameters)} if parameters else {})
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
@@ -70,7 +70,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The whole conversation; a turn is one completion. `descriptions` are those of the explorations, by name."""
+    """The whole conversation. A turn is one completion. `descriptions` are those of the explorations, by name."""
 
     requests: tuple[Exchanged, ...]
     descriptions: dict[str, str]
@@ -87,7 +87,7 @@ class Trace:
 
 
 def make_trace(library: Library, tokenizer: Tokenizer, num_tasks: int = NUM_TASKS) -> Trace:
-    """The same trace for the same library, tokenizer and number of tasks; a longer one begins as a shorter one does."""
+    """The same trace for the same library, tokenizer and number of tasks. A longer one begins as a shorter one does."""
     draw = random.Random(_SEED)
     functions = {path: found for path, found in library.definitions().items() if len(found) >= 6}
     requests: list[Exchanged] = []

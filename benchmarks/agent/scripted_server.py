@@ -30,7 +30,7 @@ _STOCK = ("--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float
 def scripted_server(
     model: str, processor: str = "scripted_model:ScriptedModel", *, is_stock: bool = False
 ) -> Iterator[tuple[str, HttpProcess]]:
-    """The URL and the process of a server that is ready; `processor` is a class of `benchmarks/models`."""
+    """The URL and the process of a server that is ready. `processor` is a class of `benchmarks/models`."""
     window = str(WINDOWS[model])
     flags = [
         *("--served-model-name", MODEL, "--max-model-len", window),
@@ -49,7 +49,7 @@ def scripted_server(
 def scripted_request(
     script_id: str, script: Sequence[str], max_tokens: int, session: str | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """A chat request that is answered line by line; a session has a cache salt of its own."""
+    """A chat request that is answered line by line. A session has a cache salt of its own."""
     own = {} if session is None else {"session_id": session, "cache_salt": session}
     return {
         "model": MODEL,

@@ -10,7 +10,7 @@ _GAP = 0.055
 
 
 def draw_totals(axis: Any, lines: Sequence[tuple[str, str, Sequence[int]]]) -> None:
-    """`lines` are title, colour and the tokens of each turn; names that would overlap are moved apart."""
+    """`lines` are title, colour and the tokens of each turn. Names that would overlap are moved apart."""
     ends = []
     for title, color, tokens in lines:
         totals = list(accumulate(tokens))

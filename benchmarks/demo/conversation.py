@@ -34,7 +34,7 @@ class DemoTurn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`messages[fold_index]` is the tool result that gets folded; `fragment` its name in the marker."""
+    """`messages[fold_index]` is the tool result that gets folded. `fragment` its name in the marker."""
 
     title: str
     messages: tuple[Message, ...]
@@ -56,7 +56,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TurnPrompt:
-    """`num_new_tokens` at the end or in the marker were in no prompt before; everything else was."""
+    """`num_new_tokens` at the end or in the marker were in no prompt before. Everything else was."""
 
     turn: DemoTurn
     tokens: Tokens
@@ -75,7 +75,7 @@ class DemoReplay:
 
 
 def load() -> Conversation:
-    """The conversation that comes with the package; message texts are stored as lists of lines."""
+    """The conversation that comes with the package. Message texts are stored as lists of lines."""
     raw = json.loads(files("acmserve.bench.demo").joinpath("conversation.json").read_text(encoding="utf-8"))
     return Conversation(
         title=raw["title"],

@@ -6,7 +6,7 @@
     plain append   a session that had the whole prompt but its new tokens before, and never saw an edit: the floor
 
 Each has a cache salt of its own, so none finds KV of another. Times are single measurements of vLLM's own time to first
-token (`bench/engine.py`); `acmserve bench edit` is the one that repeats and checks. Knows nothing of engine internals.
+token (`bench/engine.py`). `acmserve bench edit` is the one that repeats and checks. Knows nothing of engine internals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEQUENCES = ("reuse", "exact", STOCK, APPEND)
 
 
 def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
-    """Play the bundled conversation and print what each turn cost; raises AcmError when the engine cannot start."""
+    """Play the bundled conversation and print what each turn cost. Raises AcmError when the engine cannot start."""
     conversation = load()
     print(
         f'An agent conversation ("{conversation.title}") on a real engine:\n'

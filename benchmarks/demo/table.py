@@ -14,7 +14,7 @@ _HEADER = f"  {'':<13}{'kept':>7}{'moved':>8}{'computed':>10}{'first token':>13}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One prompt in one sequence; kept + moved + computed = prompt tokens."""
+    """One prompt in one sequence. Kept + moved + computed = prompt tokens."""
 
     num_kept: int
     num_moved: int
@@ -26,7 +26,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class TurnCosts:
-    """One turn in every sequence; the keys of `costs` are reuse, exact, stock engine, plain append."""
+    """One turn in every sequence. The keys of `costs` are reuse, exact, stock engine, plain append."""
 
     number: int
     name: str

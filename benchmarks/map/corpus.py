@@ -4,7 +4,7 @@
     users.txt       who writes                               ...             a quarter of a year each
 
 After OOLONG (arXiv 2511.02817) in kind, not in data: questions count, compare and rank over all records, so that none
-is answered by one passage; numbers score 0.75 to the power of their error, anything else has to match. Generated from a
+is answered by one passage. Numbers score 0.75 to the power of their error, anything else has to match. Generated from a
 fixed seed. The truth of a question comes from the labels that the records were made with, which the agent never sees.
 """
 
@@ -104,7 +104,7 @@ TOOLS = [
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One letter; `label` stands nowhere in its text."""
+    """One letter. `label` stands nowhere in its text."""
 
     date: str
     user: str
@@ -238,7 +238,7 @@ def with_asides(questions: Sequence[CorpusQuestion]) -> list[str]:
 
 
 def score(said: str, truth: str) -> float:
-    """0.75 to the power of the error of a number; 1 or 0 for anything else (OOLONG)."""
+    """0.75 to the power of the error of a number. 1 or 0 for anything else (OOLONG)."""
     if re.fullmatch(r"-?\d+", truth):
         return 0.75 ** abs(int(said) - int(truth)) if re.fullmatch(r"-?\d+", said.strip()) else 0.0
     return float(said.strip().casefold() == truth.casefold())

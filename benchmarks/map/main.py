@@ -4,10 +4,10 @@ PEEK's claim is that an agent finds out again and again what it is looking at, a
 price is in the cache: a map in the system message that changes makes everything behind it be computed again, unless the
 rest is moved. The table shows both sides: what the agent does, and what the engine computes for it.
 
-The agent is scripted: a fixed policy that makes a call only for what neither the map nor its last results say, and that
+The agent is scripted: a fixed policy that makes a call only for what neither the map nor its last results say. It
 writes the map's updates itself, as Distiller and Cartographer. So iterations, tokens and prefill are measured, not
-wits: the savings are those of an agent that reads its map without fail, and the score only shows that nothing was lost
-on the way through guided decoding, the budget and the prompt. Server, tools, parser, map, cache and moves are real. The
+wits. The savings are those of an agent that reads its map without fail. The score only shows that nothing was lost on
+the way through guided decoding, the budget and the prompt. Server, tools, parser, map, cache and moves are real. The
 model is a random one-layer model with SmolLM2's tokenizer and chat template, for only tokens are counted.
 """
 
@@ -42,7 +42,7 @@ _HEADS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench map`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench map`. 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
     machine = describe_machine()
     print(f"One corpus, {len(make_questions())} questions.\n{one_line(machine)}", flush=True)
@@ -59,7 +59,7 @@ def measure() -> dict[str, Any]:
 
 
 def as_report(runs: Sequence[MapRun], corpus: Corpus, questions: Sequence[CorpusQuestion]) -> dict[str, Any]:
-    """JSON-ready; no numbers when the gate is red."""
+    """JSON-ready. No numbers when the gate is red."""
     failures = [failure for run in runs for failure in check_map_run(run, corpus, questions)] + check_together(runs)
     return {
         "gate": as_gate(failures),
@@ -103,7 +103,7 @@ def _row(run: MapRun, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> di
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons when the gate is red."""
+    """What people read. Nothing but the reasons when the gate is red."""
     if red := red_gate(report):
         return red
     rows = [

@@ -4,8 +4,8 @@
                  >-- Known --> step(question) --> a call, or the answer
     results ----'      '--> distilled, charted: what the map does not say yet
 
-Nothing reaches the agent past these two: what the map says was learned by an earlier question, went through Distiller
-and Cartographer under guided decoding and through the budget, and is read back from the text that stands in the prompt.
+Nothing reaches the agent past these two. What the map says was learned by an earlier question and went through
+Distiller and Cartographer, under guided decoding and the budget. It is read back from the text in the prompt.
 What has been evicted has to be found out again. The agent reads neither its earlier answers nor the corpus itself.
 It knows nothing of servers.
 """
@@ -43,7 +43,7 @@ class ToolUse:
 class Known:
     """What the agent knows of the corpus. `tables`: the number of all letters by label, user or month.
 
-    `counts` are those of this question, by pattern; `said` the items of the map, text by id.
+    `counts` are those of this question, by pattern. `said` the items of the map, text by id.
     """
 
     files: str = ""
@@ -56,7 +56,7 @@ class Known:
     used: set[str] = field(default_factory=set)
 
     def read_map(self, text: str) -> None:
-        """Take in what a map says; only items of the form of `items` mean something to the agent."""
+        """Take in what a map says. Only items of the form of `items` mean something to the agent."""
         self.said = dict(_ITEM.findall(text))
         for item in self.said.values():
             head, _, rest = item.partition(": ")

@@ -19,7 +19,7 @@ COLORS = {
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     figure = open_figure(12, 5)
     if figure is None:
         return MISSING

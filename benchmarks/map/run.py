@@ -1,9 +1,9 @@
-"""Runs the questions of `bench map` through the server in one way and reads what they cost; the gates of the benchmark.
+"""Runs the questions of `bench map` through the server in one way and reads what they cost. The gates of the benchmark.
 
     question --> request --> call --> result --> request --> ... --> answer --> the map learns --> next question
 
 One conversation for all questions. As chat clients do, it keeps the questions and the answers and drops the tool
-traffic of a question that is answered; so what was found out is gone, unless a map keeps it. Every run has a cache
+traffic of a question that is answered. So what was found out is gone, unless a map keeps it. Every run has a cache
 salt of its own and runs alone, so what the server counts beyond its receipts are the updates of its map.
 """
 
@@ -127,7 +127,7 @@ class MapClient:
         raise AcmError(f"{self._run.title}: {question.text} took more than {_MAX_STEPS} steps")
 
     def map_text(self) -> str:
-        """The map as the next question reads it, once no update is under way; "" without one."""
+        """The map as the next question reads it, once no update is under way. "" without one."""
         if self._run.placement is None:
             return ""
         deadline = time.monotonic() + _SECONDS
@@ -194,7 +194,7 @@ def run_questions(
 
 
 def check_map_run(run: MapRun, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> list[str]:
-    """Why the numbers of a run may not be reported; empty when they may."""
+    """Why the numbers of a run may not be reported. Empty when they may."""
     title, failures = run.title, list(run.failures)
     if len(run.asked) != len(questions):
         return [*failures, f"{title}: {len(run.asked)} of {len(questions)} questions"]

@@ -14,7 +14,7 @@ _TITLES = {PREDICT: "exact, precomputed", EXACT: "exact", REUSE: "moved KV (reus
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     runs = report["runs"]
     figure = open_figure(3.6 * len(runs) + 0.6, 4.6)
     if figure is None:

@@ -3,8 +3,8 @@
     run             trace --> request, after a pause as its tools would take --> receipts, seconds to the first token
     stock engine    the prompts of one run, message by message as its model saw them, in the same order
 
-The model's words are scripted. What the weights would have said is written down on both sides (`witnessed_model`), so a
-prompt whose KV is not exact shows in the first answer behind it.
+The model's words are scripted. What the weights would have said is written down on both sides
+(`witnessed_model`). So a prompt whose KV is not exact shows in the first answer behind it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def read_counters(url: str) -> dict[str, float]:
 def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[[str], None]) -> ConversationRun:
     """The prompts of a run on a server without plugins: only what its own cache holds is kept.
 
-    A turn whose prompt is not known is left out; that of the next one holds all of it.
+    A turn whose prompt is not known is left out. That of the next one holds all of it.
     """
     stock = ConversationRun(STOCK, {})
     for number, ((request, step, said), turn) in enumerate(zip(_answers(trace), run.turns, strict=True)):

@@ -22,7 +22,7 @@ READY_TOKENS = 16
 
 
 def fit_appends(num_new_tokens: Sequence[int], seconds: Sequence[float]) -> dict[str, float] | None:
-    """The line through the appends of a run; None where they do not give one."""
+    """The line through the appends of a run. None where they do not give one."""
     points = list(zip(num_new_tokens, seconds, strict=True))
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2) if a[0] != b[0]]
     if not slopes:
@@ -74,7 +74,7 @@ def judge_turns(turns: Turns) -> dict[str, Any]:
 
 
 def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | None:
-    """The median ratio of ordinary turns that compute the same in both runs, with its interval; None without any."""
+    """The median ratio of ordinary turns that compute the same in both runs, with its interval. None without any."""
     numbers = [
         n
         for n in range(1, len(turns["seconds"]))

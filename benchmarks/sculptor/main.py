@@ -2,7 +2,7 @@
 
 The counterpart of Figure 6 of the Sculptor paper (context before and after the tools) with what the figure leaves out:
 the prefill that the tools themselves cause, without a cache, with exact prefix reuse, and with moved KV. Section 4.4 of
-the paper claims that read-only tools reuse the cache and that folding pays for itself; the table shows both.
+the paper claims that read-only tools reuse the cache and that folding pays for itself. The table shows both.
 
 The model is SmolLM2 with its window opened and its words scripted (`agent/scripted_server.py`). The first step reads
 the text and costs the same everywhere, so it is left out of what the tools cost.
@@ -30,7 +30,7 @@ _HEADS = ("", "before", "after", "no cache", "kept", "moved", "computed", "first
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench sculptor`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench sculptor`. 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
     workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
     machine = describe_machine()
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(workloads: Sequence[Workload], num_repetitions: int) -> tuple[list[WorkloadRun], list[str]]:
-    """Every workload in both fidelities, in turn; and why numbers may not be reported."""
+    """Every workload in both fidelities, in turn. And why numbers may not be reported."""
     from transformers import AutoTokenizer
 
     from acmserve.server.models.tokenizer import ServedTokenizer
@@ -87,7 +87,7 @@ def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str,
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; no times when the gate is red."""
+    """What people read. No times when the gate is red."""
     if red := red_gate(report):
         return red
     rows = []

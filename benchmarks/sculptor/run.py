@@ -1,4 +1,4 @@
-"""Runs one workload through the server's tool loop and reads what it cost; the checks of `acmserve bench sculptor`.
+"""Runs one workload through the server's tool loop and reads what it cost. The checks of `acmserve bench sculptor`.
 
     question --> loop: steps with a receipt each --> answer --> one more question
 
@@ -76,7 +76,7 @@ def run_workload(url: str, workload: Workload, script: list[str], fidelity: str,
 
 
 def check_workload_run(run: WorkloadRun, workload: Workload) -> list[str]:
-    """Why the numbers of a run may not be reported; empty when they may."""
+    """Why the numbers of a run may not be reported. Empty when they may."""
     where = f"{run.workload}, {run.fidelity}"
     failures = [failure for receipt in (*run.receipts, run.follow_up) for failure in check_receipt(receipt, where)]
     if run.answer != workload.answer:

@@ -55,7 +55,7 @@ _LOW_WATERMARK = 0.6
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench trace`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
     options = read_options(argv)
     machine = describe_machine()
     print(f"Agent conversations under {options.budget:,} tokens, on several servers.\n{one_line(machine)}", flush=True)
@@ -141,7 +141,7 @@ def read_options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _servers(text: str) -> tuple[str, ...]:
-    """Argument type: names of servers, and URLs, with commas between them; each once."""
+    """Argument type: names of servers, and URLs, with commas between them. Each once."""
     names = _split(text)
     wrong = [name for name in names if name not in NAMES and not Peer(name).is_url]
     if wrong:

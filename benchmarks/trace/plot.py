@@ -13,7 +13,7 @@ _WIDTH = 0.8
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     figure = open_figure(13, 4.8)
     if figure is None:
         return MISSING

@@ -1,11 +1,11 @@
-"""What replays come to: rates, times to first token, tokens; and the gate in front of them. Pure.
+"""What replays come to: rates, times to first token, tokens. And the gate in front of them. Pure.
 
     cell = server x policy, its repetitions pooled
 
-A number stands only where every server answered every turn, a server of ours or vLLM's read the very number of tokens
-that the client made, no prompt exceeds the budget, receipts add up, and `exact` sampled the tokens that stock sampled.
+A number stands only where every server answered every turn, no prompt exceeds the budget and receipts add up. A server
+of ours or vLLM's has to read the very number of tokens that the client made, and `exact` has to sample stock's tokens.
 Where `exact` and stock do not both run, a note says that nothing was compared. Servers of others may write a token more
-or less around a prompt; a note says so.
+or less around a prompt. A note says so.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def prompt_notes(cells: Iterable[ReplayCell]) -> list[str]:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float] | None:
-    """p50, p90, p99 by the nearest rank, and how many values; None without any."""
+    """p50, p90, p99 by the nearest rank, and how many values. None without any."""
     if not values:
         return None
     ordered = sorted(values)
@@ -120,7 +120,7 @@ def best_computed(sessions: Iterable[PlannedSession]) -> int:
 
 
 def as_row(cell: ReplayCell) -> dict[str, Any]:
-    """JSON-ready. Tokens are those of one repetition's turns; None where a server does not tell."""
+    """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell."""
     first = cell.loads[0].replays
     turns = [turn for replay in first for turn in replay.turns]
     prompts = [replay.session.prompts[turn.number] for replay in first for turn in replay.turns]

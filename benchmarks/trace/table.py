@@ -50,7 +50,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons when the gate is red."""
+    """What people read. Nothing but the reasons when the gate is red."""
     if red := red_gate(report):
         return red
     lines: list[str] = []
