@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Trace
-from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -95,7 +95,7 @@ def run_conversation(
     pause: Callable[[], object] = lambda: None,
     keep_prompts: bool = False,
 ) -> None:
-    """Fill `run` with the turns of the whole trace; `pause` comes in front of every request.
+    """Fill `run` with the turns of the whole trace. `pause` comes in front of every request.
 
     The run ends early when the model did not say what the script has.
     """
@@ -106,18 +106,10 @@ def run_conversation(
             messages.append({"role": "user", "content": request.asked})
             say(f"{run.title or run.name}: {request.asked}")
         pause()
-        body = {
-            "model": MODEL,
-            "session_id": run.name,
-            "cache_salt": run.name,
-            "temperature": 0,
-            "max_tokens": MAX_COMPLETION,
-            "tools": TOOLS,
-            "messages": messages,
-            "acm": {"tools": "cwl", **run.acm},
-            "vllm_xargs": {"script_id": script_id(run.name, number), "script": list(request.said)},
-        }
-        reply = ask(url, body | dict(run.request))
+        acm = {"tools": "cwl", **run.acm}
+        fields = {"tools": TOOLS, "messages": messages, "acm": acm, **run.request}
+        script = script_id(run.name, number)
+        reply = ask(url, scripted_request(script, request.said, MAX_COMPLETION, run.name, **fields))
         if len(reply.steps) != len(request.said) or ("tool_calls" in reply.message) != (request.result is not None):
             run.failures.append(f"{run.name}: request {number} was answered with {reply.message}")
             return
@@ -141,7 +133,7 @@ def run_conversation(
 
 
 def check_run(run: ConversationRun, trace: Trace) -> list[str]:
-    """Why the numbers of a run may not be reported; empty when they may."""
+    """Why the numbers of a run may not be reported. Empty when they may."""
     failures = list(run.failures)
     if len(run.turns) != trace.num_turns:
         failures.append(f"{run.name}: {len(run.turns)} of {trace.num_turns} turns")
@@ -155,7 +147,7 @@ def check_run(run: ConversationRun, trace: Trace) -> list[str]:
 
 
 def check_receipt(receipt: Mapping[str, Any], where: str) -> list[str]:
-    """Kept, moved and computed tokens are the prompt; what was computed before it was asked for is kept."""
+    """Kept, moved and computed tokens are the prompt. What was computed before it was asked for is kept."""
     is_whole = bool(receipt) and sum(receipt[count] for count in COUNTS) == receipt["prompt_tokens"]
     if is_whole and receipt.get("precomputed_tokens", 0) <= receipt["kept_tokens"]:
         return []
@@ -195,7 +187,7 @@ def cleared_at(turns: Sequence[ConversationTurn]) -> int:
 
 
 def orphans(messages: Sequence[Message], *, waiting: bool = False) -> list[str]:
-    """Results without their call, and calls without a result; with `waiting` the last message's calls may have none."""
+    """Results without their call, and calls without a result. With `waiting` the last message's calls may have none."""
     open_calls: dict[str, int] = {}
     found = []
     for index, message in enumerate(messages):

@@ -3,7 +3,7 @@
     before   [a b c d e f]   [a b x y]
     prompt   [a b c d|q r s]             4 tokens are found, 3 are computed
 
-No block size, no eviction, nothing to wait for; the last token of a prompt is always computed, since its logits are
+No block size, no eviction, nothing to wait for. The last token of a prompt is always computed, since its logits are
 wanted. Moved KV is outside of it: a server that moves may compute less.
 """
 

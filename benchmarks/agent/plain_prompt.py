@@ -5,7 +5,7 @@
     assistant, tool_calls        assistant: its words, and the calls in the words of hermes
     tool, tool, user             user: <tool_response> ... </tool_response>, twice, and what the user says
 
-Servers and their chat templates treat tools in ways of their own; plain text is treated alike by all. So every server
+Servers and their chat templates treat tools in ways of their own. Plain text is treated alike by all. So every server
 gets the same prompts, and one that serves the same model counts the same tokens. Neighbours of one role are joined,
 because some templates refuse them.
 """
@@ -58,7 +58,7 @@ def joined(messages: Iterable[Plain]) -> list[Plain]:
 
 
 def tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What the system message says of the tools; "" without any."""
+    """What the system message says of the tools. "" without any."""
     return "" if not tools else "\n\n" + _HEAD + "\n".join(json.dumps(tool) for tool in tools)
 
 
@@ -75,7 +75,7 @@ class PromptWriter:
         self._template = template
 
     def write(self, messages: Iterable[Plain], tools: Sequence[Mapping[str, Any]]) -> list[Plain]:
-        """The messages to send, joined; the first is a system message with the tag's place and the tools."""
+        """The messages to send, joined. The first is a system message with the tag's place and the tools."""
         plain = joined(messages)
         head = plain.pop(0)["content"] if plain and plain[0]["role"] == "system" else ""
         return [{"role": "system", "content": f"Session {self.NO_TAG}. {head}{tools_text(tools)}"}, *plain]

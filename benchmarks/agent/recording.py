@@ -91,7 +91,7 @@ def read_said(said: str, number: int) -> dict[str, Any]:
 
 
 def _mark(scope: Scope, message: Message) -> tuple[Scope, list[Message]]:
-    """Carry out the calls of `delimiter` in a message; raises InvalidRequest for one that is refused."""
+    """Carry out the calls of `delimiter` in a message. Raises InvalidRequest for one that is refused."""
     results: list[Message] = []
     for call in message.get("tool_calls") or ():
         if call["function"]["name"] == DELIMITER:

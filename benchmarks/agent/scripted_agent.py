@@ -1,4 +1,4 @@
-"""A long conversation of an agent with a library: tasks, tool calls, results; the words are scripted, the text is real.
+"""A long conversation of an agent with a library: tasks, tool calls, results. The words are scripted, the text is real.
 
     task    user: "Task 3: say in difflib.py what ... does"
             expl  grep, read, grep, read, bash      results of 40 to 2,300 tokens, cut from real files
@@ -6,10 +6,10 @@
             "Done."
 
 Every completion but the last two of a task calls one tool of the client, and `delimiter` where an episode starts or
-ends, so one turn is one completion and one prompt. The last two are one request: `delimiter` alone, then the answer.
+ends. So one turn is one completion and one prompt. The last two are one request: `delimiter` alone, then the answer.
 
 Sizes are drawn by a seed. What no budget may take (an exploration that an act still needs) is kept small enough for
-6,000 tokens; a conversation whose live part is larger than its budget has no solution under any policy.
+6,000 tokens. A conversation whose live part is larger than its budget has no solution under any policy.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ _KINDS: tuple[tuple[tuple[tuple[int, int] | None, ...], ...], ...] = (
 _KINDS_OF_TEN = (1, 2, 3, 1, 0, 2, 1, 3, 2, 0)
 
 
-def _tool(name: str, description: str, *parameters: str) -> dict[str, Any]:
-    properties = {parameter: {"type": "string"} for parameter in parameters}
-    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+def function_tool(name: str, description: str, **parameters: Any) -> dict[str, Any]:
+    """A tool as clients name it. `parameters` are types, or whole schemas, and all are required."""
+    properties = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in parameters.items()}
+    schema = {"type": "object"} | ({"properties": properties, "required": list(parameters)} if parameters else {})
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
 TOOLS = [
-    _tool("grep", "Find lines.", "pattern"),
-    _tool("read", "Show a file from a line on.", "path", "line"),
-    _tool("bash", "Run a command.", "command"),
-    _tool("edit", "Replace text in a file.", "path", "old", "new"),
+    function_tool("grep", "Find lines.", pattern="string"),
+    function_tool("read", "Show a file from a line on.", path="string", line="string"),
+    function_tool("bash", "Run a command.", command="string"),
+    function_tool("edit", "Replace text in a file.", path="string", old="string", new="string"),
 ]
 
 
@@ -69,7 +70,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The whole conversation; a turn is one completion. `descriptions` are those of the explorations, by name."""
+    """The whole conversation. A turn is one completion. `descriptions` are those of the explorations, by name."""
 
     requests: tuple[Exchanged, ...]
     descriptions: dict[str, str]
@@ -81,12 +82,12 @@ class Trace:
     @property
     def digest(self) -> str:
         """Equal for equal conversations."""
-        told = json.dumps([[request.asked, request.said, request.result] for request in self.requests])
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        text = json.dumps([[request.asked, request.said, request.result] for request in self.requests])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def make_trace(library: Library, tokenizer: Tokenizer, num_tasks: int = NUM_TASKS) -> Trace:
-    """The same trace for the same library, tokenizer and number of tasks; a longer one begins as a shorter one does."""
+    """The same trace for the same library, tokenizer and number of tasks. A longer one begins as a shorter one does."""
     draw = random.Random(_SEED)
     functions = {path: found for path, found in library.definitions().items() if len(found) >= 6}
     requests: list[Exchanged] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ _STOCK = ("--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float
 def scripted_server(
     model: str, processor: str = "scripted_model:ScriptedModel", *, is_stock: bool = False
 ) -> Iterator[tuple[str, HttpProcess]]:
-    """The URL and the process of a server that is ready; `processor` is a class of `benchmarks/models`."""
+    """The URL and the process of a server that is ready. `processor` is a class of `benchmarks/models`."""
     window = str(WINDOWS[model])
     flags = [
         *("--served-model-name", MODEL, "--max-model-len", window),
@@ -44,6 +44,21 @@ def scripted_server(
         progress("starting the server (about half a minute)")
         with (StockProcess if is_stock else ServerProcess)(weights, flags) as server:
             yield server.wait_ready(), server
+
+
+def scripted_request(
+    script_id: str, script: Sequence[str], max_tokens: int, session: str | None = None, **fields: Any
+) -> dict[str, Any]:
+    """A chat request that is answered line by line. A session has a cache salt of its own."""
+    own = {} if session is None else {"session_id": session, "cache_salt": session}
+    return {
+        "model": MODEL,
+        **own,
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        **fields,
+        "vllm_xargs": {"script_id": script_id, "script": list(script)},
+    }
 
 
 def read_trace(num_tasks: int) -> tuple[Trace, Any]:

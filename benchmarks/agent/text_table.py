@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """One line for the heads and one for each row; every column is as wide as its widest cell."""
+    """One line for the heads and one for each row. Every column is as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return [
         "   ".join(f"{cell:>{width}}" if n else f"{cell:<{width}}" for n, (cell, width) in pairs).rstrip()

@@ -10,7 +10,7 @@ _GAP = 0.055
 
 
 def draw_totals(axis: Any, lines: Sequence[tuple[str, str, Sequence[int]]]) -> None:
-    """`lines` are title, colour and the tokens of each turn; names that would overlap are moved apart."""
+    """`lines` are title, colour and the tokens of each turn. Names that would overlap are moved apart."""
     ends = []
     for title, color, tokens in lines:
         totals = list(accumulate(tokens))
@@ -22,4 +22,4 @@ def draw_totals(axis: Any, lines: Sequence[tuple[str, str, Sequence[int]]]) -> N
         at = max(at + gap, end)
         axis.text(num * 1.02, at, f"{title}: {end:,}", color=color, va="center")
     axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.set(xlim=(0, num * 1.45), ylim=(0, None), ylabel="tokens", title="computed tokens, summed up")
+    axis.set(xlim=(0, num * 1.7), ylim=(0, None), ylabel="tokens", title="computed tokens, summed up")

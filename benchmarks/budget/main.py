@@ -32,7 +32,7 @@ _HEADS = ("", "largest", "prompts", "computed", "a turn", "moved", "evictions", 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench budget`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench budget`. 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
     machine = describe_machine()
     print(f"One conversation, {MAX_TOKENS:,} tokens, treated in several ways.\n{one_line(machine)}", flush=True)
@@ -55,7 +55,7 @@ def measure(num_tasks: int) -> dict[str, Any]:
 
 
 def as_report(trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int]) -> dict[str, Any]:
-    """JSON-ready; no numbers when the gate is red."""
+    """JSON-ready. No numbers when the gate is red."""
     failures = [failure for run in runs for failure in check_budget_run(run, trace, new)]
     return {
         "gate": as_gate(failures),
@@ -92,7 +92,7 @@ def _row(run: ConversationRun, new: Sequence[int]) -> dict[str, Any]:
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons when the gate is red."""
+    """What people read. Nothing but the reasons when the gate is red."""
     if red := red_gate(report):
         return red
     num_turns, num_new = report["trace"]["num_turns"], sum(report["trace"]["new_tokens"])
@@ -109,7 +109,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         "",
         *text_table(_HEADS, rows),
         "",
-        "more: computed tokens and those of summaries, beside a conversation without a budget",
+        "more: computed tokens and those of summaries, over a conversation without a budget",
         "computed/new: the same for each new token or marker, from the first eviction on. What the model says itself",
         "is new, but its KV is there once it is said, so even a conversation without a budget has less than 1.",
         "gate green: no prompt above the budget, no orphan, receipts add up, one trace in every run",

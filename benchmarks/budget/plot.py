@@ -13,7 +13,7 @@ _PARTS = (("computed_tokens", "#d62728"), ("moved_tokens", "#6baed6"), ("summary
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     runs, most = report["runs"], report["budget"]["max_tokens"]
     figure = open_figure(14, 10.4)
     if figure is None:
@@ -42,7 +42,7 @@ def _columns(run: dict[str, Any], *names: str) -> list[list[int]]:
 
 
 def _draw_run(axis: Any, run: dict[str, Any], most: int) -> None:
-    """Context as an area, behind bars of what each prompt cost; one scale for all, so panels compare."""
+    """Context as an area, behind bars of what each prompt cost. One scale for all, so panels compare."""
     (prompts,) = _columns(run, "prompt_tokens")
     numbers = range(1, len(prompts) + 1)
     axis.fill_between(numbers, prompts, step="mid", color="#c9ccd1")

@@ -56,7 +56,7 @@ def new_tokens(trace: Trace, tokenizer: Any, template: str) -> list[int]:
 
 
 def computed_per_new(run: ConversationRun, new: Sequence[int]) -> float | None:
-    """Computed over new tokens and markers, summaries included, from the first eviction on; None before one."""
+    """Computed over new tokens and markers, summaries included, from the first eviction on. None before one."""
     if not run.evictions:
         return None
     steady = range(run.evictions[0], len(run.turns))
@@ -65,7 +65,7 @@ def computed_per_new(run: ConversationRun, new: Sequence[int]) -> float | None:
 
 
 def check_budget_run(run: ConversationRun, trace: Trace, new: Sequence[int]) -> list[str]:
-    """Why the numbers of a run may not be reported; empty when they may."""
+    """Why the numbers of a run may not be reported. Empty when they may."""
     failures = check_run(run, trace)
     if len(run.turns) != trace.num_turns:
         return failures

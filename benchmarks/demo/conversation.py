@@ -34,7 +34,7 @@ class DemoTurn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`messages[fold_index]` is the tool result that gets folded; `fragment` its name in the marker."""
+    """`messages[fold_index]` is the tool result that gets folded. `fragment` its name in the marker."""
 
     title: str
     messages: tuple[Message, ...]
@@ -56,7 +56,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TurnPrompt:
-    """`num_new_tokens` at the end or in the marker were in no prompt before; everything else was."""
+    """`num_new_tokens` at the end or in the marker were in no prompt before. Everything else was."""
 
     turn: DemoTurn
     tokens: Tokens
@@ -64,7 +64,7 @@ class TurnPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class DemoReplay:
     """The whole demo in tokens: `warm` first, then the prompts in order."""
 
     warm: Tokens
@@ -75,7 +75,7 @@ class Replay:
 
 
 def load() -> Conversation:
-    """The conversation that comes with the package; message texts are stored as lists of lines."""
+    """The conversation that comes with the package. Message texts are stored as lists of lines."""
     raw = json.loads(files("acmserve.bench.demo").joinpath("conversation.json").read_text(encoding="utf-8"))
     return Conversation(
         title=raw["title"],
@@ -91,7 +91,7 @@ def marker_text(fragment: str, num_tokens: int) -> str:
     return f'[folded {fragment}: {num_tokens:,} tokens hidden; restore_fragment("{fragment}") to read]'
 
 
-def plan_replay(conversation: Conversation, tokenizer: Any) -> Replay:
+def plan_replay(conversation: Conversation, tokenizer: Any) -> DemoReplay:
     """Render every turn with the tokenizer's chat template."""
 
     def render(messages: Sequence[Message], answer_next: bool) -> Tokens:
@@ -116,4 +116,4 @@ def plan_replay(conversation: Conversation, tokenizer: Any) -> Replay:
         num_new = len(whole) - last_end + (num_marker if turn.edit == "fold" else 0)
         prompts.append(TurnPrompt(turn, tokens, num_new))
         last_end = len(whole)
-    return Replay(warm, num_folded, marker, num_marker, tuple(prompts))
+    return DemoReplay(warm, num_folded, marker, num_marker, tuple(prompts))

@@ -6,20 +6,20 @@
     plain append   a session that had the whole prompt but its new tokens before, and never saw an edit: the floor
 
 Each has a cache salt of its own, so none finds KV of another. Times are single measurements of vLLM's own time to first
-token (`bench/engine.py`); `acmserve bench edit` is the one that repeats and checks. Knows nothing of engine internals.
+token (`bench/engine.py`). `acmserve bench edit` is the one that repeats and checks. Knows nothing of engine internals.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from acmserve.bench.demo.conversation import Conversation, Replay, Tokens, TurnPrompt, load, plan_replay
+from acmserve.bench.demo.conversation import DemoReplay, Tokens, TurnPrompt, load, plan_replay
 from acmserve.bench.demo.table import Cost, TurnCosts, as_rows, result_sentence
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.options import progress
 from acmserve.errors import AcmError
 
 MAX_MODEL_LEN = 8192
@@ -30,18 +30,18 @@ SEQUENCES = ("reuse", "exact", STOCK, APPEND)
 
 
 def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
-    """Play the bundled conversation and print what each turn cost; raises AcmError when the engine cannot start."""
+    """Play the bundled conversation and print what each turn cost. Raises AcmError when the engine cannot start."""
     conversation = load()
     print(
         f'An agent conversation ("{conversation.title}") on a real engine:\n'
         "a tool result in its middle is folded, the talk goes on, the result is restored. For each turn you see\n"
-        "how many prompt tokens were kept, moved and computed, and the time to first token, beside a plain append\n"
-        "of as many new tokens and beside a stock engine. Answers are the model's own, at temperature 0, cut\n"
+        "how many prompt tokens were kept, moved and computed, and the time to first token, next to a plain append\n"
+        "of as many new tokens and a stock engine. Answers are the model's own, at temperature 0, cut\n"
         f"after {ANSWER_TOKENS} tokens.\n"
     )
     folder = _prepared(model)
     machine = describe_machine()
-    _progress("starting the engine (about 15 to 40 s)")
+    progress("starting the engine (about 15 to 40 s)")
     engine = LocalEngine(folder, with_acmserve=True, max_model_len=MAX_MODEL_LEN)
     try:
         replay = plan_replay(conversation, engine.tokenizer)
@@ -52,27 +52,40 @@ def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
     sentence = result_sentence(costs)
     print(sentence)
     if json_file is not None:
-        _write_json(json_file, machine, folder.name, conversation, replay, costs, sentence)
+        report = {
+            "machine": machine,
+            "model": folder.name,
+            "conversation": {
+                "title": conversation.title,
+                "tokens": len(replay.warm),
+                "folded_tokens": replay.num_folded_tokens,
+                "marker": replay.marker,
+            },
+            "turns": [asdict(turn) for turn in costs],
+            "result": sentence,
+        }
+        json_file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        progress(f"numbers written to {json_file}")
 
 
 def _prepared(model: Path | None) -> Path:
     if model is None:
         from acmserve.models.smollm2 import prepare
 
-        return prepare(progress=_progress)
+        return prepare(progress=progress)
     if not (model / "config.json").is_file():
         raise AcmError(f"{model} is not a Hugging Face folder (no config.json in it); name one that is")
     return model.absolute()
 
 
-def _play(engine: LocalEngine, replay: Replay) -> list[TurnCosts]:
+def _play(engine: LocalEngine, replay: DemoReplay) -> list[TurnCosts]:
     engine.ask(Ask(replay.warm[:64], salt="warm-up"))
     for name in (name for name in SEQUENCES if name != APPEND):
-        _progress(f"reading the conversation so far, {len(replay.warm):,} tokens, for: {name}")
+        progress(f"reading the conversation so far, {len(replay.warm):,} tokens, for: {name}")
         _ask(engine, name, replay.warm, max_tokens=1)
     costs = []
     for number, prompt in enumerate(replay.prompts, start=1):
-        _progress(f"turn {number} of {len(replay.prompts)}: {prompt.turn.name}")
+        progress(f"turn {number} of {len(replay.prompts)}: {prompt.turn.name}")
         costs.append(_play_turn(engine, number, prompt))
         print("\n".join(as_rows(costs[-1])) + "\n", flush=True)
     return costs
@@ -110,32 +123,3 @@ def _cost(reply: EngineReply, num_prompt_tokens: int) -> Cost:
         answer=" ".join(reply.text.split()),
         fallback_reason=receipt["fallback_reason"] if receipt else None,
     )
-
-
-def _write_json(
-    file: Path,
-    machine: dict[str, Any],
-    model: str,
-    conversation: Conversation,
-    replay: Replay,
-    costs: list[TurnCosts],
-    sentence: str,
-) -> None:
-    report = {
-        "machine": machine,
-        "model": model,
-        "conversation": {
-            "title": conversation.title,
-            "tokens": len(replay.warm),
-            "folded_tokens": replay.num_folded_tokens,
-            "marker": replay.marker,
-        },
-        "turns": [turn.as_dict() for turn in costs],
-        "result": sentence,
-    }
-    file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _progress(f"numbers written to {file}")
-
-
-def _progress(line: str) -> None:
-    print(f"... {line}", file=sys.stderr, flush=True)

@@ -6,8 +6,7 @@ Pure: numbers in, text out. The sentence claims a gain only when KV was really m
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 _ANSWER_WIDTH = 52
 _HEADER = f"  {'':<13}{'kept':>7}{'moved':>8}{'computed':>10}{'first token':>13}   answer"
@@ -15,7 +14,7 @@ _HEADER = f"  {'':<13}{'kept':>7}{'moved':>8}{'computed':>10}{'first token':>13}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One prompt in one sequence; kept + moved + computed = prompt tokens."""
+    """One prompt in one sequence. Kept + moved + computed = prompt tokens."""
 
     num_kept: int
     num_moved: int
@@ -27,7 +26,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class TurnCosts:
-    """One turn in every sequence; the keys of `costs` are reuse, exact, stock engine, plain append."""
+    """One turn in every sequence. The keys of `costs` are reuse, exact, stock engine, plain append."""
 
     number: int
     name: str
@@ -35,9 +34,6 @@ class TurnCosts:
     num_prompt_tokens: int
     num_new_tokens: int
     costs: dict[str, Cost]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def as_rows(turn: TurnCosts) -> list[str]:
@@ -59,7 +55,7 @@ def as_rows(turn: TurnCosts) -> list[str]:
 
 
 def result_sentence(turns: list[TurnCosts]) -> str:
-    """The main result: the turn of the fold under `reuse` beside the stock engine and the plain append, and `exact`."""
+    """The main result: the turn of the fold under `reuse`, the stock engine, the plain append and `exact`."""
     fold = next(turn for turn in turns if turn.name == "fold")
     reuse, stock, append = (fold.costs[name] for name in ("reuse", "stock engine", "plain append"))
     if reuse.num_moved == 0:

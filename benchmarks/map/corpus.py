@@ -4,7 +4,7 @@
     users.txt       who writes                               ...             a quarter of a year each
 
 After OOLONG (arXiv 2511.02817) in kind, not in data: questions count, compare and rank over all records, so that none
-is answered by one passage; numbers score 0.75 to the power of their error, anything else has to match. Generated from a
+is answered by one passage. Numbers score 0.75 to the power of their error, anything else has to match. Generated from a
 fixed seed. The truth of a question comes from the labels that the records were made with, which the agent never sees.
 """
 
@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from acmserve.bench.agent.scripted_agent import function_tool
 
 NUM_FILES, NUM_RECORDS, YEAR, SEED = 4, 480, 2041, 6
 SAMPLE = 12
@@ -83,39 +85,26 @@ _ASIDES = (
     "The press office would like a figure that does not change until the summer.",
     "There will be a footnote on how the letters were collected, which is written already.",
 )
-TOOLS: tuple[dict[str, Any], ...] = tuple(
-    {"type": "function", "function": {"name": name, "description": told, "parameters": parameters}}
-    for name, told, parameters in (
-        ("list_files", "Lists the files of the corpus with their numbers of lines.", {"type": "object"}),
-        (
-            "read_lines",
-            "Reads the lines from first to last of a file, both included, counted from 1.",
-            {
-                "type": "object",
-                "properties": {
-                    "file": {"type": "string"},
-                    "first": {"type": "integer"},
-                    "last": {"type": "integer"},
-                },
-                "required": ["file", "first", "last"],
-            },
-        ),
-        (
-            "count_lines",
-            "Counts, for each of several regular expressions, the lines of all record files in which it is found.",
-            {
-                "type": "object",
-                "properties": {"patterns": {"type": "array", "items": {"type": "string"}}},
-                "required": ["patterns"],
-            },
-        ),
-    )
-)
+TOOLS = [
+    function_tool("list_files", "Lists the files of the corpus with their numbers of lines."),
+    function_tool(
+        "read_lines",
+        "Reads the lines from first to last of a file, both included, counted from 1.",
+        file="string",
+        first="integer",
+        last="integer",
+    ),
+    function_tool(
+        "count_lines",
+        "Counts, for each of several regular expressions, the lines of all record files in which it is found.",
+        patterns={"type": "array", "items": {"type": "string"}},
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One letter; `label` stands nowhere in its text."""
+    """One letter. `label` stands nowhere in its text."""
 
     date: str
     user: str
@@ -128,7 +117,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CorpusQuestion:
     """`keys` are what has to be counted, of one `subject` (label, user, month), in the letters of `within`.
 
     `kind`: count, most, least, compare, or at_least, which counts the keys that have `least` letters.
@@ -176,7 +165,7 @@ class Corpus:
         counted = ((pattern, sum(1 for line in lines if re.search(pattern, line))) for pattern in arguments["patterns"])
         return "\n".join(f"{number} lines match {pattern}" for pattern, number in counted)
 
-    def truth(self, question: Question) -> str:
+    def truth(self, question: CorpusQuestion) -> str:
         """The right answer."""
         where = question.within
         records = [r for r in self.records if where in (r.user, r.date[:7], "")]
@@ -214,39 +203,42 @@ def make_corpus() -> Corpus:
     return Corpus(tuple(records), files)
 
 
-def make_questions() -> tuple[Question, ...]:
+def make_questions() -> tuple[CorpusQuestion, ...]:
     """Sixteen questions, each asked once. The first four differ in what one has to find out about the corpus."""
-    labels, months = tuple(LABELS), MONTHS
+    ask, labels, months = CorpusQuestion, tuple(LABELS), MONTHS
     return (
-        Question("How many letters are about luggage?", "count", "label", ("luggage",)),
-        Question("Which user has written the most letters?", "most", "user", USERS),
-        Question("Which label is the most common?", "most", "label", labels),
-        Question("In which month were the most letters written?", "most", "month", months),
-        Question("Are letters about comfort written more or less often than those about staff?", "compare", "label",
-                 ("comfort", "staff")),
-        Question(f"How many letters of {USERS[6]} are about delay?", "count", "label", ("delay",), USERS[6]),
-        Question("How many users have written at least 30 letters?", "at_least", "user", USERS, least=30),
-        Question(f"How many letters of {months[8]} are about fares?", "count", "label", ("fares",), months[8]),
-        Question("Which label is the least common?", "least", "label", labels),
-        Question(f"How many letters were written in {months[4]}?", "count", "month", (months[4],)),
-        Question(f"Which label is the most common in the letters of {USERS[12]}?", "most", "label", labels, USERS[12]),
-        Question("Who has written the fewest letters?", "least", "user", USERS),
-        Question("In how many months were at least 40 letters written?", "at_least", "month", months, least=40),
-        Question("How many letters are about scenery?", "count", "label", ("scenery",)),
-        Question(f"Does {USERS[10]} write more or less often than {USERS[3]}?", "compare", "user",
-                 (USERS[10], USERS[3])),
-        Question(f"Which label is the most common in {months[9]}?", "most", "label", labels, months[9]),
-    )  # fmt: skip
+        ask("How many letters are about luggage?", "count", "label", ("luggage",)),
+        ask("Which user has written the most letters?", "most", "user", USERS),
+        ask("Which label is the most common?", "most", "label", labels),
+        ask("In which month were the most letters written?", "most", "month", months),
+        ask(
+            "Are letters about comfort written more or less often than those about staff?",
+            "compare",
+            "label",
+            ("comfort", "staff"),
+        ),
+        ask(f"How many letters of {USERS[6]} are about delay?", "count", "label", ("delay",), USERS[6]),
+        ask("How many users have written at least 30 letters?", "at_least", "user", USERS, least=30),
+        ask(f"How many letters of {months[8]} are about fares?", "count", "label", ("fares",), months[8]),
+        ask("Which label is the least common?", "least", "label", labels),
+        ask(f"How many letters were written in {months[4]}?", "count", "month", (months[4],)),
+        ask(f"Which label is the most common in the letters of {USERS[12]}?", "most", "label", labels, USERS[12]),
+        ask("Who has written the fewest letters?", "least", "user", USERS),
+        ask("In how many months were at least 40 letters written?", "at_least", "month", months, least=40),
+        ask("How many letters are about scenery?", "count", "label", ("scenery",)),
+        ask(f"Does {USERS[10]} write more or less often than {USERS[3]}?", "compare", "user", (USERS[10], USERS[3])),
+        ask(f"Which label is the most common in {months[9]}?", "most", "label", labels, months[9]),
+    )
 
 
-def with_asides(questions: Sequence[Question]) -> list[str]:
+def with_asides(questions: Sequence[CorpusQuestion]) -> list[str]:
     """The messages of the user: each question behind a few sentences that a person writes around it."""
     rng = random.Random(SEED)
     return [f"{' '.join(rng.sample(_ASIDES, 4))}\n\n{question.text}" for question in questions]
 
 
 def score(said: str, truth: str) -> float:
-    """0.75 to the power of the error of a number; 1 or 0 for anything else (OOLONG)."""
+    """0.75 to the power of the error of a number. 1 or 0 for anything else (OOLONG)."""
     if re.fullmatch(r"-?\d+", truth):
         return 0.75 ** abs(int(said) - int(truth)) if re.fullmatch(r"-?\d+", said.strip()) else 0.0
     return float(said.strip().casefold() == truth.casefold())

@@ -4,10 +4,10 @@ PEEK's claim is that an agent finds out again and again what it is looking at, a
 price is in the cache: a map in the system message that changes makes everything behind it be computed again, unless the
 rest is moved. The table shows both sides: what the agent does, and what the engine computes for it.
 
-The agent is scripted: a fixed policy that makes a call only for what neither the map nor its last results say, and that
+The agent is scripted: a fixed policy that makes a call only for what neither the map nor its last results say. It
 writes the map's updates itself, as Distiller and Cartographer. So iterations, tokens and prefill are measured, not
-wits: the savings are those of an agent that reads its map without fail, and the score only shows that nothing was lost
-on the way through guided decoding, the budget and the prompt. Server, tools, parser, map, cache and moves are real. The
+wits. The savings are those of an agent that reads its map without fail. The score only shows that nothing was lost on
+the way through guided decoding, the budget and the prompt. Server, tools, parser, map, cache and moves are real. The
 model is a random one-layer model with SmolLM2's tokenizer and chat template, for only tokens are counted.
 """
 
@@ -16,101 +16,81 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from acmserve.bench.agent.scripted_server import TINY, scripted_server
+from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, progress, red_gate
-from acmserve.bench.harness.server_process import ServerProcess
-from acmserve.bench.map.corpus import Corpus, Question, make_corpus, make_questions
+from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
 from acmserve.bench.map.plot import draw
 from acmserve.bench.map.run import (
     BUDGET,
     EVOLVE_STEPS,
-    MODEL,
-    PLANS,
-    Course,
-    Plan,
-    check_course,
+    MapRun,
+    check_map_run,
     check_together,
-    run_course,
+    make_runs,
+    run_questions,
 )
-from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.models.smollm2 import TOOLS_TEMPLATE
 
-NAMES = tuple(plan.name for plan in PLANS)
-MAX_MODEL_LEN = 32_768
-FLAGS = (
-    *("--served-model-name", MODEL, "--max-model-len", str(MAX_MODEL_LEN)),
-    *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-    *("--logits-processors", "acmserve.bench.models.scripted_model:ScriptedModel"),
+_HEADS = (
+    *("", "iterations", "prompts", "kept", "moved", "computed"),
+    *("after updates", "written", "updates", "last prompt", "score"),
 )
-# fmt: off
-_COLUMNS = {
-    "iterations": 12, "prompts": 11, "kept": 10, "moved": 9, "computed": 10, "after updates": 15, "written": 9,
-    "updates": 9, "last prompt": 13, "score": 7,
-}
-# fmt: on
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench map`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench map`. 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
-    plans = [plan for plan in PLANS if plan.name in (options.courses or NAMES)]
     machine = describe_machine()
-    print(f"One corpus, {len(make_questions())} questions, {len(plans)} ways to ask.\n{one_line(machine)}", flush=True)
-    report = measure(plans) | {"machine": machine}
-    return hand_over(report, as_table, draw, options)
+    print(f"One corpus, {len(make_questions())} questions.\n{one_line(machine)}", flush=True)
+    return hand_over(measure() | {"machine": machine}, as_table, draw, options)
 
 
-def measure(plans: Sequence[Plan]) -> dict[str, Any]:
-    """Run the plans on one server, one after the other."""
-    corpus, questions = make_corpus(), make_questions()
-    progress("starting the server (about half a minute)")
-    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        model = write_tiny_model(Path(folder), MAX_MODEL_LEN)
-        with ServerProcess(model, FLAGS, kv_gib=1) as server:
-            url = server.wait_ready()
-            courses = [run_course(url, corpus, questions, plan, progress) for plan in plans]
-    failures = [failure for course in courses for failure in check_course(course, corpus, questions)]
-    return as_report(courses, corpus, questions, [*failures, *check_together(courses)])
+def measure() -> dict[str, Any]:
+    """All runs on one server, one after the other."""
+    corpus, questions, runs = make_corpus(), make_questions(), make_runs()
+    with scripted_server(TINY) as (url, _):
+        for run in runs:
+            run_questions(url, corpus, questions, run, progress)
+    return as_report(runs, corpus, questions)
 
 
-def as_report(
-    courses: Sequence[Course], corpus: Corpus, questions: Sequence[Question], failures: Sequence[str]
-) -> dict[str, Any]:
-    """JSON-ready; no numbers when the gate is red."""
-    texts = [course.map_text for course in courses if course.map_text]
+def as_report(runs: Sequence[MapRun], corpus: Corpus, questions: Sequence[CorpusQuestion]) -> dict[str, Any]:
+    """JSON-ready. No numbers when the gate is red."""
+    failures = [failure for run in runs for failure in check_map_run(run, corpus, questions)] + check_together(runs)
     return {
         "gate": as_gate(failures),
         "corpus": {"digest": corpus.digest, "num_records": len(corpus.records)},
-        "map": {"budget": BUDGET, "evolve_steps": EVOLVE_STEPS, "text": texts[0] if texts else None},
+        "map": {
+            "budget": BUDGET,
+            "evolve_steps": EVOLVE_STEPS,
+            "text": next((run.map_text for run in runs if run.map_text), None),
+        },
         "questions": [question.text for question in questions],
-        "courses": [] if failures else [_row(course, corpus, questions) for course in courses],
+        "runs": [] if failures else [_row(run, corpus, questions) for run in runs],
     }
 
 
-def _row(course: Course, corpus: Corpus, questions: Sequence[Question]) -> dict[str, Any]:
-    plan, asked = course.plan, course.asked
-    totals = {
-        f"total_{count}": sum(one.total(count) for one in asked)
-        for count in ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens")
-    }
+def _row(run: MapRun, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> dict[str, Any]:
+    asked = run.asked
+    iterations = [len(one.receipts) for one in asked]
+    counts = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens")
     return {
-        "name": plan.name,
-        "title": plan.title,
-        "fidelity": plan.fidelity,
-        "placement": plan.placement,
-        "num_iterations": course.num_steps,
-        "score": statistics.mean(course.scores(corpus, questions)),
-        **totals,
-        "total_completion_tokens": course.num_written,
-        "update_prompt_tokens": course.update_tokens[0],
-        "update_completion_tokens": course.update_tokens[1],
+        "name": run.name,
+        "title": run.title,
+        "fidelity": run.fidelity,
+        "placement": run.placement,
+        "num_iterations": sum(iterations),
+        "score": statistics.mean(run.scores(corpus, questions)),
+        **{f"total_{count}": sum(one.total(count) for one in asked) for count in counts},
+        "total_completion_tokens": run.num_written,
+        "update_prompt_tokens": run.update_tokens[0],
+        "update_completion_tokens": run.update_tokens[1],
         "questions": {
-            "iterations": [len(one.receipts) for one in asked],
+            "iterations": iterations,
             "prompt_tokens": [one.total("prompt_tokens") for one in asked],
             "moved_tokens": [one.total("moved_tokens") for one in asked],
             "computed_tokens": [one.total("computed_tokens") for one in asked],
@@ -123,12 +103,12 @@ def _row(course: Course, corpus: Corpus, questions: Sequence[Question]) -> dict[
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons when the gate is red."""
+    """What people read. Nothing but the reasons when the gate is red."""
     if red := red_gate(report):
         return red
-    lines = ["", " " * 20 + "".join(f"{head:>{width}}" for head, width in _COLUMNS.items())]
-    for row in report["courses"]:
-        cells = (
+    rows = [
+        [
+            row["title"],
             f"{row['num_iterations']:,}",
             *(f"{row[f'total_{count}_tokens']:,}" for count in ("prompt", "kept", "moved", "computed")),
             f"{after_updates(row):,}" if row["placement"] else "-",
@@ -136,11 +116,11 @@ def as_table(report: dict[str, Any]) -> list[str]:
             f"{row['update_prompt_tokens'] + row['update_completion_tokens']:,}" if row["placement"] else "-",
             f"{row['questions']['first_prompt_tokens'][-1]:,}",
             f"{row['score']:.2f}",
-        )
-        told = "".join(f"{cell:>{width}}" for cell, width in zip(cells, _COLUMNS.values(), strict=True))
-        lines.append(f"{row['title']:<20}{told}")
+        ]
+        for row in report["runs"]
+    ]
     return [
-        *lines,
+        *text_table(_HEADS, rows),
         "",
         f"after updates: computed for the first prompts of the {EVOLVE_STEPS} questions that read a new map",
         "written: by the agent. updates: what Distiller and Cartographer read and wrote, in the background, as if",
@@ -158,9 +138,6 @@ def after_updates(row: dict[str, Any]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench map", description=__doc__.split("\n\n")[1])
-    parser.add_argument(
-        "--courses", nargs="+", choices=NAMES, metavar="NAME", help=f"some of {', '.join(NAMES)} (default: all)"
-    )
     add_report_options(parser)
     return parser
 

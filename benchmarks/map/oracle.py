@@ -4,8 +4,8 @@
                  >-- Known --> step(question) --> a call, or the answer
     results ----'      '--> distilled, charted: what the map does not say yet
 
-Nothing reaches the agent past these two: what the map says was learned by an earlier question, went through Distiller
-and Cartographer under guided decoding and through the budget, and is read back from the text that stands in the prompt.
+Nothing reaches the agent past these two. What the map says was learned by an earlier question and went through
+Distiller and Cartographer, under guided decoding and the budget. It is read back from the text in the prompt.
 What has been evicted has to be found out again. The agent reads neither its earlier answers nor the corpus itself.
 It knows nothing of servers.
 """
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.bench.map.corpus import LABELS_FILE, MONTHS, SAMPLE, USERS_FILE, Question
+from acmserve.bench.map.corpus import LABELS_FILE, MONTHS, SAMPLE, USERS_FILE, CorpusQuestion
 
 SUBJECTS = ("label", "user", "month")
 _ABOUT = "Letters of passengers to a mountain railway, one a record; questions so far were about"
@@ -43,7 +43,7 @@ class ToolUse:
 class Known:
     """What the agent knows of the corpus. `tables`: the number of all letters by label, user or month.
 
-    `counts` are those of this question, by pattern; `said` the items of the map, text by id.
+    `counts` are those of this question, by pattern. `said` the items of the map, text by id.
     """
 
     files: str = ""
@@ -56,7 +56,7 @@ class Known:
     used: set[str] = field(default_factory=set)
 
     def read_map(self, text: str) -> None:
-        """Take in what a map says; only items of the form of `items` mean something to the agent."""
+        """Take in what a map says. Only items of the form of `items` mean something to the agent."""
         self.said = dict(_ITEM.findall(text))
         for item in self.said.values():
             head, _, rest = item.partition(": ")
@@ -87,7 +87,7 @@ class Known:
         elif all(line.count(" | ") == 2 for line in result.splitlines()):
             self.layout = "date | user | text"
 
-    def step(self, question: Question) -> ToolUse | str:
+    def step(self, question: CorpusQuestion) -> ToolUse | str:
         """What the agent does next: find out what it does not know, count, answer."""
         table = {} if question.within else self.tables.get(question.subject, {})
         if table:
@@ -109,7 +109,7 @@ class Known:
             return question.conclude({key: self.counts[pattern] for key, pattern in patterns.items()})
         return ToolUse("count_lines", {"patterns": list(patterns.values())})
 
-    def items(self, question: Question) -> list[tuple[str, str]]:
+    def items(self, question: CorpusQuestion) -> list[tuple[str, str]]:
         """What is worth a place in the map, by section."""
         about = {*re.findall(r"label|user|month", " ".join(self.said.values()).partition(_ABOUT)[2].partition(".")[0])}
         subjects = [name for name in SUBJECTS if name in about | {question.subject}]
@@ -126,7 +126,7 @@ class Known:
             found.append(("reusable_results", f"All letters by {subject}: {numbers}"))
         return found
 
-    def update(self, question: Question) -> list[str]:
+    def update(self, question: CorpusQuestion) -> list[str]:
         """What Distiller and Cartographer answer after this question: JSON lines for the scripted model."""
         candidates, operations = [], []
         for section, text in self.items(question):
@@ -163,7 +163,7 @@ class Known:
         return f"^{within}.*{own}" if within in MONTHS else f"[|] {within} [|].*{own}"
 
 
-def answer_text(question: Question, answer: str) -> str:
+def answer_text(question: CorpusQuestion, answer: str) -> str:
     """How the agent puts it."""
     return (
         f"I went by the letters in the record files, all of them, and by nothing else. You asked: {question.text} "

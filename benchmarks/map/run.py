@@ -1,9 +1,9 @@
-"""Runs the questions of `bench map` through the server in one way and reads what they cost; the gates of the benchmark.
+"""Runs the questions of `bench map` through the server in one way and reads what they cost. The gates of the benchmark.
 
     question --> request --> call --> result --> request --> ... --> answer --> the map learns --> next question
 
 One conversation for all questions. As chat clients do, it keeps the questions and the answers and drops the tool
-traffic of a question that is answered; so what was found out is gone, unless a map keeps it. Every course has a cache
+traffic of a question that is answered. So what was found out is gone, unless a map keeps it. Every run has a cache
 salt of its own and runs alone, so what the server counts beyond its receipts are the updates of its map.
 """
 
@@ -18,11 +18,12 @@ from typing import Any
 
 import httpx
 
-from acmserve.bench.map.corpus import TOOLS, Corpus, Question, score, with_asides
+from acmserve.bench.agent.conversation import check_receipt
+from acmserve.bench.agent.scripted_server import scripted_request
+from acmserve.bench.map.corpus import TOOLS, Corpus, CorpusQuestion, score, with_asides
 from acmserve.bench.map.oracle import Known, ToolUse, answer_text, read_answer
 from acmserve.errors import AcmError
 
-MODEL = "scripted"
 BUDGET, EVOLVE_STEPS = 1024, 4
 CONTEXT = "letters"
 SYSTEM = (
@@ -34,33 +35,11 @@ ROUGHLY = 64
 _MAX_COMPLETION = 900
 _MAX_STEPS = 12
 _SECONDS = 120.0
-_COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 _METRIC = re.compile(r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One way to ask. `placement` None: no map."""
-
-    name: str
-    title: str
-    fidelity: str
-    placement: str | None = None
-    is_default: bool = True
-
-
-PLANS = (
-    Plan("none-exact", "no map, exact", "exact"),
-    Plan("none-reuse", "no map, moves", "reuse"),
-    Plan("exact", "map, exact (tail)", "exact", "tail"),
-    Plan("reuse", "map, moves (head)", "reuse", "head"),
-    Plan("exact-head", "map, exact, head", "exact", "head", is_default=False),
-    Plan("reuse-tail", "map, moves, tail", "reuse", "tail", is_default=False),
-)
-
-
 @dataclass(slots=True)
-class Asked:
+class AnsweredQuestion:
     """One question: the receipts of its requests, what was answered, and the map that it read (-1: none)."""
 
     receipts: list[dict[str, Any]] = field(default_factory=list)
@@ -74,71 +53,82 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Course:
-    """One plan carried out. `update_tokens` are those that the updates of the map read and wrote.
+class MapRun:
+    """One way to ask, and what came of it. `placement` None: no map.
 
-    `num_written` are the tokens that the agent wrote itself.
+    `update_tokens` are those that the updates of the map read and wrote. `num_written` are the agent's own tokens.
     """
 
-    plan: Plan
-    asked: list[Asked] = field(default_factory=list)
+    name: str
+    title: str
+    fidelity: str
+    placement: str | None = None
+    is_default: bool = True
+    asked: list[AnsweredQuestion] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     map_text: str = ""
     update_tokens: tuple[int, int] = (0, 0)
     num_written: int = 0
 
-    @property
-    def num_steps(self) -> int:
-        """Completions of the agent."""
-        return sum(len(one.receipts) for one in self.asked)
-
-    def scores(self, corpus: Corpus, questions: Sequence[Question]) -> list[float]:
+    def scores(self, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> list[float]:
         """What each answer is worth."""
         return [score(one.answer, corpus.truth(question)) for one, question in zip(self.asked, questions, strict=False)]
 
 
-class Agent:
-    """The client of one course."""
+def make_runs() -> list[MapRun]:
+    """One run for each way, before any of them has begun."""
+    return [
+        MapRun("none-exact", "no map, exact", "exact"),
+        MapRun("none-reuse", "no map, moves", "reuse"),
+        MapRun("exact", "map, exact (tail)", "exact", "tail"),
+        MapRun("reuse", "map, moves (head)", "reuse", "head"),
+        MapRun("exact-head", "map, exact, head", "exact", "head", is_default=False),
+        MapRun("reuse-tail", "map, moves, tail", "reuse", "tail", is_default=False),
+    ]
 
-    def __init__(self, url: str, plan: Plan, corpus: Corpus) -> None:
-        self._url, self._plan, self._corpus = url, plan, corpus
-        self._headers = {"X-Cache-Salt": plan.name}
+
+class MapClient:
+    """The agent of one run: asks the questions and carries out the calls."""
+
+    def __init__(self, url: str, run: MapRun, corpus: Corpus) -> None:
+        self._url, self._run, self._corpus = url, run, corpus
+        self._headers = {"X-Cache-Salt": run.name}
         self._num_requests = 0
-        self._told: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+        self._messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
         self.usage = [0, 0]
 
-    def ask(self, message: str, question: Question) -> Asked:
+    def ask(self, message: str, question: CorpusQuestion) -> AnsweredQuestion:
         """One question to its answer. Raises AcmError when the model said something else than the script."""
-        known, asked = Known(), Asked()
+        known, asked = Known(), AnsweredQuestion()
         known.read_map(self.map_text())
-        self._told.append({"role": "user", "content": message})
+        self._messages.append({"role": "user", "content": message})
         traffic: list[dict[str, Any]] = []
         for _ in range(_MAX_STEPS):
             step = known.step(question)
             line = step.line if isinstance(step, ToolUse) else answer_text(question, step)
-            answer = self._post([*self._told, *traffic], line, known.update(question))
+            answer = self._post([*self._messages, *traffic], line, known.update(question))
             asked.receipts.append(answer["acm"]["receipt"])
             read = answer["acm"].get("map")
-            if (None if read is None else read["placement"]) != self._plan.placement:
-                raise AcmError(f"{self._plan.title}: the map was placed as {read}")
+            if (None if read is None else read["placement"]) != self._run.placement:
+                raise AcmError(f"{self._run.title}: the map was placed as {read}")
             if read is not None:
                 asked.version, asked.map_tokens = read["version"], read["tokens"]
             said = {k: v for k, v in answer["choices"][0]["message"].items() if k in ("role", "content", "tool_calls")}
             calls = said.get("tool_calls") or []
             if not isinstance(step, ToolUse):
                 asked.answer = read_answer(said["content"])
-                self._told.append({"role": "assistant", "content": said["content"]})
+                self._messages.append({"role": "assistant", "content": said["content"]})
                 return asked
             if len(calls) != 1 or json.loads(calls[0]["function"]["arguments"]) != step.arguments:
-                raise AcmError(f"{self._plan.title}: {question.text} was answered with {said}")
+                raise AcmError(f"{self._run.title}: {question.text} was answered with {said}")
             result = self._corpus.call(step.name, step.arguments)
             known.read_result(step, result)
             traffic += [said, {"role": "tool", "tool_call_id": calls[0]["id"], "content": result}]
-        raise AcmError(f"{self._plan.title}: {question.text} took more than {_MAX_STEPS} steps")
+        raise AcmError(f"{self._run.title}: {question.text} took more than {_MAX_STEPS} steps")
 
     def map_text(self) -> str:
-        """The map as the next question reads it, once no update is under way; "" without one."""
-        if self._plan.placement is None:
+        """The map as the next question reads it, once no update is under way. "" without one."""
+        if self._run.placement is None:
             return ""
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
@@ -149,104 +139,94 @@ class Agent:
             if not view["num_pending"]:
                 return str(view["text"])
             time.sleep(0.02)
-        raise AcmError(f"{self._plan.title}: the map was not updated within {_SECONDS:.0f} seconds")
+        raise AcmError(f"{self._run.title}: the map was not updated within {_SECONDS:.0f} seconds")
 
     def check_history(self) -> list[str]:
         """What went wrong in the updates."""
         answer = httpx.get(f"{self._url}/v1/acm/maps/{CONTEXT}/history", headers=self._headers, timeout=_SECONDS)
         history = answer.raise_for_status().json()["data"]
-        wrong = [f"{self._plan.title}: update: {change['error']}" for change in history if change["error"]]
+        wrong = [f"{self._run.title}: update: {change['error']}" for change in history if change["error"]]
         refused = [note["refused"] for change in history for note in change["operations"] if note["refused"]]
-        wrong += [f"{self._plan.title}: an operation was refused: {reason}" for reason in refused]
+        wrong += [f"{self._run.title}: an operation was refused: {reason}" for reason in refused]
         if len(history) != EVOLVE_STEPS:
-            wrong.append(f"{self._plan.title}: {len(history)} updates")
+            wrong.append(f"{self._run.title}: {len(history)} updates")
         return wrong
 
     def _post(self, messages: list[dict[str, Any]], line: str, learned: list[str]) -> Any:
-        name = f"{self._plan.name}-{self._num_requests}"
+        name = f"{self._run.name}-{self._num_requests}"
         self._num_requests += 1
-        acm: dict[str, Any] = {"fidelity": self._plan.fidelity}
-        if self._plan.placement is not None:
+        acm: dict[str, Any] = {"fidelity": self._run.fidelity}
+        if self._run.placement is not None:
             acm["map"] = {
                 "external_context_id": CONTEXT,
                 "budget": BUDGET,
                 "evolve_steps": EVOLVE_STEPS,
                 "update": {"vllm_xargs": {"script_id": f"{name}-update", "script": learned}},
-            } | ({} if self._plan.is_default else {"placement": self._plan.placement})
-        body = {
-            "model": MODEL,
-            "session_id": self._plan.name,
-            "cache_salt": self._plan.name,
-            "messages": messages,
-            "tools": TOOLS,
-            "temperature": 0,
-            "max_tokens": _MAX_COMPLETION,
-            "acm": acm,
-            "vllm_xargs": {"script_id": name, "script": [line]},
-        }
+            } | ({} if self._run.is_default else {"placement": self._run.placement})
+        fields = {"messages": messages, "tools": TOOLS, "acm": acm}
+        body = scripted_request(name, [line], _MAX_COMPLETION, self._run.name, **fields)
         answer = httpx.post(f"{self._url}/v1/chat/completions", json=body, timeout=_SECONDS)
         if answer.status_code != 200:
-            raise AcmError(f"{self._plan.title}: HTTP {answer.status_code}: {answer.text[:500]}")
-        told = answer.json()
-        self.usage[0] += told["usage"]["prompt_tokens"]
-        self.usage[1] += told["usage"]["completion_tokens"]
-        return told
+            raise AcmError(f"{self._run.title}: HTTP {answer.status_code}: {answer.text[:500]}")
+        found = answer.json()
+        self.usage[0] += found["usage"]["prompt_tokens"]
+        self.usage[1] += found["usage"]["completion_tokens"]
+        return found
 
 
-def run_course(
-    url: str, corpus: Corpus, questions: Sequence[Question], plan: Plan, progress: Callable[[str], None]
-) -> Course:
-    """All questions in one conversation, with the map that the plan wants."""
-    course, agent = Course(plan), Agent(url, plan, corpus)
+def run_questions(
+    url: str, corpus: Corpus, questions: Sequence[CorpusQuestion], run: MapRun, progress: Callable[[str], None]
+) -> None:
+    """All questions in one conversation, with the map that the run wants."""
+    client = MapClient(url, run, corpus)
     before = _server_tokens(url)
     try:
         for number, (message, question) in enumerate(zip(with_asides(questions), questions, strict=True), start=1):
-            progress(f"{plan.title}: {number} of {len(questions)}: {question.text}")
-            course.asked.append(agent.ask(message, question))
-        course.map_text = agent.map_text()
-        course.failures += agent.check_history() if plan.placement is not None else []
+            progress(f"{run.title}: {number} of {len(questions)}: {question.text}")
+            run.asked.append(client.ask(message, question))
+        run.map_text = client.map_text()
+        run.failures += client.check_history() if run.placement is not None else []
     except AcmError as error:
-        course.failures.append(str(error))
+        run.failures.append(str(error))
     after = _server_tokens(url)
-    read, wrote = (now - then - own for now, then, own in zip(after, before, agent.usage, strict=True))
-    course.update_tokens, course.num_written = (read, wrote), agent.usage[1]
-    return course
+    read, wrote = (now - then - own for now, then, own in zip(after, before, client.usage, strict=True))
+    run.update_tokens, run.num_written = (read, wrote), client.usage[1]
 
 
-def check_course(course: Course, corpus: Corpus, questions: Sequence[Question]) -> list[str]:
-    """Why the numbers of a course may not be reported; empty when they may."""
-    title, failures = course.plan.title, list(course.failures)
-    if len(course.asked) != len(questions):
-        return [*failures, f"{title}: {len(course.asked)} of {len(questions)} questions"]
-    worth = course.scores(corpus, questions)
-    failures += [f"{title}: {questions[n].text} {course.asked[n].answer!r}" for n, one in enumerate(worth) if one < 1]
-    if course.plan.placement is None and any(course.update_tokens):
-        failures.append(f"{title}: the server counts {course.update_tokens} tokens that are in no receipt")
+def check_map_run(run: MapRun, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> list[str]:
+    """Why the numbers of a run may not be reported. Empty when they may."""
+    title, failures = run.title, list(run.failures)
+    if len(run.asked) != len(questions):
+        return [*failures, f"{title}: {len(run.asked)} of {len(questions)} questions"]
+    worth = run.scores(corpus, questions)
+    failures += [f"{title}: {questions[n].text} {run.asked[n].answer!r}" for n, one in enumerate(worth) if one < 1]
+    if run.placement is None and any(run.update_tokens):
+        failures.append(f"{title}: the server counts {run.update_tokens} tokens that are in no receipt")
     first, version = 0, -1
-    for number, asked in enumerate(course.asked):
-        before, slot = first, BUDGET if asked.version != version and course.plan.placement == "head" else 0
+    for number, asked in enumerate(run.asked):
+        where = f"{title}, question {number}"
+        before, slot = first, BUDGET if asked.version != version and run.placement == "head" else 0
         first, version = int(asked.receipts[0]["prompt_tokens"]), asked.version
         for receipt in asked.receipts:
-            if sum(receipt[count] for count in _COUNTS) != receipt["prompt_tokens"]:
-                failures.append(f"{title}, question {number}: a receipt does not add up: {receipt}")
+            failures += check_receipt(receipt, where)
             most = receipt["prompt_tokens"] - before + slot + ROUGHLY
-            is_whole = slot and course.plan.fidelity == "exact"
+            is_whole = slot and run.fidelity == "exact"
             if receipt["computed_tokens"] > most and not is_whole:
-                failures.append(f"{title}, question {number}: computed {receipt['computed_tokens']}, expected {most}")
+                failures.append(f"{where}: computed {receipt['computed_tokens']}, expected {most}")
             before, slot = int(receipt["prompt_tokens"]), 0
     return failures
 
 
-def check_together(courses: Sequence[Course]) -> list[str]:
-    """Whether the courses are one: with a map or without, the agent takes the same steps whatever the fidelity."""
+def check_together(runs: Sequence[MapRun]) -> list[str]:
+    """Whether the runs do one work: with a map or without, the agent takes the same steps whatever the fidelity."""
     failures = []
     for with_map in (False, True):
-        mine = [course for course in courses if (course.plan.placement is not None) == with_map]
-        steps = {tuple(len(one.receipts) for one in course.asked) for course in mine}
+        mine = [run for run in runs if (run.placement is not None) == with_map]
+        steps = {tuple(len(one.receipts) for one in run.asked) for run in mine}
         if len(steps) > 1:
-            failures.append(f"the agent took other steps in another course: {steps}")
-        if len({course.map_text for course in mine}) > 1:
-            failures.append("the maps differ between the courses")
+            failures.append(f"the agent took other steps in another run: {steps}")
+        if len({run.map_text for run in mine}) > 1:
+            failures.append("the maps differ between the runs")
     return failures
 
 

@@ -5,7 +5,7 @@
     question  [ marker ][ the last round ][ key: ]                      timed to its first token
 
 PI-LLM's updates are what moved KV serves worst: the kept lines were read while the stale ones stood in front of them.
-Precomputed, the fold is exact and need not be waited for. Each way has a cache salt of its own; the ways take turns.
+Precomputed, the fold is exact and need not be waited for. Each way has a cache salt of its own. The ways take turns.
 The cache is emptied between cases: precompute never displaces what was just served, so a full pool would leave it no
 room. Further questions of a case count for the accuracy only: they find the first one's prompt.
 """
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.agent.conversation import COUNTS, check_receipt
+from acmserve.bench.agent.estimates import bootstrap_interval
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.engine import Ask, LocalEngine
 from acmserve.bench.harness.options import as_gate, red_gate
-from acmserve.bench.precompute.turn_statistics import bootstrap_interval
 from acmserve.bench.tasks.generators.pi_llm import UpdateSizes, make_case
 from acmserve.bench.tasks.prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks.run import choice
@@ -33,7 +33,7 @@ EXACT, PRECOMPUTED, REUSE = _WAYS
 
 @dataclass(slots=True)
 class AnswerWay:
-    """How one way did: seconds and receipt of each case's first question; `right`: the share of right answers."""
+    """How one way did: seconds and receipt of each case's first question. `right`: the share of right answers."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class AnswerWay:
 
 
 def measure_answers(engine: LocalEngine, num_cases: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Ask `num_cases` cases in every way; JSON-ready, without numbers where something failed."""
+    """Ask `num_cases` cases in every way. JSON-ready, without numbers where something failed."""
     ways = {name: AnswerWay(name) for name in _WAYS}
     failures: list[str] = []
     for number in range(-1, num_cases):
@@ -63,7 +63,7 @@ def measure_answers(engine: LocalEngine, num_cases: int, seed: int, say: Callabl
 
 
 def _ask(engine: LocalEngine, way: AnswerWay, case: str, golds: Sequence[str], tokens: CaseTokens) -> list[str]:
-    """One case in one way; what was not as it has to be."""
+    """One case in one way. What was not as it has to be."""
     name = f"{case} {way.name}"
     engine.ask(Ask(tokens.full, name, name))
     if way.name == PRECOMPUTED:
@@ -104,7 +104,7 @@ def _row(way: AnswerWay) -> dict[str, Any]:
 
 
 def answers_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons where something failed."""
+    """What people read. Nothing but the reasons where something failed."""
     if red := red_gate(report):
         return red
     rows = []

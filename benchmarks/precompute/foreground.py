@@ -9,8 +9,8 @@ request is alive nothing is precomputed, so there should be no difference but no
                session 4 [request k .......]
 
 The sessions go in step, so that the engine gets the same four requests in every round and mode. Left to themselves they
-meet in other batches each time, and rounds of one mode lie 30 % apart. A wave counts with its median over the rounds;
-the two modes are compared by the mean ratio of their waves. The p99 is that of all first tokens of a mode.
+meet in other batches each time, and rounds of one mode lie 30 % apart. A wave counts with its median over the rounds.
+The two modes are compared by the mean ratio of their waves. The p99 is that of all first tokens of a mode.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 from acmserve.bench.agent.conversation import ConversationRun, check_run, run_conversation
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.options import as_gate, red_gate
 from acmserve.bench.harness.server_process import HttpProcess
 from acmserve.bench.precompute.runs import CWL, make_run, read_counters
-from acmserve.bench.precompute.turn_statistics import bootstrap_interval, nearest_rank
 from acmserve.context.transcript.tokenizer import Tokenizer
 
 NUM_SESSIONS = 4
@@ -66,7 +66,7 @@ class _Waves:
 def measure_foreground(
     url: str, server: HttpProcess, trace: Trace, tokenizer: Tokenizer, num_rounds: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run the rounds; the first of each mode warms up and is not counted."""
+    """Run the rounds. The first of each mode warms up and is not counted."""
     found: dict[str, list[ForegroundRound]] = {mode: [] for mode in MODES}
     failures: list[str] = []
     for number in range(num_rounds + 1):
@@ -141,7 +141,7 @@ def as_row(rounds: Sequence[ForegroundRound]) -> dict[str, Any]:
 
 
 def foreground_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons where something failed."""
+    """What people read. Nothing but the reasons where something failed."""
     if red := red_gate(report):
         return red
     rows = []

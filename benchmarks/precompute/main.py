@@ -1,14 +1,14 @@
 """`acmserve bench precompute`: what the turn after an eviction waits for, when the engine may work while tools run.
 
 The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
-seconds, drawn by a seed. Four runs, one after the other: `exact` with precompute `predict`; `exact`; `reuse`; and a
+seconds, drawn by a seed. Four runs, one after the other: `exact` with precompute `predict`. `exact`. `reuse`. And a
 stock engine that gets the very prompts of the first. What goes is evicted by CWL under a budget, or cleared by
-`clear_tool_uses` of `context_management`. Turns in front of which something was taken out are told apart from plain
-appends, and the appends of `predict` are set beside those of `exact`.
+`clear_tool_uses` of `context_management`. Turns in front of which something was taken out count apart from plain
+appends, and the appends of `predict` are compared with those of `exact`.
 
-A number stands only where the model said what the script has, every receipt adds up, no prompt exceeds the budget, and
-the weights, asked at every token, would have said what those of the stock engine would have said. The model's words are
-scripted; the rest is real, and so are the weights with `--model smollm2`.
+A number stands only where the model said what the script has, every receipt adds up and no prompt exceeds the budget.
+The weights, asked at every token, have to say what those of the stock engine would have said. The model's words are
+scripted. The rest is real, and so are the weights with `--model smollm2`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PROCESSOR = "witnessed_model:WitnessedModel"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench precompute`; 0 when every number may be told, 1 when not."""
+    """Entry of `acmserve bench precompute`. 0 when the gate is green, 1 when it is red."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.plot is not None and (options.answers or options.foreground):
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(model: str, policy: str, num_tasks: int, witness: Path) -> dict[str, Any]:
-    """All runs, one after the other, each under a cache salt of its own; the stock engine last."""
+    """All runs, one after the other, each under a cache salt of its own. The stock engine last."""
     trace, served = read_trace(num_tasks)
     runs = make_runs(policy)
     agreed: Agreement | None = None

@@ -14,7 +14,7 @@ _TITLES = {PREDICT: "exact, precomputed", EXACT: "exact", REUSE: "moved KV (reus
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     runs = report["runs"]
     figure = open_figure(3.6 * len(runs) + 0.6, 4.6)
     if figure is None:
@@ -45,9 +45,11 @@ def _draw_run(axis: Any, run: dict[str, Any]) -> None:
         (GREEN, 34, "the same, precomputed", [n for n in numbers if evicted[n] and precomputed[n]]),
     ):
         new, seconds = [new_tokens(turns, n) for n in chosen], [turns["seconds"][n] for n in chosen]
-        axis.scatter(new, seconds, s=size, color=color, label=f"{label} ({len(chosen)})", alpha=0.85)
+        if chosen:
+            axis.scatter(new, seconds, s=size, color=color, label=f"{label} ({len(chosen)})", alpha=0.85)
     if (line := run["append_line"]) is not None:
-        axis.plot((0, 2500), [on_line(line, x) for x in (0, 2500)], color=GREY, label="line through the appends")
+        xs = range(0, 2501, 50)  # Bent on a logarithmic scale.
+        axis.plot(xs, [on_line(line, x) for x in xs], color=GREY, label="line through the appends")
     ratio = run["eviction_over_append"]
     more = "" if ratio is None else f"\nafter an eviction: {ratio['median']:.2f} x an append, p90 {ratio['p90']:.2f} x"
     axis.set_title(f"{_TITLES.get(run['name'], run['name'])}{more}", fontsize="medium")

@@ -3,8 +3,8 @@
     run             trace --> request, after a pause as its tools would take --> receipts, seconds to the first token
     stock engine    the prompts of one run, message by message as its model saw them, in the same order
 
-The model's words are scripted. What the weights would have said is written down on both sides (`witnessed_model`), so a
-prompt whose KV is not exact shows in the first answer behind it.
+The model's words are scripted. What the weights would have said is written down on both sides
+(`witnessed_model`). So a prompt whose KV is not exact shows in the first answer behind it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -26,7 +25,7 @@ from acmserve.bench.agent.conversation import (
 )
 from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
-from acmserve.bench.agent.scripted_server import MODEL
+from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.models.witnessed_model import Agreement, compare, read_witness
 from acmserve.context.episodes.delimiter import DELIMITER_TOOL
@@ -95,7 +94,7 @@ def read_counters(url: str) -> dict[str, float]:
 def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[[str], None]) -> ConversationRun:
     """The prompts of a run on a server without plugins: only what its own cache holds is kept.
 
-    A turn whose prompt is not known is left out; that of the next one holds all of it.
+    A turn whose prompt is not known is left out. That of the next one holds all of it.
     """
     stock = ConversationRun(STOCK, {})
     for number, ((request, step, said), turn) in enumerate(zip(_answers(trace), run.turns, strict=True)):
@@ -104,15 +103,14 @@ def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[
         if turn.prompt_messages is None:
             stock.turns.append(replace(turn, evicted=0, follows_pause=False))
             continue
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "temperature": 0,
-            "max_tokens": MAX_COMPLETION,
-            "tools": [*TOOLS, DELIMITER_TOOL],
-            "messages": turn.prompt_messages,
-            "stream_options": {"include_usage": True},
-            "vllm_xargs": {"script_id": f"{script_id(STOCK, request)}/{step}", "script": [said]},
-        }
+        body = scripted_request(
+            f"{script_id(STOCK, request)}/{step}",
+            [said],
+            MAX_COMPLETION,
+            tools=[*TOOLS, DELIMITER_TOOL],
+            messages=turn.prompt_messages,
+            stream_options={"include_usage": True},
+        )
         reply = ask(url, body)
         prompt, kept = reply.usage["prompt_tokens"], reply.usage["prompt_tokens_details"]["cached_tokens"]
         if prompt != turn.prompt:

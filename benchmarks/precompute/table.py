@@ -34,7 +34,7 @@ _HEADS = (
 def as_report(
     model: str, policy: str, trace: Trace, runs: Sequence[ConversationRun], agreed: Agreement | None
 ) -> dict[str, Any]:
-    """JSON-ready; no numbers where something failed."""
+    """JSON-ready. No numbers where something failed."""
     failures = [failure for run in runs for failure in run.failures]
     if agreed is not None and agreed.num_different > agreed.num_ties:
         wrong = agreed.num_different - agreed.num_ties
@@ -73,7 +73,7 @@ def ordinary_turns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons where something failed."""
+    """What people read. Nothing but the reasons where something failed."""
     if red := red_gate(report):
         return red
     low, high = report["tool_seconds"]

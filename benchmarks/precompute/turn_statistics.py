@@ -1,7 +1,7 @@
 """What the turns of the runs come to: behind an eviction, and ordinary ones. JSON in, JSON out: recorded runs read too.
 
     append line     seconds = fixed + rate * new tokens     rate: median slope of all pairs, fixed: median rest
-    ordinary turn   a plain append behind a pause, beside the same turn of another run
+    ordinary turn   a plain append behind a pause, over the same turn of another run
 
 A turn after an eviction is held against the line (Theil-Sen), not against the appends nearest in size. Evictions follow
 large turns, and hardly a plain append is as large. An ordinary turn needs no line: the runs share the trace.
@@ -10,21 +10,19 @@ large turns, and hardly a plain append is as large. An ordinary turn needs no li
 from __future__ import annotations
 
 import itertools
-import math
-import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 
 Turns = Mapping[str, Sequence[Any]]
 READY_TOKENS = 16
-"""Tokens that a turn may compute beside its new ones and still have found all ready: the ends of messages."""
-_SEED = 23
-_NUM_SAMPLES = 10_000
+"""Tokens that a turn may compute besides its new ones and still have found all ready: the ends of messages."""
 
 
 def fit_appends(num_new_tokens: Sequence[int], seconds: Sequence[float]) -> dict[str, float] | None:
-    """The line through the appends of a run; None where they do not give one."""
+    """The line through the appends of a run. None where they do not give one."""
     points = list(zip(num_new_tokens, seconds, strict=True))
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2) if a[0] != b[0]]
     if not slopes:
@@ -52,7 +50,7 @@ def is_plain(turns: Turns, number: int) -> bool:
 
 
 def judge_turns(turns: Turns) -> dict[str, Any]:
-    """Turns behind an eviction, told apart from plain appends, and held against these."""
+    """Turns behind an eviction, apart from plain appends, and held against these."""
     seconds, computed = turns["seconds"], turns["computed_tokens"]
     numbers = range(1, len(seconds))
     new = [0, *(new_tokens(turns, n) for n in numbers)]
@@ -75,19 +73,19 @@ def judge_turns(turns: Turns) -> dict[str, Any]:
     }
 
 
-def compare_ordinary_turns(turns: Turns, beside: Turns) -> dict[str, Any] | None:
-    """The median ratio of ordinary turns that compute the same in both runs, with its interval; None without any."""
+def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | None:
+    """The median ratio of ordinary turns that compute the same in both runs, with its interval. None without any."""
     numbers = [
         n
         for n in range(1, len(turns["seconds"]))
         if is_plain(turns, n)
-        and is_plain(beside, n)
-        and abs(turns["computed_tokens"][n] - beside["computed_tokens"][n]) <= READY_TOKENS
+        and is_plain(baseline, n)
+        and abs(turns["computed_tokens"][n] - baseline["computed_tokens"][n]) <= READY_TOKENS
     ]
     if not numbers:
         return None
-    ratios = [turns["seconds"][n] / beside["seconds"][n] for n in numbers]
-    extra = [turns["seconds"][n] - beside["seconds"][n] for n in numbers]
+    ratios = [turns["seconds"][n] / baseline["seconds"][n] for n in numbers]
+    extra = [turns["seconds"][n] - baseline["seconds"][n] for n in numbers]
     return {
         "num_turns": len(numbers),
         "median_ratio": round(statistics.median(ratios), 3),
@@ -95,18 +93,6 @@ def compare_ordinary_turns(turns: Turns, beside: Turns) -> dict[str, Any] | None
         "mean_extra_seconds": round(statistics.fmean(extra), 3),
         "slower_share": round(sum(ratio > 1 for ratio in ratios) / len(ratios), 3),
     }
-
-
-def bootstrap_interval(values: Sequence[float], statistic: Callable[[Sequence[float]], float]) -> list[float]:
-    """The 95 % bootstrap interval of a statistic of one sample, always the same for the same sample."""
-    draw = random.Random(_SEED)
-    found = sorted(statistic(draw.choices(values, k=len(values))) for _ in range(_NUM_SAMPLES))
-    return [round(nearest_rank(found, share), 4) for share in (0.025, 0.975)]
-
-
-def nearest_rank(ascending: Sequence[float], share: float) -> float:
-    """A percentile by the nearest rank."""
-    return ascending[max(1, math.ceil(share * len(ascending))) - 1]
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:

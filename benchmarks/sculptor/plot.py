@@ -11,7 +11,7 @@ GREY, BLUE, ORANGE, GREEN = "#b8b8b8", "#1f77b4", "#ff7f0e", "#2ca02c"
 
 
 def draw(report: dict[str, Any], title: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     rows = report["rows"]
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     figure = open_figure(4.8 * len(workloads), 4.2)

@@ -1,1 +1,1 @@
-"""`acmserve bench trace`: whole conversations under a budget, beside peers."""
+"""`acmserve bench trace`: whole conversations under a budget, with peers."""

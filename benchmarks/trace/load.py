@@ -5,7 +5,7 @@
                          ^ all begin together, and so does the clock
 
 A session's first prompt is its opening: it is read without being counted, because with `skip` it is a long one that no
-server can have seen. A session that fails is noted and ends; nothing is repeated.
+server can have seen. A session that fails is noted and ends. Nothing is repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlannedSession:
 class AnsweredTurn:
     """One answer, and the seconds to its first token. `number` 0 is the opening of its session.
 
-    `prompt_tokens` is what the server says; `answer` are the sampled tokens where it tells them, else the text.
+    `prompt_tokens` is what the server says. `answer` are the sampled tokens where it tells them, else the text.
     """
 
     number: int
@@ -66,15 +66,15 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayPace:
-    """`scale` multiplies the pauses of the recording; answers have exactly `max_tokens` where a server allows it."""
+class ReplayRates:
+    """`scale` multiplies the pauses of the recording. Answers have exactly `max_tokens` where a server allows it."""
 
     scale: float
     max_tokens: int
 
 
 def run_load(
-    url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayPace, model: str = SERVED_NAME
+    url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str = SERVED_NAME
 ) -> Load:
     """Replay sessions, each in a thread of its own."""
     barrier = Barrier(len(sessions))

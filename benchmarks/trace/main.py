@@ -27,7 +27,7 @@ from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
 from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
 from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.bench.trace.load import ReplayPace
+from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
 from acmserve.bench.trace.plot import draw
 from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
@@ -49,13 +49,13 @@ QUICK: dict[str, Any] = {
     "repetitions": 1,
     "turns": 15,
 }
-RATES = ReplayPace(scale=0.02, max_tokens=16)
+RATES = ReplayRates(scale=0.02, max_tokens=16)
 _KV_GIB = 3
 _LOW_WATERMARK = 0.6
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench trace`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
     options = read_options(argv)
     machine = describe_machine()
     print(f"Agent conversations under {options.budget:,} tokens, on several servers.\n{one_line(machine)}", flush=True)
@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, Path | None]:
-    """The servers that can be measured, llama.cpp's binary and its model. What cannot be is told in one line."""
+    """The servers that can be measured, llama.cpp's binary and its model. One line says what cannot be."""
     peers = [Peer(name) for name in options.against]
     if LLAMA_CPP not in options.against:
         return peers, None, None
@@ -141,7 +141,7 @@ def read_options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _servers(text: str) -> tuple[str, ...]:
-    """Argument type: names of servers, and URLs, with commas between them; each once."""
+    """Argument type: names of servers, and URLs, with commas between them. Each once."""
     names = _split(text)
     wrong = [name for name in names if name not in NAMES and not Peer(name).is_url]
     if wrong:

@@ -29,7 +29,7 @@ class PolicyPart:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to replay. `skip`: turns in front of the opening; `num_turns`: those behind it, None for all."""
+    """What to replay. `skip`: turns in front of the opening. `num_turns`: those behind it, None for all."""
 
     policies: tuple[str, ...]
     num_sessions: int

@@ -1,4 +1,4 @@
-"""Draws the rows of `bench trace`: first token after an edit, and throughput, all servers beside each other."""
+"""Draws the rows of `bench trace`: first token after an edit, and throughput, all servers in one picture."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _WIDTH = 0.8
 
 
 def draw(report: dict[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     figure = open_figure(13, 4.8)
     if figure is None:
         return MISSING
     left, right = figure.subplots(1, 2)
     times = {(row["server"], row["policy"]): row["first_token_seconds_after_edit"] for row in report["rows"]}
     rates = {(row["server"], row["policy"]): row["turns_per_second"] for row in report["rows"]}
-    _draw_bars(left, report, {key: (told["p50"], told["p90"]) for key, told in times.items() if told})
+    _draw_bars(left, report, {key: (found["p50"], found["p90"]) for key, found in times.items() if found})
     left.set(title="Time to first token after an edit: median, and p90 (line)", ylabel="seconds")
-    _draw_bars(right, report, {key: (told["median"], told["max"]) for key, told in rates.items()})
+    _draw_bars(right, report, {key: (found["median"], found["max"]) for key, found in rates.items()})
     right.set(title="Throughput: median, and most (line)", ylabel="turns a second")
     left.legend(fontsize="small", ncols=2)
     trace, budget = report["trace"], report["budget"]["max_tokens"]

@@ -100,7 +100,7 @@ class _Budgeted:
         self._weigh: Callable[[Sequence[Plain]], int] = lambda shown: len(writer.tokens(writer.write(shown, tools)))
 
     def show(self, step: RecordedStep) -> tuple[tuple[Plain, ...], bool]:
-        """The conversation with what is new, and without what the policy takes out; whether that was not enough."""
+        """The conversation with what is new, and without what the policy takes out. Whether that was not enough."""
         meter = self._meter
         self._messages += step.new
         state = meter.follow(adopt(self._state, self._messages).state, keep_active=self._budget.policy == "cwl")

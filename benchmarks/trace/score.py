@@ -1,21 +1,21 @@
-"""What replays come to: rates, times to first token, tokens; and the gate in front of them. Pure.
+"""What replays come to: rates, times to first token, tokens. And the gate in front of them. Pure.
 
     cell = server x policy, its repetitions pooled
 
-A number stands only where every server answered every turn, a server of ours or vLLM's read the very number of tokens
-that the client made, no prompt exceeds the budget, receipts add up, and `exact` sampled the tokens that stock sampled.
+A number stands only where every server answered every turn, no prompt exceeds the budget and receipts add up. A server
+of ours or vLLM's has to read the very number of tokens that the client made, and `exact` has to sample stock's tokens.
 Where `exact` and stock do not both run, a note says that nothing was compared. Servers of others may write a token more
-or less around a prompt; a note says so.
+or less around a prompt. A note says so.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acmserve.bench.agent.estimates import nearest_rank
 from acmserve.bench.agent.ideal_prefix_cache import PrefixCache
 from acmserve.bench.harness.peer_servers import EXACT, OURS, STOCK, Peer
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
@@ -43,7 +43,7 @@ class ReplayCell:
 
 
 def check_cell(cell: ReplayCell, budget: int) -> list[str]:
-    """Why the numbers of a cell may not be told, by itself."""
+    """Why the numbers of a cell may not be reported, by itself."""
     failures = []
     for number, load in enumerate(cell.loads):
         for replay in load.replays:
@@ -93,20 +93,20 @@ def prompt_notes(cells: Iterable[ReplayCell]) -> list[str]:
     """Servers that write prompts otherwise."""
     found = []
     for cell in cells:
-        beside = {turn.prompt_tokens - len(replay.session.prompts[turn.number].tokens) for replay, turn in cell.turns}
-        if not cell.peer.is_vllm and beside - {0}:
+        extra = {turn.prompt_tokens - len(replay.session.prompts[turn.number].tokens) for replay, turn in cell.turns}
+        if not cell.peer.is_vllm and extra - {0}:
             found.append(
-                f"{cell.title}: prompts have {min(beside):+d} to {max(beside):+d} tokens beside the client's count"
+                f"{cell.title}: prompts have {min(extra):+d} to {max(extra):+d} tokens more than the client made"
             )
     return found
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float] | None:
-    """p50, p90, p99 by the nearest rank, and how many values; None without any."""
+    """p50, p90, p99 by the nearest rank, and how many values. None without any."""
     if not values:
         return None
     ordered = sorted(values)
-    found = {f"p{p}": round(ordered[max(1, math.ceil(p / 100 * len(ordered))) - 1], 4) for p in (50, 90, 99)}
+    found = {f"p{p}": round(nearest_rank(ordered, p / 100), 4) for p in (50, 90, 99)}
     return found | {"num": len(ordered)}
 
 
@@ -120,7 +120,7 @@ def best_computed(sessions: Iterable[PlannedSession]) -> int:
 
 
 def as_row(cell: ReplayCell) -> dict[str, Any]:
-    """JSON-ready. Tokens are those of one repetition's turns; None where a server does not tell."""
+    """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell."""
     first = cell.loads[0].replays
     turns = [turn for replay in first for turn in replay.turns]
     prompts = [replay.session.prompts[turn.number] for replay in first for turn in replay.turns]

@@ -1,10 +1,10 @@
-"""Which servers run when: all at once where memory allows, and then they take turns; else one after the other.
+"""Which servers run when: all at once where memory allows, and then they take turns. Else one after the other.
 
     together   for each repetition and policy:     exact  reuse  stock  noprefix      (idle servers sleep)
     apart      exact and reuse: everything | stock: everything | noprefix: everything
 
 Only one server answers at a time in both cases. Taking turns spreads what else the machine does over all of them, which
-one after the other cannot; a report says which of the two it was.
+one after the other cannot. A report says which of the two it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from acmserve.bench.harness.peer_servers import SERVED_NAME, Peer, Setting, start
-from acmserve.bench.trace.load import Load, ReplayPace, run_load
+from acmserve.bench.trace.load import Load, ReplayRates, run_load
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.score import ReplayCell
 from acmserve.errors import AcmError
@@ -36,12 +36,12 @@ def run_parts(
     peers: Sequence[Peer],
     parts: Sequence[PolicyPart],
     setting: Setting,
-    rates: ReplayPace,
+    rates: ReplayRates,
     say: Callable[[str], None],
     *,
     together: bool,
 ) -> list[ReplayCell]:
-    """Replay every part on every server; in each repetition another server begins."""
+    """Replay every part on every server. In each repetition another server begins."""
     processes = list(dict.fromkeys(peer.process for peer in peers))
     groups = [processes] if together else [[process] for process in processes]
     loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
@@ -63,7 +63,7 @@ def run_parts(
 def _start_all(
     peers: Sequence[Peer], setting: Setting, stack: ExitStack, say: Callable[[str], None]
 ) -> dict[str, tuple[str, str]]:
-    """URL and model's name by process; everything that was started ends with the stack."""
+    """URL and model's name by process. Everything that was started ends with the stack."""
     say(f"starting {', '.join(peer.title for peer in peers)} (about a minute)")
     urls = {peer.process: (peer.name, first_model(peer.name)) for peer in peers if peer.is_url}
     own = {peer.process: peer for peer in peers if not peer.is_url}

@@ -35,12 +35,12 @@ def as_report(cells: Sequence[ReplayCell], budget: int) -> dict[str, Any]:
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Turns a second of ours beside the naive and the stock server, at the same policy."""
+    """Turns a second of ours over those of the naive and the stock server, at the same policy."""
     return [
         {
             "policy": row["policy"],
             "server": row["server"],
-            "beside": other["server"],
+            "baseline": other["server"],
             "throughput_ratio": round(row["turns_per_second"]["median"] / other["turns_per_second"]["median"], 3),
         }
         for row in rows
@@ -50,7 +50,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read; nothing but the reasons when the gate is red."""
+    """What people read. Nothing but the reasons when the gate is red."""
     if red := red_gate(report):
         return red
     lines: list[str] = []
@@ -66,7 +66,7 @@ def as_table(report: dict[str, Any]) -> list[str]:
         ]
     lines.append("")
     lines += [
-        f"{one['policy']}: {one['server']} has {one['throughput_ratio']:.2f} x the turns a second of {one['beside']}"
+        f"{one['policy']}: {one['server']} has {one['throughput_ratio']:.2f} x the turns a second of {one['baseline']}"
         for one in report["ratios"]
     ]
     num_compared = report.get("answers_compared_with_stock")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from acmserve.bench.demo.conversation import Replay, Tokens, load, plan_replay
+from acmserve.bench.demo.conversation import DemoReplay, Tokens, load, plan_replay
 from acmserve.bench.demo.run import ANSWER_TOKENS, MAX_MODEL_LEN
 
 
 @pytest.fixture(scope="module")
-def replay(smollm2_folder: Path) -> Replay:
+def replay(smollm2_folder: Path) -> DemoReplay:
     return plan_replay(load(), AutoTokenizer.from_pretrained(smollm2_folder))
 
 
@@ -21,13 +21,13 @@ def common(left: Tokens, right: Tokens) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-def test_sizes(replay: Replay) -> None:
+def test_sizes(replay: DemoReplay) -> None:
     assert 5_500 <= len(replay.warm) <= 6_500
     assert 1_900 <= replay.num_folded_tokens <= 2_100
     assert max(len(prompt.tokens) for prompt in replay.prompts) + ANSWER_TOKENS <= MAX_MODEL_LEN
 
 
-def test_turns_are_append_fold_append_restore(replay: Replay) -> None:
+def test_turns_are_append_fold_append_restore(replay: DemoReplay) -> None:
     assert [prompt.turn.name for prompt in replay.prompts] == ["append", "fold", "append", "restore"]
     append, fold, after, restore = (prompt.tokens for prompt in replay.prompts)
     assert append[: len(replay.warm)] == replay.warm
@@ -36,7 +36,7 @@ def test_turns_are_append_fold_append_restore(replay: Replay) -> None:
     assert common(fold, after) >= len(fold) - 3
 
 
-def test_the_text_behind_the_fold_is_unchanged(replay: Replay) -> None:
+def test_the_text_behind_the_fold_is_unchanged(replay: DemoReplay) -> None:
     append, fold = replay.prompts[0].tokens, replay.prompts[1].tokens
     cut = common(append, fold)
     num_behind = len(replay.warm) - cut - replay.num_folded_tokens
@@ -45,7 +45,7 @@ def test_the_text_behind_the_fold_is_unchanged(replay: Replay) -> None:
     assert any(fold[i : i + len(behind)] == behind for i in range(cut, cut + 120))
 
 
-def test_new_tokens_add_up(replay: Replay) -> None:
+def test_new_tokens_add_up(replay: DemoReplay) -> None:
     tails = [prompt.num_new_tokens for prompt in replay.prompts]
     tails[1] -= replay.num_marker_tokens
     append, fold, after, restore = (len(prompt.tokens) for prompt in replay.prompts)
@@ -55,6 +55,6 @@ def test_new_tokens_add_up(replay: Replay) -> None:
     assert restore == len(replay.warm) + sum(tails)
 
 
-def test_the_marker_names_the_fragment_and_the_hidden_tokens(replay: Replay) -> None:
+def test_the_marker_names_the_fragment_and_the_hidden_tokens(replay: DemoReplay) -> None:
     hidden = f"{replay.num_folded_tokens:,}"
     assert replay.marker == f'[folded f1a2b3: {hidden} tokens hidden; restore_fragment("f1a2b3") to read]'

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,16 @@ from acmserve.bench.harness.options import as_json
 from acmserve.bench.map.corpus import LABELS, USERS, Corpus, make_corpus, make_questions, score
 from acmserve.bench.map.main import after_updates, as_report, as_table
 from acmserve.bench.map.oracle import Known, ToolUse, answer_text, read_answer
-from acmserve.bench.map.run import BUDGET, EVOLVE_STEPS, PLANS, Asked, Course, check_course, check_together
+from acmserve.bench.map.plot import draw
+from acmserve.bench.map.run import (
+    BUDGET,
+    EVOLVE_STEPS,
+    AnsweredQuestion,
+    MapRun,
+    check_map_run,
+    check_together,
+    make_runs,
+)
 from acmserve.context.maps.answers import read_charted, read_distilled
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.rules import MapRules
@@ -22,7 +32,7 @@ from acmserve.context.maps.text import render_map
 from acmserve.context.maps.update import Learned, learn
 
 QUESTIONS = make_questions()
-REUSE, NO_MAP = (next(plan for plan in PLANS if plan.name == name) for name in ("reuse", "none-exact"))
+RECORDED = json.loads((Path(__file__).parents[3] / "benchmarks/results/map.json").read_text(encoding="utf-8"))
 
 
 class Words:
@@ -124,24 +134,26 @@ def receipt(prompt: int, computed: int) -> dict[str, Any]:
     }
 
 
-def course(corpus: Corpus) -> Course:
+def made_run(corpus: Corpus, name: str = "reuse") -> MapRun:
     """Two questions with one request each; the map changes between them."""
     asked = [
-        Asked([receipt(2000, 2000)], corpus.truth(QUESTIONS[0]), version=0, map_tokens=90),
-        Asked([receipt(2100, 400)], corpus.truth(QUESTIONS[1]), version=1, map_tokens=200),
+        AnsweredQuestion([receipt(2000, 2000)], corpus.truth(QUESTIONS[0]), version=0, map_tokens=90),
+        AnsweredQuestion([receipt(2100, 400)], corpus.truth(QUESTIONS[1]), version=1, map_tokens=200),
     ]
-    return Course(REUSE, asked, map_text="a map")
+    made = next(run for run in make_runs() if run.name == name)
+    made.asked, made.map_text = asked, "a map"
+    return made
 
 
 def test_a_good_course_passes_and_is_reported(corpus: Corpus) -> None:
-    good = course(corpus)
-    assert check_course(good, corpus, QUESTIONS[:2]) == []
-    report = as_report([good], corpus, QUESTIONS[:2], [])
-    [row] = report["courses"]
+    good = made_run(corpus)
+    assert check_map_run(good, corpus, QUESTIONS[:2]) == []
+    report = as_report([good], corpus, QUESTIONS[:2])
+    [row] = report["runs"]
     assert (row["num_iterations"], row["total_computed_tokens"], row["score"]) == (2, 2400, 1)
     assert after_updates(row) == 400
     assert json.loads(as_json(report)) == report
-    assert any(REUSE.title in line and "2,400" in line for line in as_table(report))
+    assert any(good.title in line and "2,400" in line for line in as_table(report))
 
 
 @pytest.mark.parametrize(
@@ -154,22 +166,32 @@ def test_a_good_course_passes_and_is_reported(corpus: Corpus) -> None:
     ],
 )
 def test_gates_trip_on_bad_numbers(corpus: Corpus, changed: dict[str, Any], reason: str) -> None:
-    bad = course(corpus)
+    bad = made_run(corpus)
     bad.asked[1] = replace(bad.asked[1], **changed)
-    failures = check_course(bad, corpus, QUESTIONS[:2])
+    failures = check_map_run(bad, corpus, QUESTIONS[:2])
     assert len(failures) == 1
     assert reason in failures[0]
-    report = as_report([bad], corpus, QUESTIONS[:2], failures)
-    assert report["courses"] == []
+    report = as_report([bad], corpus, QUESTIONS[:2])
+    assert report["runs"] == []
     assert as_table(report)[0].startswith("GATE RED")
 
 
-def test_courses_have_to_be_the_same_work(corpus: Corpus) -> None:
-    one, other = course(corpus), course(corpus)
+def test_runs_have_to_be_the_same_work(corpus: Corpus) -> None:
+    one, other = made_run(corpus), made_run(corpus)
     assert check_together([one, other]) == []
     other.asked[1].receipts.append(receipt(2200, 100))
     other.map_text = "another map"
     assert len(check_together([one, other])) == 2
-    alone = Course(NO_MAP, other.asked, update_tokens=(5, 0))
+    alone = made_run(corpus, "none-exact")
+    alone.update_tokens = (5, 0)
     assert check_together([one, alone]) == []
-    assert any("in no receipt" in failure for failure in check_course(alone, corpus, QUESTIONS[:2]))
+    assert any("in no receipt" in failure for failure in check_map_run(alone, corpus, QUESTIONS[:2]))
+
+
+def test_the_recorded_report_reads_and_draws(corpus: Corpus, tmp_path: Path) -> None:
+    assert RECORDED["corpus"]["digest"] == corpus.digest
+    assert RECORDED["questions"] == [question.text for question in QUESTIONS]
+    table = as_table(RECORDED)
+    assert any("map, moves (head)" in line and "5,298" in line and "932" in line for line in table)
+    said = draw(RECORDED, "a machine", tmp_path / "map.png")
+    assert (said is None) == (tmp_path / "map.png").is_file()

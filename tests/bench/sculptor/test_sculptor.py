@@ -15,7 +15,7 @@ def test_each_workload_has_a_row_for_each_fidelity_with_counts_and_medians() -> 
     report = json.loads(_RECORDED.read_text(encoding="utf-8"))
     row = report["rows"][1] | {"seconds_to_answer": [3.0, 1.0, 2.0], "seconds_to_follow_up": [0.25]}
     lines = as_table(report | {"rows": [report["rows"][0], row]})
-    assert [line[:14] for line in lines[3:-2]] == ["PI-LLM, exact ", "PI-LLM, reuse "]
+    assert [line[:13] for line in lines[3:-2]] == ["PI-LLM, exact", "PI-LLM, reuse"]
     counts = [f"{row[f'{name}_tokens']:,}" for name in ("uncached", "kept", "moved", "computed")]
     assert lines[4].split()[4:] == [*counts, "2.00", "s", "0.25", "s"]
     assert lines[-1].startswith("gate green")

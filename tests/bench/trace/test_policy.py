@@ -74,7 +74,7 @@ def test_a_policy_keeps_to_the_budget_and_edits(recording: Recording, planned: P
     assert len(prompts) == len(recording.steps)
     assert max(len(prompt.tokens) for prompt in prompts) <= LIMITS.max_tokens
     assert any(prompt.is_edited for prompt in prompts)
-    # What the agent has just been told is in every prompt.
+    # What the agent has just heard is in every prompt.
     for step, prompt in zip(recording.steps, prompts, strict=True):
         assert str(step.new[-1]["content"]) in prompt.messages[-1]["content"]
 

@@ -216,7 +216,7 @@ def test_other_servers_may_write_a_prompt_otherwise_and_it_is_told() -> None:
 def test_a_green_report_compares_ours_with_the_baselines() -> None:
     slow = replace(cell("noprefix"), loads=tuple(replace(load, seconds=load.seconds * 3) for load in cell().loads))
     report = as_report([cell("reuse"), cell("exact"), cell("stock"), slow], BUDGET)
-    ratios = {(row["server"], row["beside"]): row["throughput_ratio"] for row in report["ratios"]}
+    ratios = {(row["server"], row["baseline"]): row["throughput_ratio"] for row in report["ratios"]}
     assert ratios["reuse", "noprefix"] == pytest.approx(3.0)
     assert ratios["exact", "stock"] == pytest.approx(1.0)
     table = "\n".join(as_table(report))

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import RecordedStep, Recording
 from acmserve.bench.harness.peer_servers import Peer
-from acmserve.bench.trace.load import PlannedSession, ReplayPace, run_load
+from acmserve.bench.trace.load import PlannedSession, ReplayRates, run_load
 from acmserve.bench.trace.prompts import Limits, Prompt, plan_prompts
 from acmserve.bench.trace.score import NOT_COMPARED, ReplayCell, check_cell, prompt_notes
 from acmserve.bench.trace.servers import first_model
@@ -43,7 +43,7 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
         sessions.append(PlannedSession(recording.name, f"{number:08d}", tuple(prompts)))
     model = first_model(server)
     peers = [Peer("exact"), Peer("reuse"), Peer(server)]
-    loads = [run_load(server, peer, sessions, ReplayPace(scale=0, max_tokens=2), model) for peer in peers]
+    loads = [run_load(server, peer, sessions, ReplayRates(scale=0, max_tokens=2), model) for peer in peers]
     cells = [ReplayCell(peer, "recency", (load,)) for peer, load in zip(peers, loads, strict=True)]
     assert [check_cell(cell, LIMITS.max_tokens) for cell in cells] == [[], [], []]
     assert prompt_notes(cells) == []
@@ -62,6 +62,6 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
 def test_what_a_server_refuses_turns_the_gate_red(server: str) -> None:
     prompt = Prompt(({"role": "system", "content": "Session 00000000."},), (1, 2), False, False, 0.0)
     session = PlannedSession("refused", "00000000", (prompt, prompt))
-    load = run_load(server, Peer("reuse"), [session], ReplayPace(scale=0, max_tokens=2), "no-such-model")
+    load = run_load(server, Peer("reuse"), [session], ReplayRates(scale=0, max_tokens=2), "no-such-model")
     (failure,) = check_cell(ReplayCell(Peer("reuse"), "none", (load,)), LIMITS.max_tokens)
     assert "0 of 1 turns were answered. RuntimeError: HTTP 404" in failure

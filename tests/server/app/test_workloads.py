@@ -1,4 +1,4 @@
-"""The scripted conversations of 000 end to end: PI-LLM in full size, and a chain of searches, with their receipts.
+"""The conversations of `bench sculptor` end to end: PI-LLM in full size, and a chain of searches, with their receipts.
 
 The model is scripted and has one random layer; prompt, tools, loop, engine and KV cache are real.
 """
@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from acmserve.bench.harness.workloads import Workload, needle_chain, pi_llm, plan_script
-from acmserve.bench.sculptor.run import check_course, run_course
+from acmserve.bench.sculptor.run import check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
 from acmserve.server.models.tokenizer import ServedTokenizer
 from tests.support.server.scripts import new_session
@@ -24,8 +24,8 @@ def tokenizer() -> ServedTokenizer:
 
 
 def run(url: str, workload: Workload, tokenizer: ServedTokenizer, fidelity: str) -> Any:
-    loop = run_course(url, workload, plan_script(workload, tokenizer), fidelity, new_session())
-    assert check_course(loop, workload) == []
+    loop = run_workload(url, workload, plan_script(workload, tokenizer), fidelity, new_session())
+    assert check_workload_run(loop, workload) == []
     return loop
 
 
@@ -63,8 +63,8 @@ def test_a_chain_of_searches_computes_only_what_it_appends(scripted_server: str,
 def test_search_finds_what_a_fold_hides(scripted_server: str, tokenizer: ServedTokenizer) -> None:
     name = new_session()
     workload = pi_llm(num_keys=10, num_updates=20, num_fragments=5, num_folded=4)
-    loop = run_course(scripted_server, workload, plan_script(workload, tokenizer), "exact", name)
-    assert check_course(loop, workload) == []
+    loop = run_workload(scripted_server, workload, plan_script(workload, tokenizer), "exact", name)
+    assert check_workload_run(loop, workload) == []
     key = workload.question.splitlines()[1]
     found = httpx.post(
         f"{scripted_server}/v1/acm/sessions/{name}/tools/search_context",
