@@ -23,7 +23,8 @@ from acmserve.context.session.branching import Spent
 from acmserve.context.session.parent import Parent, mark_of
 from acmserve.context.session.state import PLACED, Author, SessionState, append_internal, cut_back
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.outline import Outline, Role
+from acmserve.context.transcript.outline import Outline
+from acmserve.context.transcript.parts import Role
 
 
 def fork(state: SessionState, session_id: str, description: str, prompt: str) -> SessionState:
