@@ -2,9 +2,9 @@
 
     handler.py -> budget.py -> budget.py -> plan.py      3 files, 2 crossings
 
-A crossing is a call whose caller stands in another file, both within `acmserve/`. A generator counts at each
-resumption: the reader has to go there, too. Returns are not counted. Code that was generated (`__init__` of a
-dataclass) and code of other packages have no file here, so calls from there and into there are no crossings.
+A crossing is a call whose caller stands in another file, both within `acmserve/`. A generator counts whenever it goes
+on, since the reader has to go there, too. Returns are not counted. Code that was generated (`__init__` of a dataclass)
+and code of other packages have no file here, so calls from there and into there are no crossings.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from typing import Any
 from acmserve.context.eviction.clearing_edits import EditedHistory, Memory, VendorEdit, Weights, edit_history
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import NOTHING, PLACEHOLDER, MessageOmissions, Omissions
-from acmserve.context.transcript.outline import Outline, Role, Use
-from acmserve.context.transcript.reasoning import is_reasoning_part
+from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.transcript.parts import Role, is_reasoning_part
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The graph of a session's episodes, read from its transcript and from nothing else (002, section 4.3).
+"""The graph of a session's episodes, read from its transcript and from nothing else.
 
     entries   system user | start A .. end A | answer | user | start B(A) .. end B | start C ..
               [ prologue ] [ A, expl        ] [ gap  ]        [ B, act on A       ] [ C, active
@@ -13,19 +13,20 @@ again. It only grows with the transcript; each message is read once. Where a his
 
 Decision: a step (an assistant's message with its results) is read when all its calls have a result, or when a message
 follows that is none: only then it is known which calls of `delimiter` were carried out. Episodes that are fully evicted
-are forgotten by `compact`; their names and kinds stay, so that no name is used twice.
+are forgotten by `forget`; their names and kinds stay, so that no name is used twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from acmserve.context.episodes.delimiter import DELIMITER, EpisodeMark, Scope, check_mark, is_refusal, read_mark
 from acmserve.context.episodes.episode import Episode, Kind
-from acmserve.context.transcript.message import Message, texts
-from acmserve.context.transcript.outline import Line, Outline, Role, Use, call_arguments, tool_calls
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.outline import Line, Outline, Use
+from acmserve.context.transcript.parts import Parts, Role, read_parts
 from acmserve.errors import IntegrityError, InvalidRequest
 
 
@@ -63,6 +64,7 @@ class _Step:
     entry: int
     calls: dict[int, object]
     num_missing: int
+    marks: dict[int, EpisodeMark | None] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
     strays: list[int] = field(default_factory=list)
@@ -108,32 +110,32 @@ class EpisodeGraph:
 
     def extend(self, messages: Iterable[Message]) -> None:
         """Read the messages that are new."""
-        for message in messages:
-            entry = len(self.outline)
-            line = self.outline.append(message)
+        self.extend_read(read_parts(messages))
+
+    def extend_read(self, new: Sequence[Parts]) -> None:
+        """Take in messages that were taken apart."""
+        start = len(self.outline.lines)
+        self.outline.extend(new)
+        for entry, parts in enumerate(new, start):
+            line = self.outline.lines[entry]
             if line.role is Role.RESULT:
-                self._read_result(entry, line, message)
+                self._read_result(entry, line, parts)
                 continue
             self._settle()
             if line.role is Role.ASSISTANT:
-                calls = {
-                    index: call_arguments(call)
-                    for index, (name, call) in enumerate(zip(line.names, tool_calls(message), strict=True))
-                    if name == DELIMITER
-                }
+                calls = {index: call.arguments for index, call in enumerate(parts.calls) if call.name == DELIMITER}
                 self._step = _Step(entry, calls, len(line.names))
                 self._settle_if_complete()
             elif line.is_user and self._current is not None and self._current.name is None:
                 self._close(entry, None)
 
-    def compact(self, is_evicted: Callable[[Episode], bool]) -> None:
-        """Forget the ended episodes that are fully evicted, all but their names and kinds."""
-        gone = [number for number, episode in self.live.items() if is_evicted(episode)]
+    def forget(self, gone: Collection[int]) -> None:
+        """Forget ended episodes that are fully evicted, all but their names and kinds."""
         for number in gone:
             del self.live[number]
         self.num_forgotten += len(gone)
 
-    def _read_result(self, entry: int, line: Line, message: Message) -> None:
+    def _read_result(self, entry: int, line: Line, parts: Parts) -> None:
         step = self._step
         if line.use is None and step is not None:
             step.strays.append(entry)
@@ -142,7 +144,7 @@ class EpisodeGraph:
         elif step is not None and line.use.entry == step.entry:
             step.answered.add(line.use.number)
             step.num_missing -= 1
-            if line.use.number in step.calls and is_refusal(" ".join(text for _, text in texts(message)).lstrip()):
+            if line.use.number in step.calls and is_refusal(" ".join(parts.texts).lstrip()):
                 step.refused.add(line.use.number)
             self._settle_if_complete()
 
@@ -191,8 +193,12 @@ class EpisodeGraph:
         if index not in step.calls or index not in step.answered or index in step.refused:
             return None
         try:
-            mark = read_mark(step.calls[index])
-            self._check(mark)
+            if index not in step.marks:
+                step.marks[index] = None
+                step.marks[index] = read_mark(step.calls[index])
+            mark = step.marks[index]
+            if mark is not None:
+                self._check(mark)
         except InvalidRequest:
             return None
         return mark
@@ -230,7 +236,7 @@ class EpisodeGraph:
 
     def _end_of(self, use: Use) -> int:
         """The entry behind a call and its result."""
-        result = self.outline.result(use)
+        result = self.outline.lines[use.entry].results[use.number]
         return max(use.entry, -1 if result is None else result) + 1
 
     def check_integrity(self) -> None:

@@ -23,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.eviction.policies import ClearToolUses, count_cleared, plan_clear_thinking, plan_clear_tool_uses
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.clear_thinking import ClearThinking, count_cleared, plan_clear_thinking
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.omissions import (
     EMPTY,
@@ -32,9 +34,8 @@ from acmserve.context.transcript.omissions import (
     omissions_before_divergence,
     render_without,
 )
-from acmserve.context.transcript.omitted_tokens import shown_tokens
 from acmserve.context.transcript.outline import Outline
-from acmserve.context.transcript.reasoning import without_reasoning
+from acmserve.context.transcript.parts import without_reasoning
 from acmserve.context.transcript.token_counts import Count, TokenCounts
 
 CLEAR_TOOL_USES = "clear_tool_uses_20250919"
@@ -42,13 +43,6 @@ CLEAR_THINKING = "clear_thinking_20251015"
 COMPACT = "compact_20260112"
 DIGEST_BYTES = 16
 _KEY = secrets.token_bytes(32)
-
-
-@dataclass(frozen=True, slots=True)
-class ClearThinking:
-    """`keep` turns that have reasoning keep it, the last ones; None keeps all."""
-
-    keep: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class Weights:
     result_overhead: int | None = None
 
     def token_counts(self) -> TokenCounts:
-        """A new ledger that counts so."""
+        """New counts of this kind."""
         return TokenCounts(
             self.count, self.message_overhead, self.call_overhead, self.base_tokens, self.result_overhead
         )
@@ -113,16 +107,14 @@ def edit_history(
     memory: Memory | None = None,
 ) -> EditedHistory:
     """Decide what is cleared of a history in OpenAI's form."""
-    outline, token_counts = Outline(messages), weights.token_counts()
+    token_counts = weights.token_counts()
     token_counts.extend(messages)
     digests = b"".join(digest_message(without_reasoning(message), _KEY) for message in messages)
     before = EMPTY if memory is None else _still_cleared(memory, digests, messages)
-    omissions = plan_edits(outline, token_counts, before, edits)
-    applied, num_tokens = (
-        applied_edits(outline, token_counts, omissions),
-        shown_tokens(outline, token_counts, omissions),
-    )
-    return EditedHistory(outline, omissions, applied, Memory(digests, omissions), num_tokens)
+    view = ConversationView(Outline(messages), token_counts, before)
+    omissions = plan_edits(view, edits)
+    left = view.with_omissions(omissions)
+    return EditedHistory(view.outline, omissions, applied_edits(left), Memory(digests, omissions), left.shown_tokens())
 
 
 def edit_chat(
@@ -136,32 +128,25 @@ def edit_chat(
     return render_without(messages, edited.omissions), edited
 
 
-def plan_edits(
-    outline: Outline,
-    token_counts: TokenCounts,
-    omissions: Omissions,
-    edits: Sequence[VendorEdit],
-    end: int | None = None,
-) -> Omissions:
-    """What the clearing edits take out, in their order; `omissions` is what is already. A `Compact` clears nothing.
+def plan_edits(view: ConversationView, edits: Sequence[VendorEdit]) -> Omissions:
+    """What is left out after the clearing edits, in their order. A `Compact` clears nothing.
 
-    Results from entry `end` on stay.
+    Results from an open branch on stay.
     """
     for edit in edits:
         if isinstance(edit, ClearThinking):
-            omissions = plan_clear_thinking(outline, token_counts, omissions, edit.keep).omissions
+            view = view.with_omissions(plan_clear_thinking(view, edit.keep).omissions)
         elif isinstance(edit, ClearToolUses):
-            omissions = plan_clear_tool_uses(outline, token_counts, omissions, edit, end).omissions
-    return omissions
+            view = view.with_omissions(plan_clear_tool_uses(view, edit).omissions)
+    return view.omissions
 
 
-def applied_edits(outline: Outline, token_counts: TokenCounts, omissions: Omissions) -> list[dict[str, Any]]:
+def applied_edits(view: ConversationView) -> list[dict[str, Any]]:
     """The vendor's `applied_edits` for all that is cleared now; edits that cleared nothing are left out."""
-    cleared = count_cleared(outline, token_counts, omissions)
-    only_thinking = Omissions(
-        omissions.gone, {entry: MessageOmissions(reasoning=True) for entry in _thoughtless(omissions)}
-    )
-    num_thinking = max(0, token_counts.num_tokens - shown_tokens(outline, token_counts, only_thinking))
+    cleared, omissions = count_cleared(view), view.omissions
+    thoughts = {entry: MessageOmissions(reasoning=True) for entry in _thoughtless(omissions)}
+    only_thinking = view.with_omissions(Omissions(omissions.gone, thoughts))
+    num_thinking = max(0, view.token_counts.num_tokens - only_thinking.shown_tokens())
     applied: list[dict[str, Any]] = []
     if cleared.thinking_turns:
         applied.append(

@@ -21,19 +21,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from acmserve.context.eviction.cwl import finish_plan
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.option import Option, OptionKind
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.omission_editor import OmissionEditor
-from acmserve.context.transcript.omissions import NOTHING, Omissions, omit_from_messages
+from acmserve.context.transcript.omissions import NOTHING, omit_from_messages
 from acmserve.context.transcript.omitted_tokens import is_left
-from acmserve.context.transcript.outline import Outline, Role, Use
+from acmserve.context.transcript.outline import Line, Use
+from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.plain_text import write_out
-from acmserve.context.transcript.token_counts import TokenCounts
+from acmserve.errors import InvalidRequest
 
 HEAD = "[summary of the conversation up to here]"
 MAX_USER_CHARS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class CompactPolicy:
+    """A model writes a summary of the oldest steps, so it is planned in two steps (`plan_compaction`)."""
+
+    summary: ClassVar[str] = "the oldest steps, for which a summary stands that a model writes"
+    options: ClassVar[tuple[Option, ...]] = (
+        Option(
+            "instructions",
+            OptionKind.TEXT,
+            "",
+            "What the summary is to keep, in place of the server's own instructions",
+            "Give what the summary is to keep, as a text.",
+        ),
+    )
+    needs_episodes: ClassVar[bool] = False
+    needs_model: ClassVar[bool] = True
+
+    instructions: str = ""
+
+    def plan(self, view: ConversationView, target: int) -> EvictionPlan:
+        """Raises `InvalidRequest`: no plan is made without the summary."""
+        raise InvalidRequest("budget.policy", "compact calls a model.", "Choose cwl or recency.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +77,7 @@ class Compaction:
     """A summary that is wanted: of `text`, which has `num_tokens`, in at most `num_room` tokens with its head.
 
     `steps` are the entries that it covers, ascending; the last message of the assistant among them, `at`, will carry
-    it. It holds for the conversation and for the shed that it was decided on.
+    it. It holds for the conversation and the omissions that it was decided on.
     """
 
     steps: tuple[int, ...]
@@ -62,89 +89,65 @@ class Compaction:
 
 
 def plan_compaction(
-    outline: Outline,
-    token_counts: TokenCounts,
-    omissions: Omissions,
-    whole: Sequence[Message],
-    target: int,
-    max_summary_tokens: int,
-    end: int | None = None,
+    view: ConversationView, whole: Sequence[Message], target: int, max_summary_tokens: int
 ) -> Compaction | None:
     """Decide what is to be summarized so that at most `target` tokens are shown; None where it is not worth it.
 
     `whole` has one message for each entry, nothing taken out. Target 0 takes everything but the last step. Nothing from
-    entry `end` on is summarized.
+    an open branch on is summarized.
     """
-    editor = OmissionEditor(outline, token_counts, omissions)
+    editor, token_counts = view.editor(), view.token_counts
     steps: list[int] = []
     at, num_new, num_room = None, 0, max_summary_tokens
-    for entry in _steps(outline, omissions, end):
+    for entry in _steps(view):
         if at is not None and editor.num_tokens + num_room <= target:
             break
-        size = editor.num_tokens
-        _take(editor, outline, entry)
+        size, line = editor.num_tokens, view.outline.lines[entry]
+        _take(editor, line, entry)
         steps.append(entry)
-        if outline.lines[entry].role is Role.ASSISTANT:
+        if line.role is Role.ASSISTANT:
             at = entry
-            num_room = max_summary_tokens + token_counts.text_tokens(HEAD) + token_counts.size(entry).overhead
-        if not omissions.entries.get(entry, NOTHING).summary:
+            num_room = max_summary_tokens + token_counts.text_tokens(HEAD) + token_counts.sizes[entry].overhead
+        if not view.omissions.entries.get(entry, NOTHING).summary:
             num_new += size - editor.num_tokens
     if at is None or num_new <= num_room:
         return None
-    text = conversation_text(outline, omit_from_messages(whole, omissions), steps, omissions.summarized)
+    text = _conversation_text(view, omit_from_messages(whole, view.omissions), steps)
     return Compaction(tuple(steps), at, text, token_counts.count(text), num_room, target)
 
 
-def summary_plan(
-    compaction: Compaction, outline: Outline, token_counts: TokenCounts, omissions: Omissions, summary: str
-) -> EvictionPlan:
+def summary_plan(compaction: Compaction, view: ConversationView, summary: str) -> EvictionPlan:
     """The plan that puts a summary in the place of what it covers."""
-    editor = OmissionEditor(outline, token_counts, omissions)
-    before = editor.num_tokens
-    for entry in compaction.steps:
-        _take(editor, outline, entry)
+    editor = _without_steps(compaction, view)
     shown = f"{HEAD}\n{summary.strip()}"
     editor.set_summary(compaction.at, shown)
-    return replace(
-        _finish(compaction, editor, outline, token_counts, omissions, before),
-        num_written=token_counts.text_tokens(shown),
-    )
+    return replace(_finish(compaction, view, editor), num_written=view.token_counts.text_tokens(shown))
 
 
-def predicted_plan(
-    compaction: Compaction, outline: Outline, token_counts: TokenCounts, omissions: Omissions
-) -> EvictionPlan:
-    """What `summary_plan` would give for the longest summary there may be. For showing only: its shed has none."""
-    editor = OmissionEditor(outline, token_counts, omissions)
-    before = editor.num_tokens
-    for entry in compaction.steps:
-        _take(editor, outline, entry)
-    plan = _finish(compaction, editor, outline, token_counts, omissions, before)
+def predicted_plan(compaction: Compaction, view: ConversationView) -> EvictionPlan:
+    """What `summary_plan` would give for the longest summary there may be. For showing only: it holds no summary."""
+    plan = _finish(compaction, view, _without_steps(compaction, view))
     num_after = plan.num_after + compaction.num_room
-    step = replace(plan.steps[0], num_tokens=before - num_after)
-    num_behind = plan.num_behind + compaction.num_room
-    unmet = _unmet(outline, token_counts, compaction.target, num_after)
     return replace(
         plan,
-        steps=(step,),
+        steps=(replace(plan.steps[0], num_tokens=plan.num_before - num_after),),
         num_after=num_after,
-        num_behind=num_behind,
+        num_behind=plan.num_behind + compaction.num_room,
         num_written=compaction.num_room,
-        unmet=unmet,
+        unmet=_unmet(view, compaction.target, num_after),
     )
 
 
-def plan_nothing(outline: Outline, token_counts: TokenCounts, omissions: Omissions, target: int) -> EvictionPlan:
+def plan_nothing(view: ConversationView, target: int) -> EvictionPlan:
     """The plan that changes nothing, because no summary can be had; `unmet` names what is left."""
-    num_shown = OmissionEditor(outline, token_counts, omissions).num_tokens
-    return EvictionPlan(omissions, target, num_shown, num_shown, unmet=_unmet(outline, token_counts, target, num_shown))
+    num_shown = view.editor().num_tokens
+    return EvictionPlan(view.omissions, target, num_shown, num_shown, unmet=_unmet(view, target, num_shown))
 
 
-def _unmet(outline: Outline, token_counts: TokenCounts, target: int, num_shown: int) -> BudgetUnmet | None:
+def _unmet(view: ConversationView, target: int, num_shown: int) -> BudgetUnmet | None:
     if num_shown <= target:
         return None
-    num_all = len(outline)
-    num_kept = token_counts.base_tokens + token_counts.between(0, num_all) - token_counts.omittable_between(0, num_all)
+    num_kept = view.token_counts.num_tokens - view.token_counts.omittable_between(0, len(view.outline))
     left = (
         Protected("system and user messages", num_kept),
         Protected("the summary and the steps behind it", num_shown - num_kept),
@@ -152,51 +155,50 @@ def _unmet(outline: Outline, token_counts: TokenCounts, target: int, num_shown: 
     return BudgetUnmet(num_shown - target, tuple(item for item in left if item.num_tokens))
 
 
-def _finish(
-    compaction: Compaction,
-    editor: OmissionEditor,
-    outline: Outline,
-    token_counts: TokenCounts,
-    omissions: Omissions,
-    before: int,
-) -> EvictionPlan:
+def _finish(compaction: Compaction, view: ConversationView, editor: OmissionEditor) -> EvictionPlan:
     first, last = compaction.steps[0], compaction.steps[-1]
     what = f"message {first}" if first == last else f"messages {first} to {last}"
-    steps = (EvictionStep(what, Level.SUMMARIZE, before - editor.num_tokens),)
-    unmet = _unmet(outline, token_counts, compaction.target, editor.num_tokens)
-    return finish_plan(editor, editor.omissions(), outline, token_counts, compaction.target, before, steps, unmet)
+    steps = (EvictionStep(what, Level.SUMMARIZE, editor.num_before - editor.num_tokens),)
+    return finish_plan(view, editor, compaction.target, steps, _unmet(view, compaction.target, editor.num_tokens))
 
 
-def _steps(outline: Outline, omissions: Omissions, end: int | None) -> Iterator[int]:
+def _without_steps(compaction: Compaction, view: ConversationView) -> OmissionEditor:
+    """An editor that has taken out what the summary covers."""
+    editor = view.editor()
+    for entry in compaction.steps:
+        _take(editor, view.outline.lines[entry], entry)
+    return editor
+
+
+def _steps(view: ConversationView) -> Iterator[int]:
     """What may be summarized: messages of the assistant before the last one, and results that answer none of them."""
-    last = outline.last_step()
-    for entry in range(last if end is None else min(last, end)):
-        line = outline.lines[entry]
-        if line.role is Role.ASSISTANT:
-            if not omissions.is_gone(entry) and is_left(line, omissions.entries.get(entry, NOTHING)):
-                yield entry
-        elif line.role is Role.RESULT and line.use is None and not omissions.in_gone(entry):
+    omissions, lines = view.omissions, view.outline.lines
+    last = view.outline.last_step()
+    for entry, line in enumerate(lines[: last if view.end is None else min(last, view.end)]):
+        kept = omissions.entries.get(entry)
+        if kept is None and omissions.gone and omissions.in_gone(entry):
+            continue
+        if (line.role is Role.ASSISTANT and (kept is None or is_left(line, kept))) or (
+            line.role is Role.RESULT and line.use is None
+        ):
             yield entry
 
 
-def _take(editor: OmissionEditor, outline: Outline, entry: int) -> None:
+def _take(editor: OmissionEditor, line: Line, entry: int) -> None:
     """Take out a step altogether, and what stands in its place."""
-    if outline.lines[entry].role is Role.ASSISTANT:
-        for index in range(len(outline.lines[entry].names)):
-            editor.drop_call(Use(entry, index))
+    if line.role is Role.ASSISTANT:
+        editor.drop_calls([Use(entry, index) for index in range(len(line.names))])
         editor.drop_lines(entry)
     editor.drop_text(entry)
 
 
-def conversation_text(
-    outline: Outline, shown: Sequence[Message | None], steps: Sequence[int], summarized: int | None
-) -> str:
+def _conversation_text(view: ConversationView, shown: Sequence[Message | None], steps: Sequence[int]) -> str:
     """What the summarizer reads of `steps`, and of the user's messages between them. `shown` is what the model sees."""
-    covered = set(steps)
+    covered, summarized = set(steps), view.omissions.summarized
     first = min(0 if summarized is None else summarized, steps[0])
     messages: list[Message] = []
-    for entry in range(first, len(outline)):
-        line, message = outline.lines[entry], shown[entry]
+    for entry, line in enumerate(view.outline.lines[first:], first):
+        message = shown[entry]
         owner = entry if line.use is None else line.use.entry
         if message is None:
             continue

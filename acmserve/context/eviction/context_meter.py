@@ -1,8 +1,8 @@
-"""The running account of one session: its episodes, what each message weighs, and what the next prompt will.
+"""The running meter of one session: its episodes, what each message weighs, and what the next prompt will.
 
-    state of turn n      [ e0 e1 e2 e3 e4 ]              graph, ledger: read once
+    state of turn n      [ e0 e1 e2 e3 e4 ]              episodes, counts: read once
     state of turn n + 1  [ e0 e1 e2'e3 e4 ][ e5 e6 ]     e2 recounted (a fold), e5 and e6 read
-    a rewound history    [ e0 e1 e2'][ x3 ]              ledger rewound, graph built anew, x3 read
+    a rewound history    [ e0 e1 e2'][ x3 ]              counts rewound, episodes built anew, x3 read
 
 A memory that can be thrown away: `follow` builds it from any state, and brings it up to date from the one before, at
 the cost of what is new. What the client resends is compared, not counted again.
@@ -26,24 +26,25 @@ from typing import Any
 
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction import registry
+from acmserve.context.eviction.clear_thinking import only_cleared
 from acmserve.context.eviction.clearing_edits import VendorEdit, applied_edits, plan_edits
 from acmserve.context.eviction.compact import Compaction, plan_compaction, predicted_plan, summary_plan
 from acmserve.context.eviction.cwl import without_active
 from acmserve.context.eviction.low_watermark import Measured, cheapest_low_watermark
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.eviction.planned_eviction import TurnStats
-from acmserve.context.eviction.policies import only_cleared
-from acmserve.context.eviction.policy import plan_policy
-from acmserve.context.eviction.protected import is_evicted
+from acmserve.context.eviction.protected import evicted_numbers
 from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.render import render_whole
 from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
-from acmserve.context.transcript.omitted_tokens import shown_tokens
-from acmserve.context.transcript.token_counts import TokenCounts
-from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
+from acmserve.context.transcript.parts import read_parts
+from acmserve.context.transcript.token_counts import TokenCounts, counter
+from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import IntegrityError
 
 _NUM_GROWTHS = 32
@@ -78,9 +79,7 @@ class ContextMeter:
     def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
         weights = overheads or Overheads()
         self.graph = EpisodeGraph()
-        self.token_counts = TokenCounts(
-            lambda text: count_tokens(tokenizer, text), weights.message, weights.call, 0, weights.result
-        )
+        self.token_counts = TokenCounts(counter(tokenizer), weights.message, weights.call, 0, weights.result)
         self.omissions: Omissions = EMPTY
         self.scope: Scope | None = None
         self.turn_stats = TurnStats()
@@ -95,13 +94,16 @@ class ContextMeter:
         self._pieces: deque[int] = deque(maxlen=_NUM_PIECES)
 
     @property
+    def view(self) -> ConversationView:
+        """The conversation as it stands, for policies and for whatever else looks at it."""
+        return ConversationView(self.graph.outline, self.token_counts, self.omissions, self.graph, self._num_free)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of the next prompt, as far as they are counted."""
         num_saved = self.token_counts.remembered(self.omissions)
         if num_saved is None:
-            num_saved = self.token_counts.num_tokens - shown_tokens(
-                self.graph.outline, self.token_counts, self.omissions
-            )
+            num_saved = self.token_counts.num_tokens - self.view.shown_tokens()
             self.token_counts.remember(self.omissions, num_saved)
         return self.token_counts.num_tokens - num_saved
 
@@ -114,7 +116,7 @@ class ContextMeter:
         return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
 
     def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
-        """Bring the account to `state`; returns the state, in which an episode that a rewind has opened again is whole.
+        """Bring the meter to `state`; returns the state, in which an episode that a rewind has opened again is whole.
 
         `keep_active` is for policies that know no episodes: then the state is returned as it is.
         """
@@ -130,18 +132,24 @@ class ContextMeter:
                 self._served = replace(self._served, num_entries=min(num_same, self._served.num_entries))
             self._num_written = self.token_counts.between(0, num_same)
         if is_rewound or (self.graph.num_forgotten and state.omissions != self.omissions):
-            self.graph = EpisodeGraph(entry.message for entry in state.entries[:num_same])
+            self.graph = EpisodeGraph([entry.message for entry in state.entries[:num_same]])
         if is_rewound and keep_active:
-            omissions = without_active(self.graph, self.token_counts, state.omissions)
+            omissions = without_active(self.view.with_omissions(state.omissions))
             state = replace(state, omissions=hide_closed(omissions, state.branches))
         if is_rewound or changed or num_same < len(state.entries):
             self.scope = None
-        self.graph.extend(entry.message for entry in state.entries[num_same:])
-        self.token_counts.extend(whole[num_same:])
+        self._read([entry.message for entry in state.entries[num_same:]], whole[num_same:])
         self._entries, self._whole = state.entries, whole
         self._num_free = len(whole) if state.branch is None else state.branch.call_entry
         self._take(state.omissions)
         return state
+
+    def _read(self, written: list[Message], shown: list[Message]) -> None:
+        """Read new messages, once where they are shown as they were written."""
+        parts = read_parts(written)
+        is_same = all(a is b for a, b in zip(written, shown, strict=True))
+        self.graph.extend_read(parts)
+        self.token_counts.extend_read(parts if is_same else read_parts(shown))
 
     def expect(self, num_overhead: int) -> None:
         """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""
@@ -197,8 +205,7 @@ class ContextMeter:
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
         """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
         target = self.watermark(budget, measured)
-        plan = plan_policy(self.graph, self.token_counts, self.omissions, budget, target, end=self._num_free)
-        return self.judge(plan, budget)
+        return self.judge(registry.policy_of(budget).plan(self.view, target), budget)
 
     def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:
         """The plan with `unmet` where `max_tokens` is not met after it. `reason`: why nothing could be taken."""
@@ -210,25 +217,16 @@ class ContextMeter:
 
     def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
         """What is to be summarized so that `target` tokens are left; None where nothing is worth it. Pure."""
-        return plan_compaction(
-            self.graph.outline,
-            self.token_counts,
-            self.omissions,
-            self._whole,
-            target,
-            max_summary_tokens,
-            self._num_free,
-        )
+        return plan_compaction(self.view, self._whole, target, max_summary_tokens)
 
     def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
         """The plan of a compaction; without a summary what the longest one would give, for showing only. Pure."""
-        if summary is None:
-            return predicted_plan(compaction, self.graph.outline, self.token_counts, self.omissions)
-        return summary_plan(compaction, self.graph.outline, self.token_counts, self.omissions, summary)
+        view = self.view
+        return predicted_plan(compaction, view) if summary is None else summary_plan(compaction, view, summary)
 
     def edit(self, edits: Sequence[VendorEdit], state: SessionState) -> SessionState:
-        """The state, which the account follows, after the clearing edits of a request."""
-        omissions = plan_edits(self.graph.outline, self.token_counts, self.omissions, edits, self._num_free)
+        """The state, which the meter follows, after the clearing edits of a request."""
+        omissions = plan_edits(self.view, edits)
         if omissions is self.omissions:
             return state
         self._take(omissions)
@@ -236,11 +234,11 @@ class ContextMeter:
 
     def applied(self) -> list[dict[str, Any]]:
         """The vendor's `applied_edits`: all that clearing edits took out and that is still there otherwise."""
-        outline = self.graph.outline
-        return applied_edits(outline, self.token_counts, only_cleared(outline, self.omissions))
+        view = self.view
+        return applied_edits(view.with_omissions(only_cleared(view.outline, view.omissions)))
 
     def carry_out(self, plan: EvictionPlan, state: SessionState) -> SessionState:
-        """The state, which the account follows, after a plan."""
+        """The state, which the meter follows, after a plan."""
         pieces = (step for step in plan.steps if step.level is not Level.SUMMARIZE)
         self._pieces.extend(step.num_tokens for step in pieces if step.num_tokens > 0)
         self._take(plan.omissions)
@@ -249,10 +247,10 @@ class ContextMeter:
     def _take(self, omissions: Omissions) -> None:
         if omissions is not self.omissions:
             self.omissions = omissions
-            self.graph.compact(lambda episode: is_evicted(episode, self.graph.outline, omissions))
+            self.graph.forget(evicted_numbers(self.graph.live.values(), omissions))
 
     def _compare(self, entries: Sequence[TranscriptEntry], whole: Sequence[Message]) -> tuple[int, list[int]]:
-        """How many entries are those of the account, and which of these are shown in other words."""
+        """How many entries are those of the meter, and which of these are shown in other words."""
         num_old = len(self._entries)
         # Almost always nothing has changed, and a list is compared many times faster than by its items one by one.
         if len(entries) >= num_old and whole[:num_old] == self._whole:
@@ -269,18 +267,18 @@ class ContextMeter:
         return num_old, changed
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` with the numbers when graph, ledger and transcript do not agree."""
+        """Raise `IntegrityError` with the numbers when episodes, counts and transcript do not agree."""
         self.graph.check_integrity()
         self.token_counts.check_integrity()
         self.omissions.check_integrity()
         sizes = (len(self._entries), len(self._whole), self.graph.num_entries, len(self.token_counts))
         if len(set(sizes)) != 1:
             raise IntegrityError(
-                f"account: {sizes[0]} entries, {sizes[1]} rendered, {sizes[2]} in the graph, {sizes[3]} in the ledger"
+                f"meter: {sizes[0]} entries, {sizes[1]} rendered, {sizes[2]} in the graph, {sizes[3]} counted"
             )
-        num_shown = shown_tokens(self.graph.outline, self.token_counts, self.omissions)
+        num_shown = self.view.shown_tokens()
         if num_shown != self.num_tokens:
-            raise IntegrityError(f"account: {self.num_tokens} tokens remembered, {num_shown} counted")
+            raise IntegrityError(f"meter: {self.num_tokens} tokens remembered, {num_shown} counted")
 
 
 def _is_same(old: TranscriptEntry, new: TranscriptEntry) -> bool:

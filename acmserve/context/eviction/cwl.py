@@ -1,13 +1,15 @@
-"""Which episodes leave when a conversation is over its budget: Algorithm 1 of 002, decided here, carried out elsewhere.
+"""The policies `cwl` and `pi-cwl`: finished acts leave first, and an exploration leaves after the acts that used it.
 
     while too large:  candidates = ended episodes, not the prologue, all dependents fully evicted
                       target     = oldest act, else oldest expl            (policy `pi-cwl`: the oldest of both)
                       levels     = reasoning (expl only) -> bulk -> intermediate -> removal, measured after each
 
-An act whose effects are in the world goes before the exploration it used. Unannotated work is an exploration on which
-every act that starts later may depend. User turns, system messages and what has not ended are never touched.
+This is Algorithm 1 of CWL, the Context Window Lifecycle. The paper is "Beyond Compaction: Structured Context Eviction
+for Long-Horizon Agents" (arXiv:2606.11213). An act whose effects are in the world goes before the exploration it used.
+Unannotated work is an exploration on which every act that starts later may depend. User turns, system messages and what
+has not ended are never touched.
 
-A pass looks at every live episode once and then only at what it evicts: a counter of living dependents makes an
+A pass looks at every live episode once and then only at what it evicts. A counter of living dependents makes an
 exploration a candidate the moment the last of them is gone, and heaps give the oldest. It calls no model, and the same
 input gives the same plan. The algorithm always takes the oldest and so never leaves a choice among equals.
 """
@@ -16,127 +18,110 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acmserve.context.episodes.episode import Episode, Kind
-from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level
-from acmserve.context.eviction.protected import is_evicted, protected_tokens
-from acmserve.context.session.budget import BULK_TOOLS, INTERMEDIATE_TOOLS
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.option import Option, OptionKind
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
+from acmserve.context.eviction.protected import evicted_numbers, protected_tokens
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.omitted_tokens import shown_tokens
-from acmserve.context.transcript.outline import Outline, Role, Use
-from acmserve.context.transcript.token_counts import TokenCounts
+from acmserve.context.transcript.outline import Line, Use
+from acmserve.context.transcript.parts import Role
+from acmserve.errors import InvalidRequest
 
+BULK_TOOLS = frozenset({"grep", "glob", "find", "ls", "search", "list_files", "list_directory", "rg"})
+INTERMEDIATE_TOOLS = frozenset({"read", "bash", "read_file", "cat", "view", "shell"})
 LEVELS = (Level.REASONING, Level.BULK, Level.INTERMEDIATE, Level.REMOVE)
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionOptions:
-    """`by_position` takes the oldest candidate of either type (`pi-cwl`). Tools of neither set go with the rest.
+class Cwl:
+    """Acts before explorations, the oldest first, level by level. Tools of neither set go with the rest."""
 
-    `expects_act`: another act will have started when the plan is carried out, and may depend on unannotated work.
-    `expects_end`: the act that is active will have ended, and goes like those before it.
-    """
+    summary: ClassVar[str] = "episodes marked with `delimiter`, acts before what they depend on"
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("bulk_tools", OptionKind.TOOLS, BULK_TOOLS, "Tools whose results list much; they go first"),
+        Option("intermediate_tools", OptionKind.TOOLS, INTERMEDIATE_TOOLS, "Tools that read or run; they go second"),
+    )
+    needs_episodes: ClassVar[bool] = True
+    needs_model: ClassVar[bool] = False
+    by_position: ClassVar[bool] = False
 
-    by_position: bool = False
     bulk_tools: frozenset[str] = BULK_TOOLS
     intermediate_tools: frozenset[str] = INTERMEDIATE_TOOLS
-    expects_act: bool = False
-    expects_end: bool = False
 
+    def __post_init__(self) -> None:
+        both = self.bulk_tools & self.intermediate_tools
+        if both and self.bulk_tools != BULK_TOOLS and self.intermediate_tools != INTERMEDIATE_TOOLS:
+            raise InvalidRequest(
+                "bulk_tools",
+                f"{', '.join(sorted(both))} is named as an intermediate tool too.",
+                "Name a tool in one of the two lists.",
+            )
 
-DEFAULT_OPTIONS = EvictionOptions()
+    def plan(self, view: ConversationView, target: int) -> EvictionPlan:
+        """Evict episode by episode, level by level, until the target is met."""
+        editor, lines = view.editor(), view.outline.lines
+        steps: list[EvictionStep] = []
+        candidates = Candidates(view, by_position=self.by_position)
+        while editor.num_tokens > target and (episode := candidates.oldest()) is not None:
+            for level in LEVELS:
+                if level is Level.REASONING and episode.kind is Kind.ACT:
+                    continue
+                size, num_done = editor.num_tokens, editor.num_operations
+                self._strip(editor, lines, episode, level)
+                if editor.num_operations > num_done:
+                    steps.append(EvictionStep(episode.label, level, size - editor.num_tokens))
+                if editor.num_tokens <= target:
+                    break
+            else:
+                candidates.evicted(episode)
+        unmet = None
+        if editor.num_tokens > target:
+            left = protected_tokens(view.with_omissions(editor.omissions()), editor.num_tokens)
+            unmet = BudgetUnmet(editor.num_tokens - target, left)
+        return finish_plan(view, editor, target, steps, unmet)
 
-
-def plan_eviction(
-    graph: EpisodeGraph,
-    token_counts: TokenCounts,
-    omissions: Omissions,
-    target: int,
-    options: EvictionOptions = DEFAULT_OPTIONS,
-) -> EvictionPlan:
-    """Evict until at most `target` tokens are shown. Graph and ledger have read the same messages."""
-    editor = OmissionEditor(graph.outline, token_counts, omissions)
-    before, steps = editor.num_tokens, []
-    candidates = Candidates(graph, omissions, options)
-    while editor.num_tokens > target and (episode := candidates.oldest()) is not None:
-        for level in LEVELS:
-            if level is Level.REASONING and episode.kind is Kind.ACT:
-                continue
-            size, num_done = editor.num_tokens, editor.num_operations
-            strip(editor, graph.outline, episode, level, options)
-            if editor.num_operations > num_done:
-                steps.append(EvictionStep(episode.label, level, size - editor.num_tokens))
-            if editor.num_tokens <= target:
-                break
+    def _strip(self, editor: OmissionEditor, lines: list[Line], episode: Episode, level: Level) -> None:
+        """Take one level out of an episode; nothing of another episode, and nothing twice."""
+        if level is Level.REASONING:
+            for entry in episode.messages:
+                if lines[entry].role is Role.ASSISTANT and lines[entry].has_reasoning:
+                    editor.strip_reasoning(entry)
+        elif level is Level.REMOVE:
+            editor.drop_calls(episode.uses)
+            editor.drop_texts(episode.messages)
+            if episode.note is not None and episode.close_entry is not None:
+                editor.add_note(episode.close_entry, episode.note)
         else:
-            candidates.evicted(episode)
-    new = editor.omissions()
-    unmet = None
-    if editor.num_tokens > target:
-        unmet = BudgetUnmet(editor.num_tokens - target, protected_tokens(graph, token_counts, new, editor.num_tokens))
-    return finish_plan(editor, new, graph.outline, token_counts, target, before, steps, unmet)
+            names = self.bulk_tools if level is Level.BULK else self.intermediate_tools
+            editor.drop_calls([use for use in episode.uses if lines[use.entry].names[use.number] in names])
 
 
-def finish_plan(
-    editor: OmissionEditor,
-    new: Omissions,
-    outline: Outline,
-    token_counts: TokenCounts,
-    target: int,
-    before: int,
-    steps: Iterable[EvictionStep],
-    unmet: BudgetUnmet | None = None,
-) -> EvictionPlan:
-    """The plan of what an editor did, which made `new`."""
-    first = editor.first_entry
-    return EvictionPlan(
-        omissions=new,
-        target=target,
-        num_before=before,
-        num_after=editor.num_tokens,
-        steps=tuple(steps),
-        unmet=unmet,
-        first_entry=first,
-        num_behind=0 if first is None else shown_tokens(outline, token_counts, new, first),
-        cleared_tool_uses=editor.num_uses,
-        cleared_thinking_turns=editor.num_reasoning,
-    )
+@dataclass(frozen=True, slots=True)
+class PiCwl(Cwl):
+    """As `cwl`, but the oldest candidate of either type first (position instead of type)."""
 
-
-def strip(editor: OmissionEditor, outline: Outline, episode: Episode, level: Level, options: EvictionOptions) -> None:
-    """Take one level out of an episode; nothing of another episode, and nothing twice."""
-    if level is Level.REASONING:
-        for entry in episode.messages:
-            if outline.lines[entry].role is Role.ASSISTANT:
-                editor.strip_reasoning(entry)
-    elif level is Level.REMOVE:
-        for use in episode.uses:
-            editor.drop_call(use)
-        for entry in episode.messages:
-            editor.drop_text(entry)
-        if episode.note is not None and episode.close_entry is not None:
-            editor.add_note(episode.close_entry, episode.note)
-    else:
-        names = options.bulk_tools if level is Level.BULK else options.intermediate_tools
-        for use in episode.uses:
-            if outline.name(use) in names:
-                editor.drop_call(use)
+    summary: ClassVar[str] = "the oldest episode"
+    by_position: ClassVar[bool] = True
 
 
 class Candidates:
     """The episodes that may be evicted now, the oldest first."""
 
-    def __init__(self, graph: EpisodeGraph, omissions: Omissions, options: EvictionOptions) -> None:
-        self._by_position = options.by_position
+    def __init__(self, view: ConversationView, *, by_position: bool) -> None:
+        graph = view.episodes
+        self._by_position = by_position
         self._live, active = graph.live, graph.active
-        if options.expects_end and active is not None and active.kind is Kind.ACT:
+        if view.expected.act_ends and active is not None and active.kind is Kind.ACT:
             self._live, active = {**graph.live, active.number: active}, None
-        if omissions:
-            self._live = {n: e for n, e in self._live.items() if not is_evicted(e, graph.outline, omissions)}
+        if view.omissions:
+            gone = evicted_numbers(self._live.values(), view.omissions)
+            self._live = {number: episode for number, episode in self._live.items() if number not in gone}
         acts, explorations, self._waiting = _by_kind(self._live)
         self._dependents: dict[int, int] = {}
         for act in (*acts, *([active] if active is not None else ())):
@@ -146,7 +131,7 @@ class Candidates:
         self._acts = deque(act.number for act in acts)
         self._gone: set[int] = set()
         self._last_act = active.number if active is not None and active.kind is Kind.ACT else None
-        if options.expects_act:
+        if view.expected.act_starts:
             self._last_act = len(graph)
         self._act_heap = list(self._acts)
         free = [number for number in explorations if number not in self._dependents]
@@ -196,14 +181,14 @@ def _by_kind(live: Mapping[int, Episode]) -> tuple[list[Episode], list[int], lis
     return acts, explorations, waiting
 
 
-def without_active(graph: EpisodeGraph, token_counts: TokenCounts, omissions: Omissions) -> Omissions:
+def without_active(view: ConversationView) -> Omissions:
     """Show the active episode again: a rewound history may have opened one of which parts were taken out."""
-    active = graph.active
+    active, omissions = view.episodes.active, view.omissions
     if active is None or not omissions:
         return omissions
     entry, cut = active.start, omissions.entries.get(active.start)
-    editor = OmissionEditor(graph.outline, token_counts, omissions.first(entry))
-    for index in range(len(graph.outline.lines[entry].names)):
+    editor = view.with_omissions(omissions.first(entry)).editor()
+    for index in range(len(view.outline.lines[entry].names)):
         use = Use(entry, index)
         if use not in active.uses and omissions.has_lost(use):
             editor.drop_call(use)

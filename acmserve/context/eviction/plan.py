@@ -1,4 +1,4 @@
-"""What an eviction would do, as data: decided by `eviction.py` and `policies.py`, carried out by whoever stores it.
+"""What an eviction would do, as data: decided by a policy, carried out by whoever stores it.
 
 before  [prologue][ A ][ B ][ C ............ active]   num_before
 after   [prologue][ B'][ C ................. active]   num_after <= target, or `unmet` names what is in the way
@@ -7,9 +7,12 @@ after   [prologue][ B'][ C ................. active]   num_after <= target, or `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import Omissions
 
 
@@ -90,3 +93,26 @@ class EvictionPlan:
     def cleared_input_tokens(self) -> int:
         """Tokens that the prompt has fewer."""
         return max(0, self.num_before - self.num_after)
+
+
+def finish_plan(
+    view: ConversationView,
+    editor: OmissionEditor,
+    target: int,
+    steps: Iterable[EvictionStep] = (),
+    unmet: BudgetUnmet | None = None,
+) -> EvictionPlan:
+    """The plan of what an editor of this view did."""
+    new, first = editor.omissions(), editor.first_entry
+    return EvictionPlan(
+        omissions=new,
+        target=target,
+        num_before=editor.num_before,
+        num_after=editor.num_tokens,
+        steps=tuple(steps),
+        unmet=unmet,
+        first_entry=first,
+        num_behind=0 if first is None else view.with_omissions(new).shown_tokens(first),
+        cleared_tool_uses=editor.num_uses,
+        cleared_thinking_turns=editor.num_reasoning,
+    )

@@ -19,15 +19,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from acmserve.context.episodes.episode import Kind
-from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.eviction.protected import episode_tokens, is_evicted
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import digest_message
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.omitted_tokens import shown_tokens
-from acmserve.context.transcript.token_counts import TokenCounts
 
 NUM_GROWTHS = 2
 """Turns of average size within which something counts as near."""
@@ -56,14 +54,11 @@ class PlannedEviction:
             and digest_history(state, self.num_entries) == self.history
         )
 
-    def now(self, graph: EpisodeGraph, token_counts: TokenCounts, num_before: int) -> EvictionPlan:
+    def now(self, view: ConversationView, num_before: int) -> EvictionPlan:
         """The plan with the numbers of today."""
-        outline, plan = graph.outline, self.plan
-        num_behind = (
-            0 if plan.first_entry is None else shown_tokens(outline, token_counts, plan.omissions, plan.first_entry)
-        )
-        num_after = shown_tokens(outline, token_counts, plan.omissions)
-        return replace(plan, num_before=num_before, num_after=num_after, num_behind=num_behind, unmet=None)
+        plan, after = self.plan, view.with_omissions(self.plan.omissions)
+        num_behind = 0 if plan.first_entry is None else after.shown_tokens(plan.first_entry)
+        return replace(plan, num_before=num_before, num_after=after.shown_tokens(), num_behind=num_behind, unmet=None)
 
 
 def keep_eviction(plan: EvictionPlan, state: SessionState, before: Omissions, budget: Budget) -> PlannedEviction:
@@ -84,17 +79,18 @@ def digest_history(state: SessionState, num_entries: int) -> bytes:
     return digest.digest()
 
 
-def takes_what_is_needed(graph: EpisodeGraph, token_counts: TokenCounts, before: Omissions, after: Omissions) -> bool:
+def takes_what_is_needed(before: ConversationView, after: Omissions) -> bool:
     """Whether a plan takes something out of an exploration on which work depends that came after the plan."""
-    outline, active = graph.outline, graph.active
-    acts = [e for e in graph.live.values() if e.kind is Kind.ACT and not is_evicted(e, outline, after)]
+    episodes, planned = before.episodes, before.with_omissions(after)
+    acts = [e for e in episodes.live.values() if e.kind is Kind.ACT and not is_evicted(e, after)]
+    active = episodes.active
     if active is not None and active.kind is Kind.ACT:
         acts.append(active)
     needed = {number for act in acts for number in act.depends_on}
     last = max((act.number for act in acts), default=-1)
     return any(
-        episode_tokens(episode, outline, token_counts, before) != episode_tokens(episode, outline, token_counts, after)
-        for number, episode in graph.live.items()
+        episode_tokens(before, episode) != episode_tokens(planned, episode)
+        for number, episode in episodes.live.items()
         if number in needed or (episode.name is None and number < last)
     )
 

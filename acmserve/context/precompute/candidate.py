@@ -1,6 +1,6 @@
 """A context that may come, as data: what it would be, why, how likely, and what of it there is to compute.
 
-It plans nothing (`foresight`, `clearing_ahead`) and computes nothing (`server.precompute`).
+It plans nothing (`planner`, `clearing`) and computes nothing (`server.precompute`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from enum import Enum
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.omitted_tokens import shown_tokens
 
 
 class Reason(Enum):
@@ -43,14 +42,7 @@ class PrecomputeCandidate:
 def candidates_of(
     meter: ContextMeter, state: SessionState, omissions: Omissions, reason: Reason, probability: float, num_turns: int
 ) -> PrecomputeCandidate:
-    """The state with `omissions` taken out, beside what the account has taken out of it now. Pure."""
-    first = first_difference(meter.omissions, omissions)
-    num_new = shown_tokens(meter.graph.outline, meter.token_counts, omissions, first)
+    """The state with `omissions` taken out, beside what the meter has taken out of it now. Pure."""
+    view = meter.view
+    num_new = view.with_omissions(omissions).shown_tokens(view.first_difference(omissions))
     return PrecomputeCandidate(replace(state, omissions=omissions), reason, probability, num_turns, num_new)
-
-
-def first_difference(before: Omissions, after: Omissions) -> int:
-    """The first entry that is shown otherwise; what is cleared of a call shows in its result, behind it."""
-    entries = [e for e in {*before.entries, *after.entries} if before.entries.get(e) != after.entries.get(e)]
-    spans = {*before.gone} ^ {*after.gone}
-    return min([*entries, *(start for start, _ in spans)], default=0)

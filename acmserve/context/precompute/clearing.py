@@ -13,15 +13,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.clearing_edits import VendorEdit, plan_edits
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.planned_eviction import NUM_GROWTHS
-from acmserve.context.eviction.policies import ClearToolUses
-from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason, candidates_of, first_difference
+from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason, candidates_of
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.omitted_tokens import shown_tokens
-from acmserve.context.transcript.outline import Outline, Role
+from acmserve.context.transcript.outline import Outline
+from acmserve.context.transcript.parts import Role
 
 
 def pending_uses(outline: Outline) -> int:
@@ -60,8 +60,8 @@ def clearings(
     )
     if far != omissions:
         whole = candidates_of(meter, state, far, Reason.CLEARING, math.exp(-NUM_GROWTHS), NUM_GROWTHS + 1)
-        first = first_difference(far, farther) if far != farther else len(state.entries)
-        num_open = shown_tokens(meter.graph.outline, meter.token_counts, far, first)
+        there = meter.view.with_omissions(far)
+        num_open = there.shown_tokens(there.first_difference(farther) if far != farther else len(state.entries))
         if num_open < whole.num_new:
             found.append(replace(whole, num_open=num_open))
     return found
@@ -91,7 +91,7 @@ def cleared(
         else e
         for e in edits
     ]
-    return plan_edits(meter.graph.outline, meter.token_counts, omissions, coming)
+    return plan_edits(meter.view.with_omissions(omissions), coming)
 
 
 def _less(trigger: int | None, num: int) -> int | None:

@@ -38,19 +38,18 @@ from dataclasses import dataclass, replace
 
 from acmserve.context.edits import fragments as edit
 from acmserve.context.episodes.episode import Kind
+from acmserve.context.eviction import registry
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.eviction.planned_eviction import NUM_GROWTHS, PlannedEviction, keep_eviction, takes_what_is_needed
-from acmserve.context.eviction.policy import EPISODE_POLICIES, MODEL_POLICIES, plan_policy
 from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason, candidates_of
 from acmserve.context.precompute.clearing import cleared, clearings, pending_uses
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.omitted_tokens import lasting_tokens, shown_tokens
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import Conflict
 
@@ -128,7 +127,7 @@ def renewed_eviction(
     turn's worth more to take.
     """
     budget, measured = view.budget, view.measured
-    if budget is None or measured is None or budget.policy in MODEL_POLICIES:
+    if budget is None or measured is None or registry.find(budget.policy).needs_model:
         return None
     growth = meter.turn_stats.growth(measured.growth)
     if meter.num_tokens <= prepare_mark(meter, budget, measured):
@@ -138,12 +137,12 @@ def renewed_eviction(
         _still_kept(meter, state, omissions, budget),
     )
     if kept is not None:
-        now = kept.now(meter.graph, meter.token_counts, meter.num_tokens)
+        now = kept.now(meter.view, meter.num_tokens)
         takes_enough = kept.plan.num_after <= kept.plan.target or plan.num_after + growth > now.num_after
         if takes_enough and now.num_after + meter.reserve + growth <= budget.max_tokens:
             return kept
     left, room = (budget.max_tokens - meter.reserve - num for num in (meter.num_tokens, plan.num_after))
-    lasting = lasting_tokens(meter.graph.outline, meter.token_counts, omissions)
+    lasting = meter.view.with_omissions(omissions).lasting_tokens()
     can_have_all = left < NUM_GROWTHS * growth or plan.target >= lasting
     takes_most = plan.num_before - plan.num_after >= LEAST_SHARE * (plan.num_before - max(plan.target, lasting))
     is_due = left < growth and room >= NUM_GROWTHS * growth
@@ -160,12 +159,12 @@ def plan_next_eviction(
     """
     low = meter.watermark(budget, measured)
     overshoot = meter.turn_stats.growth(measured.growth) / 2
-    num_shown = shown_tokens(meter.graph.outline, meter.token_counts, omissions)
+    policy, view = registry.policy_of(budget), meter.view.with_omissions(omissions)
     num_taken = budget.max_tokens + overshoot - low
-    target = max(0, min(low, math.floor(num_shown - num_taken)))
-    plan = plan_policy(meter.graph, meter.token_counts, omissions, budget, target, num_pending, expects_act=True)
-    if plan.num_after > target and budget.policy in EPISODE_POLICIES:
-        plan = plan_policy(meter.graph, meter.token_counts, omissions, budget, target, num_pending)
+    target = max(0, min(low, math.floor(view.shown_tokens() - num_taken)))
+    plan = policy.plan(view.expecting(num_pending, act_starts=True), target)
+    if plan.num_after > target and policy.needs_episodes:
+        plan = policy.plan(view.expecting(num_pending), target)
     return plan
 
 
@@ -178,24 +177,24 @@ def _act_ended(
     last step, whose results are pending, will be gone, too. The plan is not kept: the one that comes is made then.
     """
     budget, measured, active = view.budget, view.measured, meter.graph.active
-    if budget is None or measured is None or budget.policy not in EPISODE_POLICIES:
+    if budget is None or measured is None or not registry.find(budget.policy).needs_episodes:
         return None
     left = budget.max_tokens - meter.reserve - meter.num_tokens
     if active is None or active.kind is not Kind.ACT or left >= meter.turn_stats.growth(measured.growth):
         return None
-    outline, target = meter.graph.outline, meter.watermark(budget, measured)
-    plan = plan_policy(meter.graph, meter.token_counts, omissions, budget, target, num_pending, expects_end=True)
+    target, there = meter.watermark(budget, measured), meter.view.with_omissions(omissions)
+    plan = registry.policy_of(budget).plan(there.expecting(num_pending, act_ends=True), target)
     if not plan.changes or plan.num_before - plan.num_after < LEAST_SHARE * (plan.num_before - target):
         return None
     ended = candidates_of(meter, state, plan.omissions, Reason.ACT_END, _PRIOR_END, 1)
-    num_open = shown_tokens(outline, meter.token_counts, plan.omissions, outline.last_step())
+    num_open = there.with_omissions(plan.omissions).shown_tokens(there.outline.last_step())
     return replace(ended, num_open=num_open) if num_open < ended.num_new else None
 
 
 def kept_plan(meter: ContextMeter, state: SessionState, budget: Budget) -> EvictionPlan | None:
     """The kept eviction, where it still applies and brings the prompt, with what is new, under the budget. Pure."""
     kept = _still_kept(meter, state, meter.omissions, budget)
-    plan = None if kept is None else kept.now(meter.graph, meter.token_counts, meter.num_tokens)
+    plan = None if kept is None else kept.now(meter.view, meter.num_tokens)
     return plan if plan is not None and plan.num_after + meter.reserve <= budget.max_tokens else None
 
 
@@ -213,8 +212,8 @@ def _still_kept(
     kept = meter.turn_stats.kept
     if kept is None or not kept.applies(state, omissions, budget):
         return None
-    is_needed = budget.policy in EPISODE_POLICIES and takes_what_is_needed(
-        meter.graph, meter.token_counts, kept.before, kept.plan.omissions
+    is_needed = registry.find(budget.policy).needs_episodes and takes_what_is_needed(
+        meter.view.with_omissions(kept.before), kept.plan.omissions
     )
     return None if is_needed else kept
 
@@ -235,7 +234,7 @@ def _folds(meter: ContextMeter, state: SessionState, suite: str, tokenizer: Toke
         except Conflict:
             continue
         first = fragment.pieces[0].place.entry
-        num_behind = shown_tokens(meter.graph.outline, meter.token_counts, meter.omissions, first)
+        num_behind = meter.view.shown_tokens(first)
         num_new = max(1, num_behind - fragment.num_tokens)
         found.append(PrecomputeCandidate(folded, Reason.FOLD, _PRIOR_FOLD ** (len(found) + 1), 1, num_new))
     return found

@@ -25,7 +25,7 @@ from typing import Literal
 
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions, with_range
-from acmserve.context.transcript.outline import Role, role_of
+from acmserve.context.transcript.parts import Role, role_of
 from acmserve.errors import IntegrityError
 
 BranchState = Literal["open", "returned", "failed"]

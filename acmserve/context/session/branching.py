@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from acmserve.context.session.branch import Branch, branches_before, ended_without, hide_closed, opened
 from acmserve.context.session.branch_tool import BranchCall
-from acmserve.context.transcript.outline import Role, role_of, tool_calls
+from acmserve.context.transcript.parts import Role, role_of, tool_calls
 from acmserve.context.transcript.token_counts import Count, TokenCounts
 from acmserve.errors import Conflict, IntegrityError
 

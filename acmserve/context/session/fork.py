@@ -24,7 +24,8 @@ from acmserve.context.session.history import PLACED, append_internal, cut_back
 from acmserve.context.session.parent import Parent, mark_of
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.outline import Outline, Role
+from acmserve.context.transcript.outline import Outline
+from acmserve.context.transcript.parts import Role
 
 
 def fork(state: SessionState, session_id: str, description: str, prompt: str) -> SessionState:

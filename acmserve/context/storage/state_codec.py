@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from acmserve.context.session.budget import parse_budget
+from acmserve.context.eviction.budget_json import budget_value, parse_budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
@@ -160,7 +160,7 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
     return [
         {
             "omissions": omissions_value(state.omissions),
-            "budget": None if state.budget is None else state.budget.as_dict(),
+            "budget": None if state.budget is None else budget_value(state.budget),
         }
         | value
     ]

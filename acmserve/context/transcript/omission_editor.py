@@ -1,44 +1,49 @@
 """Takes parts of a conversation out, one by one, and keeps count of what is left. The result is a new `Omissions`.
 
-    editor = OmissionEditor(outline, ledger, shed)
-    editor.drop_call(use); editor.num_tokens <= target ?; ...; editor.shed()
+    editor = OmissionEditor(outline, token_counts, before)
+    editor.drop_call(use); editor.num_tokens <= target ?; ...; editor.omissions()
 
 Every operation does nothing when it was done before. A message that is left with nothing joins the ranges that are
 gone, and ranges grow together over user turns and notes: what is taken out of an old conversation is a few ranges,
-however many episodes it had. It decides nothing: see `eviction.py` and `policies.py`.
+however many episodes it had. It decides nothing: the policies do.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import replace
 
 from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
 from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
-from acmserve.context.transcript.outline import Outline, Role, Use
+from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import TokenCounts
 
 
 class OmissionEditor:
-    """`num_tokens` is what the conversation weighs now; `num_operations` counts what took something visible.
+    """`num_tokens` is what the conversation weighs now, `num_before` what it weighed at first.
 
-    `num_uses` and `num_reasoning` are the tool calls and the messages' reasonings that this editor took or cleared.
+    `num_operations` counts what took something visible. `num_uses` and `num_reasoning` are the tool calls and the
+    messages' reasonings that this editor took or cleared.
     """
 
     def __init__(self, outline: Outline, token_counts: TokenCounts, before: Omissions) -> None:
         self._outline = outline
+        self._lines, self._sizes = outline.lines, token_counts.sizes
         self._token_counts = token_counts
         self._before = before
         self._changed: dict[int, MessageOmissions] = {}
         self._gone: set[int] = set()
-        self.num_tokens = self._count(before)
+        self._weights: dict[int, int] = {}
+        self.num_before = self.num_tokens = self._count(before)
         self.num_operations = 0
         self.num_uses = 0
         self.num_reasoning = 0
         self.first_entry: int | None = None
 
     def _count(self, before: Omissions) -> int:
-        """What is shown before the first operation, counted once for each shed."""
+        """What is shown before the first operation, counted once for each `Omissions`."""
         num_saved = self._token_counts.remembered(before)
         if num_saved is not None:
             return self._token_counts.num_tokens - num_saved
@@ -51,11 +56,9 @@ class OmissionEditor:
         kept = self._changed.get(entry) or self._before.entries.get(entry)
         if kept is not None:
             return kept
-        if not self._before.in_gone(entry):
+        if not self._before.gone or not self._before.in_gone(entry):
             return NOTHING
-        return MessageOmissions(
-            reasoning=True, text=True, calls=frozenset(range(len(self._outline.lines[entry].names)))
-        )
+        return MessageOmissions(reasoning=True, text=True, calls=frozenset(range(len(self._lines[entry].names))))
 
     def has_lost(self, use: Use) -> bool:
         """Whether a tool call is gone."""
@@ -64,25 +67,30 @@ class OmissionEditor:
     def strip_reasoning(self, entry: int) -> None:
         """Take out the reasoning of a message."""
         kept = self.of(entry)
-        if self._outline.lines[entry].has_reasoning and not kept.reasoning:
+        if self._lines[entry].has_reasoning and not kept.reasoning:
             self._set(entry, replace(kept, reasoning=True))
             self.num_reasoning += 1
 
+    def drop_calls(self, uses: Iterable[Use]) -> None:
+        """Take out tool calls and their results."""
+        for use in uses:
+            kept = self.of(use.entry)
+            if use.number in kept.calls:
+                continue
+            result = self._lines[use.entry].results[use.number]
+            if result is not None:
+                self.num_tokens -= self._result_tokens(result, kept, use.number)
+                self._gone.add(result)
+            self._set(use.entry, replace(kept, calls=kept.calls | {use.number}))
+            self.num_uses += 1
+
     def drop_call(self, use: Use) -> None:
         """Take out a tool call and its result."""
-        kept = self.of(use.entry)
-        if use.number in kept.calls:
-            return
-        result = self._outline.result(use)
-        if result is not None:
-            self.num_tokens -= result_tokens(self._token_counts.size(result), kept, use.number, self._token_counts)
-            self._gone.add(result)
-        self._set(use.entry, replace(kept, calls=kept.calls | {use.number}))
-        self.num_uses += 1
+        self.drop_calls((use,))
 
     def clear_result(self, use: Use, inputs: bool) -> None:
         """Put the placeholder in the place of a result; with `inputs` the call loses its arguments too."""
-        kept, result = self.of(use.entry), self._outline.result(use)
+        kept, result = self.of(use.entry), self._lines[use.entry].results[use.number]
         if result is None or use.number in kept.calls:
             return
         new = replace(
@@ -92,18 +100,21 @@ class OmissionEditor:
         )
         if new == kept:
             return
-        size = self._token_counts.size(result)
-        self.num_tokens += result_tokens(size, new, use.number, self._token_counts)
-        self.num_tokens -= result_tokens(size, kept, use.number, self._token_counts)
+        self.num_tokens += self._result_tokens(result, new, use.number) - self._result_tokens(result, kept, use.number)
         self._set(use.entry, new)
         self.num_uses += use.number not in kept.cleared
 
+    def drop_texts(self, entries: Iterable[int]) -> None:
+        """Take out the text and the reasoning of messages, or results that answer no call."""
+        for entry in entries:
+            self.drop_text(entry)
+
     def drop_text(self, entry: int) -> None:
         """Take out the text and the reasoning of a message, or a result that answers no call."""
-        line = self._outline.lines[entry]
+        line = self._lines[entry]
         if line.role is Role.RESULT:
             if entry not in self._gone and not self._before.in_gone(entry):
-                self.num_tokens -= self._token_counts.size(entry).total
+                self.num_tokens -= self._sizes[entry].total
                 self._gone.add(entry)
                 self._touch(entry)
             return
@@ -120,7 +131,7 @@ class OmissionEditor:
     def drop_lines(self, entry: int) -> None:
         """Take out the notes and the summary that stand in a message's place."""
         kept = self.of(entry)
-        if kept.lines:
+        if kept.notes or kept.summary:
             self._set(entry, replace(kept, notes=(), summary=""))
 
     def set_summary(self, entry: int, summary: str) -> None:
@@ -133,7 +144,7 @@ class OmissionEditor:
             return self._before
         entries, gone = dict(self._before.entries), set(self._gone)
         for entry, kept in self._changed.items():
-            if is_left(self._outline.lines[entry], kept):
+            if is_left(self._lines[entry], kept):
                 entries[entry] = kept
             else:
                 entries.pop(entry, None)
@@ -161,15 +172,22 @@ class OmissionEditor:
         return self._outline.num_omittable(start, end) == bisect_left(cut, end) - bisect_left(cut, start)
 
     def _set(self, entry: int, new: MessageOmissions) -> None:
-        line, size, old = self._outline.lines[entry], self._token_counts.size(entry), self.of(entry)
-        self.num_tokens += message_tokens(line, size, new, self._token_counts)
-        self.num_tokens -= message_tokens(line, size, old, self._token_counts)
+        line, size, old = self._lines[entry], self._sizes[entry], self.of(entry)
+        weight = self._weights.get(entry)
+        if weight is None:
+            weight = size.total if old is NOTHING else message_tokens(line, size, old, self._token_counts)
+        self._weights[entry] = message_tokens(line, size, new, self._token_counts)
+        self.num_tokens += self._weights[entry] - weight
         self._changed[entry] = new
-        if is_left(line, old):
+        if old is NOTHING or is_left(line, old):
             took_text = new.text and not old.text
             took_reasoning = new.reasoning and not old.reasoning
             said = (took_text and line.has_text) or (took_reasoning and line.has_reasoning)
             self._touch(entry, said or replace(new, text=old.text, reasoning=old.reasoning) != old)
+
+    def _result_tokens(self, result: int, kept: MessageOmissions, number: int) -> int:
+        size = self._sizes[result]
+        return size.total if not kept.cleared else result_tokens(size, kept, number, self._token_counts)
 
     def _touch(self, entry: int, is_visible: bool = True) -> None:
         self.num_operations += is_visible

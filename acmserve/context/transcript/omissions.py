@@ -1,10 +1,10 @@
 """What was taken out of a conversation, as data, and the conversation without it.
 
     messages   user   assistant(text, grep, edit)   result   result   assistant(end A)        user
-    shed              entry 1: call 0 is gone       gone               entry 4: all gone but a note
+    omissions         entry 1: call 0 is gone       gone               entry 4: all gone but a note
     rendered   user   assistant(text, edit)                  result   assistant("[explored A: ...]")  user
 
-A `Omissions` names parts of messages by entry number and holds no text but the notes, so it is small, and taking it
+`Omissions` name parts of messages by entry number and hold no text but the notes. So they are small, and taking them
 away shows everything again. Rendering is a pure function, deterministic to the byte, and safe whatever the data says:
 
 - A result shares the fate of its call, so neither is ever left alone; results are found by pairing, not by the data.
@@ -26,8 +26,8 @@ from itertools import pairwise
 from typing import Any
 
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.outline import Pairing, Role, Use, has_text, role_of, tool_calls
-from acmserve.context.transcript.reasoning import without_reasoning
+from acmserve.context.transcript.outline import Use, pair_results
+from acmserve.context.transcript.parts import Role, has_text, role_of, tool_calls, without_reasoning
 from acmserve.errors import IntegrityError
 
 PLACEHOLDER = "[tool result cleared]"
@@ -104,23 +104,23 @@ class Omissions:
         """Raise `IntegrityError` with the numbers when ranges are empty, touch, or are out of order."""
         for start, end in self.gone:
             if not 0 <= start < end:
-                raise IntegrityError(f"shed: range [{start}, {end})")
+                raise IntegrityError(f"omissions: range [{start}, {end})")
         for (_, end), (start, _) in pairwise(self.gone):
             if end >= start:
-                raise IntegrityError(f"shed: a range ends at {end}, the next starts at {start}")
+                raise IntegrityError(f"omissions: a range ends at {end}, the next starts at {start}")
         for entry, kept in self.entries.items():
             if entry < 0 or kept == NOTHING or min(kept.calls | kept.cleared | kept.inputs, default=0) < 0:
-                raise IntegrityError(f"shed: entry {entry} has {kept}")
+                raise IntegrityError(f"omissions: entry {entry} has {kept}")
         num_summaries = sum(bool(kept.summary) for kept in self.entries.values())
         if num_summaries > 1:
-            raise IntegrityError(f"shed: {num_summaries} summaries")
+            raise IntegrityError(f"omissions: {num_summaries} summaries")
 
 
 EMPTY = Omissions()
 
 
 def with_range(omissions: Omissions, start: int, end: int) -> Omissions:
-    """The shed with entries `[start, end)` gone, whatever was taken out of them before; the very shed if they are."""
+    """The omissions with entries `[start, end)` gone altogether; the very object if they are gone."""
     inside = [entry for entry in omissions.entries if start <= entry < end]
     if not inside and any(first <= start and end <= last for first, last in omissions.gone):
         return omissions
@@ -152,19 +152,14 @@ def omit_from_messages(messages: Sequence[Message], omissions: Omissions) -> lis
     """What is left of each message, None where that is nothing."""
     if not omissions:
         return list(messages)
-    pairing = Pairing()
     rendered: list[Message | None] = []
-    for entry, message in enumerate(messages):
-        role = role_of(message)
+    for entry, (message, (role, use)) in enumerate(zip(messages, pair_results(messages), strict=True)):
+        left: Message | None = message
         if role is Role.ASSISTANT:
-            pairing.add_calls(entry, message)
-            left = (
-                None if omissions.is_gone(entry) else omit_from_message(message, omissions.entries.get(entry, NOTHING))
-            )
+            kept = omissions.entries.get(entry)
+            left = (None if omissions.in_gone(entry) else message) if kept is None else omit_from_message(message, kept)
         elif role is Role.RESULT:
-            left = _omit_from_result(entry, message, pairing.take_result(message), omissions)
-        else:
-            left = message
+            left = _omit_from_result(entry, message, use, omissions)
         rendered.append(left)
     return rendered
 

@@ -12,7 +12,7 @@ from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
 
 def is_left(line: Line, omissions: MessageOmissions) -> bool:
     """Whether anything of an assistant's message stays."""
-    if omissions is NOTHING or omissions.lines or (line.has_text and not omissions.text):
+    if omissions is NOTHING or omissions.notes or omissions.summary or (line.has_text and not omissions.text):
         return True
     return len(omissions.calls) < len(line.names)
 
@@ -23,13 +23,16 @@ def message_tokens(line: Line, size: EntrySize, omissions: MessageOmissions, tok
         return size.total
     if not is_left(line, omissions):
         return 0
-    notes = sum([token_counts.text_tokens(note) for note in omissions.lines])
+    written = (omissions.summary, *omissions.notes) if omissions.summary else omissions.notes
+    notes = sum([token_counts.text_tokens(text) for text in written])
     if omissions.text and omissions.reasoning and len(omissions.calls) == len(size.calls):
         return size.overhead + notes
     calls = sum(
-        token_counts.cleared_call_tokens(line.names[index]) if index in omissions.inputs else num
-        for index, num in enumerate(size.calls)
-        if index not in omissions.calls
+        [
+            token_counts.cleared_call_tokens(line.names[index]) if index in omissions.inputs else num
+            for index, num in enumerate(size.calls)
+            if index not in omissions.calls
+        ]
     )
     text = 0 if omissions.text else size.text
     reasoning = 0 if omissions.reasoning else size.reasoning
@@ -45,19 +48,20 @@ def result_tokens(size: EntrySize, omissions: MessageOmissions, index: int, toke
 
 def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissions, start: int = 0) -> int:
     """Tokens of the conversation from entry `start` on, without what is taken out; from 0 on with the base."""
-    total = token_counts.between(start, len(token_counts)) + (token_counts.base_tokens if start == 0 else 0)
+    total = token_counts.between(start, len(token_counts.sizes)) + (token_counts.base_tokens if start == 0 else 0)
     for first, end in omissions.gone:
         if end > start:
             total -= token_counts.omittable_between(max(first, start), end)
     for entry, kept in omissions.entries.items():
         line = outline.lines[entry]
         if entry >= start:
-            size = token_counts.size(entry)
-            total += message_tokens(line, size, kept, token_counts) - (0 if omissions.in_gone(entry) else size.total)
+            size = token_counts.sizes[entry]
+            is_in_gone = bool(omissions.gone) and omissions.in_gone(entry)
+            total += message_tokens(line, size, kept, token_counts) - (0 if is_in_gone else size.total)
         for index in kept.cleared - kept.calls if kept.cleared else ():
             result = line.results[index]
             if result is not None and result >= start:
-                size = token_counts.size(result)
+                size = token_counts.sizes[result]
                 total += result_tokens(size, kept, index, token_counts) - size.total
     return total
 
@@ -65,12 +69,8 @@ def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissio
 def lasting_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissions) -> int:
     """Tokens that hardly any eviction will take: the base, what users wrote, what is left of messages cut before."""
     left = sum(
-        message_tokens(outline.lines[entry], token_counts.size(entry), kept, token_counts)
+        message_tokens(outline.lines[entry], token_counts.sizes[entry], kept, token_counts)
         for entry, kept in omissions.entries.items()
     )
-    return (
-        token_counts.base_tokens
-        + token_counts.between(0, len(token_counts))
-        - token_counts.omittable_between(0, len(token_counts))
-        + left
-    )
+    num_all = len(token_counts.sizes)
+    return token_counts.num_tokens - token_counts.omittable_between(0, num_all) + left

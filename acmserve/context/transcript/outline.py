@@ -17,22 +17,13 @@ It does not know episodes, tokens, or what was taken out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.reasoning import has_reasoning, without_reasoning
+from acmserve.context.transcript.parts import CallParts, Parts, Role, has_reasoning, read_calls, read_parts
 from acmserve.errors import IntegrityError
-
-
-class Role(Enum):
-    """What a message is to somebody who wants to take something out."""
-
-    PROTECTED = "protected"
-    ASSISTANT = "assistant"
-    RESULT = "result"
 
 
 class Use(NamedTuple):
@@ -55,63 +46,35 @@ class Line:
     use: Use | None = None
 
 
-def role_of(message: Message) -> Role:
-    """What may be taken out of a message, by its role."""
-    if message.get("role") == "assistant" and not message.get("function_call"):
-        return Role.ASSISTANT
-    return Role.RESULT if message.get("role") == "tool" else Role.PROTECTED
+def pair_results(messages: Sequence[Message]) -> list[tuple[Role, Use | None]]:
+    """The role of each message, and the call that it answers where it is a result of one."""
+    pairing = _Pairing()
+    pairs: list[tuple[Role, Use | None]] = []
+    for entry, parts in enumerate(read_calls(messages)):
+        if parts.role is Role.ASSISTANT:
+            pairing.add_calls(entry, parts.calls)
+        use = pairing.take_result(parts.call_id) if parts.role is Role.RESULT else None
+        pairs.append((parts.role, use))
+    return pairs
 
 
-def tool_calls(message: Message) -> Sequence[Mapping[str, Any]]:
-    """The tool calls of a message; what is no object among them counts as a call without a name."""
-    calls = message.get("tool_calls")
-    return [call if isinstance(call, Mapping) else {} for call in calls] if isinstance(calls, list | tuple) else ()
-
-
-def call_name(call: Mapping[str, Any]) -> str:
-    """The name of the tool that is called."""
-    function = call.get("function")
-    return str(function.get("name", "")) if isinstance(function, Mapping) else ""
-
-
-def call_arguments(call: Mapping[str, Any]) -> object:
-    """The arguments as the model wrote them: JSON text, or an object."""
-    function = call.get("function")
-    return function.get("arguments") if isinstance(function, Mapping) else None
-
-
-def has_text(message: Message) -> bool:
-    """Whether a message says anything besides its reasoning and its calls."""
-    content = without_reasoning(message).get("content")
-    if isinstance(content, list):
-        return any(_part_says(part) for part in content)
-    return bool(isinstance(content, str) and content.strip()) or bool(message.get("refusal") or message.get("audio"))
-
-
-def _part_says(part: object) -> bool:
-    text = part.get("text", part) if isinstance(part, Mapping) else part
-    return bool(text.strip()) if isinstance(text, str) else bool(text)
-
-
-class Pairing:
+class _Pairing:
     """Finds the call that a result answers. Messages are given in order, each once."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Use]] = {}
         self._last: deque[Use] = deque()
 
-    def add_calls(self, entry: int, message: Message) -> None:
+    def add_calls(self, entry: int, calls: Sequence[CallParts]) -> None:
         """An assistant's message: its calls wait for results, and hide older ones of the same id."""
-        calls = tool_calls(message)
         for call in calls:
-            self._waiting.pop(_id(call.get("id")), None)
+            self._waiting.pop(call.call_id, None)
         self._last = deque(Use(entry, index) for index in range(len(calls)))
         for use, call in zip(self._last, calls, strict=True):
-            self._waiting.setdefault(_id(call.get("id")), deque()).append(use)
+            self._waiting.setdefault(call.call_id, deque()).append(use)
 
-    def take_result(self, message: Message) -> Use | None:
-        """The call that this result answers; None where there is none."""
-        key = _id(message.get("tool_call_id"))
+    def take_result(self, key: str) -> Use | None:
+        """The call that a result of this id answers; None where there is none."""
         queue = self._waiting.get(key) if key else self._last
         if not queue:
             return None
@@ -123,39 +86,35 @@ class Pairing:
         return use
 
 
-def _id(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 class Outline:
-    """The outline of a transcript that only grows."""
+    """The outline of a transcript that only grows. `lines` are read by everybody and written here only."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.lines: list[Line] = []
-        self._pairing = Pairing()
+        self._pairing = _Pairing()
         self._num_omittable = [0]
-        for message in messages:
-            self.append(message)
+        self.extend(read_parts(messages))
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def append(self, message: Message) -> Line:
-        """Read one more message."""
-        entry, role = len(self.lines), role_of(message)
-        line = Line(role, is_user=message.get("role") == "user")
-        if role is Role.ASSISTANT:
-            line.has_text, line.has_reasoning = has_text(message), has_reasoning(message)
-            line.names = tuple(call_name(call) for call in tool_calls(message))
+    def extend(self, new: Iterable[Parts]) -> None:
+        """Take in the messages that are new."""
+        for parts in new:
+            self._append(parts)
+
+    def _append(self, parts: Parts) -> None:
+        line = Line(parts.role, parts.is_user, parts.has_text, parts.has_reasoning)
+        if parts.role is Role.ASSISTANT:
+            line.names = tuple([call.name for call in parts.calls])
             line.results = [None] * len(line.names)
-            self._pairing.add_calls(entry, message)
-        elif role is Role.RESULT:
-            line.use = self._pairing.take_result(message)
+            self._pairing.add_calls(len(self.lines), parts.calls)
+        elif parts.role is Role.RESULT:
+            line.use = self._pairing.take_result(parts.call_id)
             if line.use is not None:
-                self.lines[line.use.entry].results[line.use.number] = entry
+                self.lines[line.use.entry].results[line.use.number] = len(self.lines)
         self.lines.append(line)
-        self._num_omittable.append(self._num_omittable[-1] + (role is not Role.PROTECTED))
-        return line
+        self._num_omittable.append(self._num_omittable[-1] + (parts.role is not Role.PROTECTED))
 
     def reread(self, entry: int, message: Message) -> None:
         """A client has sent the same message in other words: without its reasoning, for instance."""

@@ -9,29 +9,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from acmserve.context.transcript.message import Message, texts
-from acmserve.context.transcript.outline import Outline, Role, call_arguments, call_name, tool_calls
-from acmserve.context.transcript.reasoning import without_reasoning
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.outline import Outline
+from acmserve.context.transcript.parts import Parts, Role, read_parts
 
 
 def write_out(messages: Sequence[Message]) -> str:
     """The text of messages in OpenAI's form."""
-    outline = Outline(messages)
+    read = read_parts(messages)
+    outline = Outline()
+    outline.extend(read)
     paragraphs: list[str] = []
-    for entry, message in enumerate(messages):
-        line = outline.lines[entry]
+    for message, parts, line in zip(messages, read, outline.lines, strict=True):
         who = str(message.get("role"))
         if line.role is Role.RESULT:
-            who = f"result of {(outline.name(line.use) if line.use is not None else '') or 'a tool'}"
-        paragraphs.extend(f"{who}: {part}" for part in _parts(message))
-        paragraphs.extend(
-            f"{who} calls {call_name(call)}: {_written(call_arguments(call))}" for call in tool_calls(message)
-        )
+            name = "" if line.use is None else outline.lines[line.use.entry].names[line.use.number]
+            who = f"result of {name or 'a tool'}"
+        paragraphs.extend(f"{who}: {part}" for part in _said(message, parts))
+        paragraphs.extend(f"{who} calls {call.name}: {_written(call.arguments)}" for call in parts.calls)
     return "\n\n".join(paragraphs)
 
 
-def _parts(message: Message) -> Iterator[str]:
-    said = "\n".join(text for _, text in texts(without_reasoning(message))).strip()
+def _said(message: Message, parts: Parts) -> Iterator[str]:
+    said = "\n".join(parts.texts).strip()
     if said:
         yield said
     content = message.get("content")

@@ -14,34 +14,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
-from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import CLEARED_ARGUMENTS, PLACEHOLDER, Omissions
-from acmserve.context.transcript.outline import Role, call_arguments, call_name, role_of, tool_calls
-from acmserve.context.transcript.reasoning import reasoning_texts, without_reasoning
+from acmserve.context.transcript.parts import Parts, Role, read_parts
+from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import IntegrityError
 
 Count = Callable[[str], int]
 
 
+def counter(tokenizer: Tokenizer) -> Count:
+    """Counts the tokens of a text that stands alone."""
+    return lambda text: len(tokenizer.starts(text)) if text else 0
+
+
 @dataclass(frozen=True, slots=True)
 class EntrySize:
-    """Tokens of one message by part; `calls` has one number for each tool call."""
+    """Tokens of one message by part; `calls` has one number for each tool call. `total` is their sum."""
 
     overhead: int
     text: int = 0
     reasoning: int = 0
     calls: tuple[int, ...] = ()
+    total: int = field(init=False)
 
-    @property
-    def total(self) -> int:
-        return self.overhead + self.text + self.reasoning + sum(self.calls)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", self.overhead + self.text + self.reasoning + sum(self.calls))
 
 
 class TokenCounts:
-    """The sizes of all messages, in order."""
+    """`sizes` has one for each message, in order. It is read by everybody and written here only."""
 
     def __init__(
         self,
@@ -56,7 +61,7 @@ class TokenCounts:
         self._call_overhead = call_overhead
         self._result_overhead = message_overhead if result_overhead is None else result_overhead
         self.base_tokens = base_tokens
-        self._sizes: list[EntrySize] = []
+        self.sizes: list[EntrySize] = []
         self._omittable: list[bool] = []
         self._sums = [0]
         self._omittable_sums = [0]
@@ -65,7 +70,7 @@ class TokenCounts:
         self._saved: tuple[Omissions, int] | None = None
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self.sizes)
 
     @property
     def num_tokens(self) -> int:
@@ -74,19 +79,24 @@ class TokenCounts:
 
     def extend(self, messages: Iterable[Message]) -> None:
         """Count the messages that are new."""
-        for message in messages:
-            self._sizes.append(self._size(message))
-            self._omittable.append(role_of(message) is not Role.PROTECTED)
+        self.extend_read(read_parts(messages))
+
+    def extend_read(self, new: Iterable[Parts]) -> None:
+        """Count messages that were taken apart."""
+        for parts in new:
+            self.sizes.append(self._size(parts))
+            self._omittable.append(parts.role is not Role.PROTECTED)
 
     def recount(self, entry: int, message: Message) -> None:
         """Count one message again: what is shown of it has changed (a fold, a restore)."""
-        self._sizes[entry] = self._size(message)
+        [parts] = read_parts([message])
+        self.sizes[entry] = self._size(parts)
         self._saved = None
         self._num_summed = min(self._num_summed, entry)
 
     def rewind(self, num_entries: int) -> None:
         """Forget all but the first messages."""
-        del self._sizes[num_entries:], self._omittable[num_entries:]
+        del self.sizes[num_entries:], self._omittable[num_entries:]
         self._saved = None
         self._num_summed = min(self._num_summed, num_entries)
 
@@ -95,16 +105,16 @@ class TokenCounts:
         self.base_tokens += num_served - num_counted
 
     def remember(self, omissions: Omissions, num_saved: int) -> None:
-        """Keep what this very shed saves: messages that are appended do not change it."""
+        """Keep what these very omissions save: messages that are appended do not change it."""
         self._saved = (omissions, num_saved)
 
     def remembered(self, omissions: Omissions) -> int | None:
-        """What this shed saves, if it is the last one that was remembered."""
+        """What these omissions save, if they are the last that were remembered."""
         return self._saved[1] if self._saved is not None and self._saved[0] is omissions else None
 
     def size(self, entry: int) -> EntrySize:
         """The size of one message."""
-        return self._sizes[entry]
+        return self.sizes[entry]
 
     def between(self, start: int, end: int) -> int:
         """Tokens of the messages `[start, end)`."""
@@ -134,34 +144,37 @@ class TokenCounts:
         """Tokens of a call without its arguments."""
         return self._call_overhead + self.text_tokens(name) + self.text_tokens(CLEARED_ARGUMENTS)
 
-    def _size(self, message: Message) -> EntrySize:
-        text = sum(self._count(text) for _, text in texts(without_reasoning(message)))
-        role = role_of(message)
-        if role is not Role.ASSISTANT:
-            return EntrySize(self._result_overhead if role is Role.RESULT else self._message_overhead, text)
-        reasoning = sum(self._count(part) for part in reasoning_texts(message))
+    def _size(self, parts: Parts) -> EntrySize:
+        text = sum([self._count(text) for text in parts.texts])
+        if parts.role is not Role.ASSISTANT:
+            return EntrySize(self._result_overhead if parts.role is Role.RESULT else self._message_overhead, text)
+        reasoning = sum([self._count(text) for text in parts.reasoning])
         calls = tuple(
-            self._call_overhead + self._count(call_name(call)) + self._count(_written(call_arguments(call)))
-            for call in tool_calls(message)
+            [
+                self._call_overhead + self._count(call.name) + self._count(_written(call.arguments))
+                for call in parts.calls
+            ]
         )
         return EntrySize(self._message_overhead, text, reasoning, calls)
 
     def _sum_up(self) -> None:
         """Bring the running sums up to date."""
         start = self._num_summed
-        if start == len(self._sizes) == len(self._sums) - 1:
+        if start == len(self.sizes) == len(self._sums) - 1:
             return
-        new = [size.total for size in self._sizes[start:]]
+        new = [size.total for size in self.sizes[start:]]
         mine = [total if own else 0 for total, own in zip(new, self._omittable[start:], strict=True)]
         self._sums[start:] = accumulate(new, initial=self._sums[start])
         self._omittable_sums[start:] = accumulate(mine, initial=self._omittable_sums[start])
-        self._num_summed = len(self._sizes)
+        self._num_summed = len(self.sizes)
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when the running sums are not the sums."""
-        total = sum(size.total for size in self._sizes)
-        if self.between(0, len(self)) != total or len(self._omittable) != len(self._sizes):
-            raise IntegrityError(f"ledger: {len(self)} messages of {total} tokens, summed {self.between(0, len(self))}")
+        total = sum(size.total for size in self.sizes)
+        if self.between(0, len(self)) != total or len(self._omittable) != len(self.sizes):
+            raise IntegrityError(
+                f"token counts: {len(self)} messages of {total} tokens, summed {self.between(0, len(self))}"
+            )
 
 
 def _written(arguments: object) -> str:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acmserve.context.episodes.delimiter import Scope
+from acmserve.context.eviction import registry
+from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep
-from acmserve.context.eviction.policy import EPISODE_POLICIES
-from acmserve.context.session.budget import Budget, parse_budget
+from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -93,7 +94,9 @@ class Budgets:
         """The account at `state`, which goes on from the session's own, and the state (see `ContextMeter.follow`)."""
         budget = self.of(state)
         meter = self.meter(session)
-        return meter, meter.follow(state, keep_active=budget is not None and budget.policy in EPISODE_POLICIES)
+        return meter, meter.follow(
+            state, keep_active=budget is not None and registry.find(budget.policy).needs_episodes
+        )
 
     def end_scope(self, session: Session) -> None:
         """The step that ran is over, and the transcript says it all."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from acmserve.context.eviction import registry
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.context.eviction.compact import Compaction, Summary, plan_nothing
 from acmserve.context.eviction.context_meter import ContextMeter
@@ -136,7 +137,7 @@ class Enforcement:
                 "budget", "this session has none.", "PUT .../budget sets one, --budget one for all sessions."
             )
         meter = self._budgets.meter(self._session)
-        if budget.policy != "compact":
+        if not registry.find(budget.policy).needs_model:
             return Evicted(self._budgets.plan(meter, budget, can_move=self._can_move))
         target = self._budgets.watermark(meter, budget, can_move=False)
         compaction = meter.compaction(target, self._summarizer.max_tokens)
@@ -145,7 +146,7 @@ class Enforcement:
         if dry_run:
             predicted = meter.judge(meter.summarized(compaction, None), budget)
             return Evicted(predicted, Summary("", compaction.num_tokens, self._summarizer.max_tokens))
-        summary = await self._ask(meter, compaction, budget.instructions)
+        summary = await self._ask(meter, compaction, _instructions(budget))
         if self._session.state is not state:
             raise Conflict("budget", "the conversation went on while its summary was written.", "Ask again.")
         meter = self._budgets.meter(self._session)
@@ -176,7 +177,7 @@ class Enforcement:
         self, budget: Budget, meter: ContextMeter, state: SessionState
     ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
         """The state under a budget, and the report."""
-        if budget.policy == "compact":
+        if registry.find(budget.policy).needs_model:
             return await self._compact(budget, meter, state)
         plan = self._due_eviction(budget, meter, state)
         if plan is not None:
@@ -198,7 +199,7 @@ class Enforcement:
         plan, summary = None, None
         if meter.exceeds(budget):
             target = self._budgets.watermark(meter, budget, can_move=False)
-            done = await self._summarize(meter, state, target, budget.instructions)
+            done = await self._summarize(meter, state, target, _instructions(budget))
             meter, state, summary = done.meter, done.state, done.summary
             plan = meter.judge(done.plan or _nothing(meter, target), budget, done.reason)
         return meter, state, _report(budget, plan) | {"summary": summary_json(summary)}
@@ -230,8 +231,13 @@ class Enforcement:
         return await self._summarizer.summarize_conversation(compaction.text, num_tokens, instructions)
 
 
+def _instructions(budget: Budget) -> str:
+    """What the summary is to keep; "" leaves that to the server's own instructions."""
+    return str(budget.options.get("instructions", ""))
+
+
 def _nothing(meter: ContextMeter, target: int) -> EvictionPlan:
-    return plan_nothing(meter.graph.outline, meter.token_counts, meter.omissions, target)
+    return plan_nothing(meter.view, target)
 
 
 def _unusable(summary: Summary, plan: EvictionPlan) -> str:

@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from acmserve.context.eviction.clear_thinking import ClearThinking
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.clearing_edits import (
     CLEAR_THINKING,
     CLEAR_TOOL_USES,
     COMPACT,
-    ClearThinking,
     Compact,
     VendorEdit,
 )
-from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import check_object
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from acmserve.context.eviction.budget_json import budget_value
 from acmserve.context.storage.session import Session
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.context.server import ContextServer
@@ -103,6 +104,6 @@ def _budget_view(server: ContextServer, session: Session) -> BudgetView:
     source = None if budget is None else "session" if session.state.budget is not None else "server"
     return BudgetView(
         source=source,  # type: ignore[arg-type]
-        budget=None if budget is None else budget.as_dict(),
+        budget=None if budget is None else budget_value(budget),
         tokens=max(0, server.budgets.meter(session).num_tokens),
     )

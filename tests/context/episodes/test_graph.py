@@ -101,7 +101,7 @@ def test_forgotten_episodes_leave_their_names() -> None:
     for number in range(20):
         story.expl(f"e{number}", ("grep", "x"))
     graph = EpisodeGraph(story.messages)
-    graph.compact(lambda episode: episode.number < 15)
+    graph.forget(range(15))
     graph.check_integrity()
     assert (len(graph.live), graph.num_forgotten, len(graph)) == (5, 15, 20)
     assert graph.scope() == story.scope

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.eviction.compact import (
     HEAD,
     MAX_USER_CHARS,
@@ -18,7 +20,6 @@ from acmserve.context.eviction.compact import (
     summary_plan,
 )
 from acmserve.context.eviction.plan import EvictionPlan, Level
-from acmserve.context.eviction.policies import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
@@ -42,12 +43,16 @@ def reads(num: int = 8) -> Story:
     return story
 
 
+def seen(messages: list[Message], omissions: Omissions = EMPTY) -> ConversationView:
+    return ConversationView(Outline(messages), token_counts_of(messages), omissions)
+
+
 def wanted(messages: list[Message], omissions: Omissions, target: int, most: int = MOST) -> Compaction | None:
-    return plan_compaction(Outline(messages), token_counts_of(messages), omissions, messages, target, most)
+    return plan_compaction(seen(messages, omissions), messages, target, most)
 
 
 def carried_out(messages: list[Message], omissions: Omissions, compaction: Compaction, summary: str) -> EvictionPlan:
-    return summary_plan(compaction, Outline(messages), token_counts_of(messages), omissions, summary)
+    return summary_plan(compaction, seen(messages, omissions), summary)
 
 
 def compacted(
@@ -92,10 +97,10 @@ def test_only_as_much_is_summarized_as_the_target_wants() -> None:
     num_all = token_counts_of(messages).num_tokens
     compaction = wanted(messages, EMPTY, num_all - 60)
     assert compaction is not None
-    plan = predicted_plan(compaction, Outline(messages), token_counts_of(messages), EMPTY)
+    plan = predicted_plan(compaction, seen(messages))
     assert plan.num_after <= num_all - 60
     fewer = replace(compaction, steps=compaction.steps[:-1], at=compaction.steps[-2])
-    assert predicted_plan(fewer, Outline(messages), token_counts_of(messages), EMPTY).num_after > num_all - 60
+    assert predicted_plan(fewer, seen(messages)).num_after > num_all - 60
     assert wanted(messages, EMPTY, 10_000) is not None
     assert len(wanted(messages, EMPTY, 10_000).steps) == 1  # type: ignore[union-attr]
 
@@ -130,7 +135,7 @@ def test_nothing_is_asked_where_a_summary_saves_nothing() -> None:
 
 def test_what_a_policy_left_behind_is_summarized_too() -> None:
     story = reads(6)
-    cleared = plan_clear_tool_uses(Outline(story.messages), token_counts_of(story.messages), EMPTY, ClearToolUses(None))
+    cleared = plan_clear_tool_uses(seen(story.messages), ClearToolUses(None))
     compaction = wanted(story.messages, cleared.omissions, 0)
     assert compaction is not None
     assert "result of read: [tool result cleared]" in compaction.text
@@ -188,11 +193,7 @@ def test_no_orphans_and_the_protected_stay_whatever_the_history(
         plan.omissions.check_integrity()
         shown = render_without(part, plan.omissions)
         check_valid(part, shown)
-        assert (
-            plan.num_after
-            == weigh(shown)
-            <= predicted_plan(compaction, Outline(part), token_counts_of(part), omissions).num_after
-        )
+        assert plan.num_after == weigh(shown) <= predicted_plan(compaction, seen(part, omissions)).num_after
         assert plan.num_after < plan.num_before == weigh(before)
         protected = [message for message in part if message["role"] in ("system", "user")]
         assert [message for message in shown if message["role"] in ("system", "user")] == protected

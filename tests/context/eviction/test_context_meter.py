@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
 from acmserve.context.episodes.episode import Episode
+from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.protected import is_evicted
-from acmserve.context.session.budget import parse_budget
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
@@ -58,7 +58,7 @@ def resent(messages: list[Message]) -> list[Message]:
 def waiting(meter: ContextMeter) -> list[Episode]:
     """The ended episodes of which something is left."""
     graph = meter.graph
-    return [episode for episode in graph.live.values() if not is_evicted(episode, graph.outline, meter.omissions)]
+    return [episode for episode in graph.live.values() if not is_evicted(episode, meter.omissions)]
 
 
 def evicted(meter: ContextMeter, state: SessionState, wanted: Any) -> SessionState:
@@ -239,9 +239,9 @@ def break_omissions(meter: ContextMeter) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (break_token_counts, r"account: 17 entries, 17 rendered, 17 in the graph, 18 in the ledger"),
-        (break_tokens, r"account: \d+ tokens remembered, \d+ counted"),
-        (break_omissions, r"shed: range \[3, 3\)"),
+        (break_token_counts, r"meter: 17 entries, 17 rendered, 17 in the graph, 18 counted"),
+        (break_tokens, r"meter: \d+ tokens remembered, \d+ counted"),
+        (break_omissions, r"omissions: range \[3, 3\)"),
     ],
 )
 def test_a_broken_account_is_found(damage: Callable[[ContextMeter], None], said: str) -> None:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.episodes.episode import Kind
 from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.eviction.cwl import EvictionOptions, plan_eviction, without_active
-from acmserve.context.eviction.plan import Level
-from acmserve.context.eviction.protected import is_evicted
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.cwl import Cwl, PiCwl, without_active
+from acmserve.context.eviction.plan import EvictionPlan, Level
+from acmserve.context.eviction.policy import Policy
+from acmserve.context.eviction.protected import evicted_numbers, is_evicted
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import EMPTY, omissions_before_divergence, render_without
-from acmserve.context.transcript.omitted_tokens import shown_tokens
+from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
+from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
 from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.naive_eviction import NaiveSession
 from tests.support.context.valid_chat import check_valid, weigh
 
 EVERYTHING = 0
+DEFAULT = Cwl()
+
+
+def seen(graph: EpisodeGraph, token_counts: TokenCounts, omissions: Omissions) -> ConversationView:
+    return ConversationView(graph.outline, token_counts, omissions, graph)
+
+
+def plan_eviction(
+    graph: EpisodeGraph,
+    token_counts: TokenCounts,
+    omissions: Omissions,
+    target: int,
+    policy: Policy = DEFAULT,
+    act_ends: bool = False,
+) -> EvictionPlan:
+    return policy.plan(seen(graph, token_counts, omissions).expecting(act_ends=act_ends), target)
 
 
 def small() -> Story:
@@ -99,14 +119,14 @@ def test_pi_cwl_takes_the_oldest_by_position() -> None:
     graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
     target = token_counts.num_tokens - 10
     assert plan_eviction(graph, token_counts, EMPTY, target).steps[0].what == "fix"
-    by_position = plan_eviction(graph, token_counts, EMPTY, target, EvictionOptions(by_position=True))
+    by_position = plan_eviction(graph, token_counts, EMPTY, target, PiCwl())
     assert by_position.steps[0].what == "b"
 
 
 def test_the_tools_of_a_level_are_configurable() -> None:
     story = small()
     graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
-    options = EvictionOptions(bulk_tools=frozenset({"edit"}), intermediate_tools=frozenset())
+    options = Cwl(bulk_tools=frozenset({"edit"}), intermediate_tools=frozenset())
     plan = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 5, options)
     rendered = render_without(story.messages, plan.omissions)
     assert [(step.what, step.level) for step in plan.steps] == [("fix", Level.BULK)]
@@ -118,16 +138,16 @@ def test_the_tools_of_a_level_are_configurable() -> None:
 def test_algorithm_1_step_by_step(
     messages: list[Message], data: st.DataObject, by_position: bool, expects_end: bool
 ) -> None:
-    options = EvictionOptions(by_position=by_position, expects_end=expects_end)
+    options = PiCwl() if by_position else Cwl()
     graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
-    naive = NaiveSession(messages, weigh, options)
+    naive = NaiveSession(messages, weigh, options, expects_end)
     omissions = EMPTY
     for target in sorted(
         data.draw(st.lists(st.integers(0, token_counts.num_tokens), min_size=1, max_size=3)), reverse=True
     ):
         naive.steps.clear()
         naive.run(target)
-        plan = plan_eviction(graph, token_counts, omissions, target, options)
+        plan = plan_eviction(graph, token_counts, omissions, target, options, expects_end)
         assert [(step.what, step.level, step.num_tokens) for step in plan.steps] == naive.steps
         assert render_without(messages, plan.omissions) == naive.rendered()
         assert plan.num_after == naive.count_tokens()
@@ -145,8 +165,8 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
     rendered = render_without(messages, plan.omissions)
     check_valid(messages, rendered)
     assert plan == plan_eviction(EpisodeGraph(messages), token_counts_of(messages), EMPTY, target)
-    assert plan.num_after == shown_tokens(graph.outline, token_counts, plan.omissions) == weigh(rendered)
-    gone = {e.number for e in graph.live.values() if is_evicted(e, graph.outline, plan.omissions)}
+    assert plan.num_after == seen(graph, token_counts, plan.omissions).shown_tokens() == weigh(rendered)
+    gone = {e.number for e in graph.live.values() if is_evicted(e, plan.omissions)}
     for act in (*graph.live.values(), *([graph.active] if graph.active else [])):
         if act.kind is Kind.ACT and act.number not in gone:
             assert not gone & set(act.depends_on)
@@ -159,7 +179,7 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
         assert sum(item.num_tokens for item in plan.unmet.protected) == plan.num_after
     if plan.first_entry is not None:
         assert render_without(messages[: plan.first_entry], plan.omissions) == messages[: plan.first_entry]
-        assert plan.num_behind == shown_tokens(graph.outline, token_counts, plan.omissions, plan.first_entry)
+        assert plan.num_behind == seen(graph, token_counts, plan.omissions).shown_tokens(plan.first_entry)
 
 
 @given(histories(), st.data())
@@ -168,7 +188,7 @@ def test_a_forgotten_episode_changes_no_later_plan(messages: list[Message], data
     cut = data.draw(st.integers(0, len(messages)))
     graph, token_counts = EpisodeGraph(messages[:cut]), token_counts_of(messages[:cut])
     omissions = plan_eviction(graph, token_counts, EMPTY, data.draw(st.integers(0, token_counts.num_tokens))).omissions
-    graph.compact(lambda episode: is_evicted(episode, graph.outline, omissions))
+    graph.forget(evicted_numbers(graph.live.values(), omissions))
     graph.check_integrity()
     graph.extend(messages[cut:])
     whole, token_counts = EpisodeGraph(messages), token_counts_of(messages)
@@ -186,11 +206,11 @@ def test_a_rewound_history_keeps_what_lies_before_and_is_valid(messages: list[Me
     kept = messages[: data.draw(st.integers(0, len(messages)))]
     new = [*kept, {"role": "user", "content": "Otherwise ."}]
     graph, token_counts = EpisodeGraph(new), token_counts_of(new)
-    left = without_active(graph, token_counts, omissions_before_divergence(omissions, kept))
+    left = without_active(seen(graph, token_counts, omissions_before_divergence(omissions, kept)))
     left.check_integrity()
     rendered = render_without(new, left)
     check_valid(new, rendered)
-    assert shown_tokens(graph.outline, token_counts, left) == weigh(rendered)
+    assert seen(graph, token_counts, left).shown_tokens() == weigh(rendered)
     if graph.active is not None:
         assert all(not left.has_lost(use) for use in graph.active.uses)
 
@@ -210,20 +230,21 @@ def test_ten_thousand_episodes_are_looked_at_once(long_history: list[Message], b
     graph, token_counts = EpisodeGraph(long_history), token_counts_of(long_history)
     assert len(graph) == 10_000
     asked = 0
-    size = token_counts.size
 
-    def counted(entry: int) -> object:
-        nonlocal asked
-        asked += 1
-        return size(entry)
+    class Counted(list[EntrySize]):
+        def __getitem__(self, entry: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return super().__getitem__(entry)
 
-    token_counts.size = counted  # type: ignore[assignment, method-assign]
-    options = EvictionOptions(by_position=by_position)
+    assert token_counts.num_tokens
+    token_counts.sizes = Counted(token_counts.sizes)
+    options = PiCwl() if by_position else Cwl()
     plan = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 60, options)
     assert plan.unmet is None
     assert 0 < asked < 200
     everything = plan_eviction(graph, token_counts, plan.omissions, EVERYTHING, options)
     assert len(everything.omissions.gone) == 1
     assert len(everything.omissions.entries) == 5000
-    graph.compact(lambda episode: is_evicted(episode, graph.outline, everything.omissions))
+    graph.forget(evicted_numbers(graph.live.values(), everything.omissions))
     assert not graph.live

@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.clear_thinking import count_cleared, plan_clear_thinking
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.eviction.plan import EvictionPlan, Level
-from acmserve.context.eviction.policies import (
-    ClearToolUses,
-    count_cleared,
-    plan_clear_thinking,
-    plan_clear_tool_uses,
-    plan_recency,
-)
+from acmserve.context.eviction.recency import Recency
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, PLACEHOLDER, Omissions, render_without
 from acmserve.context.transcript.outline import Outline
@@ -32,8 +29,12 @@ def reads(num: int = 6) -> Story:
     return story
 
 
+def seen(messages: list[Message], omissions: Omissions = EMPTY) -> ConversationView:
+    return ConversationView(Outline(messages), token_counts_of(messages), omissions)
+
+
 def clear(story: Story, options: ClearToolUses, omissions: Omissions = EMPTY) -> EvictionPlan:
-    return plan_clear_tool_uses(Outline(story.messages), token_counts_of(story.messages), omissions, options)
+    return plan_clear_tool_uses(seen(story.messages, omissions), options)
 
 
 def cleared(story: Story, omissions: Omissions) -> list[int]:
@@ -101,7 +102,7 @@ def test_after_a_clearing_it_grows_until_the_trigger_is_reached_again() -> None:
     later = clear(story, options, omissions)
     assert later.cleared_tool_uses == 2
     assert cleared(story, later.omissions) == [0, 1, 2, 3, 4]
-    total = count_cleared(Outline(story.messages), token_counts_of(story.messages), later.omissions)
+    total = count_cleared(seen(story.messages, later.omissions))
     assert total.tool_uses == 5
     assert total.input_tokens == 5 * 18
 
@@ -109,25 +110,25 @@ def test_after_a_clearing_it_grows_until_the_trigger_is_reached_again() -> None:
 def test_clear_thinking_keeps_the_last_turns_of_the_assistant() -> None:
     story = Story().say("a", "t t").user().step(("read", "x"), reasoning="t t").say("b", "t").user().say("c").user()
     story.say("d", "t t t")
-    outline, token_counts = Outline(story.messages), token_counts_of(story.messages)
-    plan = plan_clear_thinking(outline, token_counts, EMPTY, keep=1)
+    view = seen(story.messages)
+    plan = plan_clear_thinking(view, keep=1)
     rendered = render_without(story.messages, plan.omissions)
     left = [message for message in rendered if message.get("reasoning") or message.get("reasoning_content")]
     assert left == [story.messages[-1]]
     assert plan.cleared_thinking_turns == 2
     assert plan.cleared_input_tokens == 5
-    assert plan_clear_thinking(outline, token_counts, EMPTY, keep=2).cleared_thinking_turns == 1
-    assert not plan_clear_thinking(outline, token_counts, EMPTY, keep=None).changes
-    assert not plan_clear_thinking(outline, token_counts, plan.omissions, keep=1).changes
-    assert count_cleared(outline, token_counts, plan.omissions).thinking_turns == 2
+    assert plan_clear_thinking(view, keep=2).cleared_thinking_turns == 1
+    assert not plan_clear_thinking(view, keep=None).changes
+    assert not plan_clear_thinking(view.with_omissions(plan.omissions), keep=1).changes
+    assert count_cleared(view.with_omissions(plan.omissions)).thinking_turns == 2
 
 
 def test_recency_drops_whole_steps_from_the_front() -> None:
     story = reads().user().say("Done .")
-    outline, token_counts = Outline(story.messages), token_counts_of(story.messages)
-    plan = plan_recency(outline, token_counts, EMPTY, token_counts.num_tokens - 50)
+    view = seen(story.messages)
+    plan = Recency().plan(view, view.token_counts.num_tokens - 50)
     assert render_without(story.messages, plan.omissions) == [*story.messages[:2], *story.messages[6:]]
-    everything = plan_recency(outline, token_counts, EMPTY, 0)
+    everything = Recency().plan(view, 0)
     assert render_without(story.messages, everything.omissions) == [*story.messages[:2], *story.messages[-2:]]
     assert everything.unmet is not None
     assert sum(item.num_tokens for item in everything.unmet.protected) == everything.num_after
@@ -139,18 +140,19 @@ def test_recency_drops_whole_steps_from_the_front() -> None:
 def test_every_policy_leaves_a_valid_conversation_that_weighs_what_it_says(
     messages: list[Message], data: st.DataObject
 ) -> None:
-    outline, token_counts = Outline(messages), token_counts_of(messages)
-    omissions = EMPTY
+    view, omissions = seen(messages), EMPTY
     for _ in range(3):
         kind = data.draw(st.sampled_from(["clear", "thinking", "recency"]))
         number = data.draw(st.integers(0, 4))
         if kind == "clear":
             options = ClearToolUses(None, keep=number, clear_tool_inputs=data.draw(st.booleans()))
-            plan = plan_clear_tool_uses(outline, token_counts, omissions, options)
+            plan = plan_clear_tool_uses(view.with_omissions(omissions), options)
         elif kind == "thinking":
-            plan = plan_clear_thinking(outline, token_counts, omissions, number)
+            plan = plan_clear_thinking(view.with_omissions(omissions), number)
         else:
-            plan = plan_recency(outline, token_counts, omissions, data.draw(st.integers(0, token_counts.num_tokens)))
+            plan = Recency().plan(
+                view.with_omissions(omissions), data.draw(st.integers(0, view.token_counts.num_tokens))
+            )
             assert (plan.unmet is not None) == (plan.num_after > plan.target)
         rendered = render_without(messages, plan.omissions)
         check_valid(messages, rendered)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
-from acmserve.context.eviction.clearing_edits import ClearThinking
+from acmserve.context.eviction.clear_thinking import ClearThinking
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.planned_eviction import TurnStats, takes_what_is_needed
-from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.context.precompute.candidate import Reason
 from acmserve.context.precompute.clearing import pending_uses
 from acmserve.context.precompute.planner import (
@@ -86,7 +86,7 @@ def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: 
                 assert part[: len(known)] == known
                 assert state.omissions == before
                 assert plan.num_after + meter.reserve <= wanted.max_tokens
-                needed = takes_what_is_needed(meter.graph, meter.token_counts, before, plan.omissions)
+                needed = takes_what_is_needed(meter.view.with_omissions(before), plan.omissions)
                 assert not (needed and "cwl" in wanted.policy)
                 check_valid(render(state), render(replace(state, omissions=plan.omissions)))
             state = meter.carry_out(plan or meter.plan(wanted, MEASURED), state)
@@ -268,7 +268,7 @@ def test_a_kept_plan_leaves_what_new_work_depends_on() -> None:
     meter.follow(adopt(state, story.messages).state)
     kept = meter.turn_stats.kept
     assert kept is not None
-    assert takes_what_is_needed(meter.graph, meter.token_counts, kept.before, kept.plan.omissions)
+    assert takes_what_is_needed(meter.view.with_omissions(kept.before), kept.plan.omissions)
     assert kept_plan(meter, adopt(state, story.messages).state, budget(420, 250)) is None
     plan_precompute(meter, adopt(state, story.messages).state, view(budget(420, 250)), WORDS)
     assert meter.turn_stats.kept is not kept, "nobody computes on what will not come"
@@ -490,5 +490,5 @@ def test_a_plan_ahead_is_valid_and_takes_nothing_that_is_needed(
     )
     check_valid(messages, render(replace(state, omissions=plan.omissions)))
     if policy in ("cwl", "pi-cwl"):
-        assert not takes_what_is_needed(meter.graph, meter.token_counts, state.omissions, plan.omissions)
+        assert not takes_what_is_needed(meter.view.with_omissions(state.omissions), plan.omissions)
     plan.omissions.check_integrity()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.compact import HEAD, Summary
-from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.storage.state_codec import state_from, state_value

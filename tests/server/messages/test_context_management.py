@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from acmserve.context.eviction.clearing_edits import ClearThinking, Compact
-from acmserve.context.eviction.policies import ClearToolUses
+from acmserve.context.eviction.clear_thinking import ClearThinking
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
+from acmserve.context.eviction.clearing_edits import Compact
 from acmserve.errors import InvalidRequest
 from acmserve.server.options.context_management import parse_context_management
 from tests.support.server.bad_context_management import BAD_VALUES, COMPACT, THINKING, TOOLS

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.anthropic.blocks import edit_blocks
-from acmserve.context.eviction.clearing_edits import ClearThinking, Memory, VendorEdit, Weights, edit_chat
-from acmserve.context.eviction.policies import ClearToolUses
+from acmserve.context.eviction.clear_thinking import ClearThinking
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
+from acmserve.context.eviction.clearing_edits import Memory, VendorEdit, Weights, edit_chat
 from acmserve.context.transcript.message import Message
 from tests.support.context.annotated import Story
 from tests.support.server.block_story import TOOLS, Blocks, blocks_of, cleared_ids, conversations, count

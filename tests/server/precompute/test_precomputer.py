@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.testclient import TestClient
 
 from acmserve.context.edits import fragments as edits
-from acmserve.context.eviction.policies import ClearToolUses
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.session.history import adopt
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render

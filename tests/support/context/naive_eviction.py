@@ -1,4 +1,4 @@
-"""Algorithm 1 of 002 written down line by line, on whole messages, with no index and no shortcut. The reference."""
+"""Algorithm 1 of CWL written down line by line, on whole messages, with no index and no shortcut. The reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.eviction.cwl import EvictionOptions
+from acmserve.context.eviction.cwl import Cwl
 from acmserve.context.eviction.plan import Level
 from acmserve.context.transcript.message import Message
 
@@ -18,13 +18,13 @@ class NaiveSession:
     """`done` has the levels carried out, by episode number."""
 
     def __init__(
-        self, messages: list[Message], weigh: Callable[[list[Message]], int], options: EvictionOptions
+        self, messages: list[Message], weigh: Callable[[list[Message]], int], options: Cwl, act_ends: bool = False
     ) -> None:
         self.messages, self.weigh, self.options = messages, weigh, options
         self.graph = EpisodeGraph(messages)
         self.active = self.graph.active
         self.episodes = list(self.graph.live.values())
-        if options.expects_end and self.active is not None and self.active.kind is Kind.ACT:
+        if act_ends and self.active is not None and self.active.kind is Kind.ACT:
             self.episodes.append(self.active)
             self.active = None
         self.done: dict[int, set[Level]] = {episode.number: set() for episode in self.episodes}

@@ -64,8 +64,13 @@ def session_states(draw: st.DrawFn) -> SessionState:
 BUDGETS = st.sampled_from(
     [
         Budget(100),
-        Budget(7, 3, "pi-cwl", bulk_tools=frozenset({"ls", "é"})),
-        Budget(2**40, 1, "clear_tool_uses", keep=0, exclude_tools=frozenset({"a"}), clear_tool_inputs=True),
+        Budget(7, 3, "pi-cwl", {"bulk_tools": frozenset({"ls", "é"})}),
+        Budget(
+            2**40,
+            1,
+            "clear_tool_uses",
+            {"keep": 0, "exclude_tools": frozenset({"a"}), "clear_tool_inputs": True},
+        ),
     ]
 )
 

@@ -6,10 +6,11 @@ from typing import Literal
 
 from acmserve.context.episodes.episode import Episode
 from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.protected import episode_tokens, is_evicted
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.omissions import EMPTY, Omissions
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.server.budget.budgets import steps_json, unmet_json
 from acmserve.server.budget.enforcement import Evicted, summary_json
 from acmserve.server.routes.schemas.budget import (
@@ -39,11 +40,12 @@ def episode_list(state: SessionState, meter: ContextMeter) -> EpisodeList:
 def _episode(
     episode: Episode, graph: EpisodeGraph, meter: ContextMeter, omissions: Omissions, names: dict[int, str]
 ) -> EpisodeView:
-    num_tokens = episode_tokens(episode, graph.outline, meter.token_counts, EMPTY)
-    num_shown = episode_tokens(episode, graph.outline, meter.token_counts, omissions)
+    view = ConversationView(graph.outline, meter.token_counts)
+    num_tokens = episode_tokens(view, episode)
+    num_shown = episode_tokens(view.with_omissions(omissions), episode)
     state: Literal["active", "ended", "stripped", "evicted"] = "active"
     if episode.is_closed:
-        state = "evicted" if is_evicted(episode, graph.outline, omissions) else "ended"
+        state = "evicted" if is_evicted(episode, omissions) else "ended"
         state = "stripped" if state == "ended" and num_shown < num_tokens else state
     return EpisodeView(
         number=episode.number,

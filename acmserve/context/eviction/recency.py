@@ -1,0 +1,58 @@
+"""The policy `recency`: the oldest steps leave first, whatever they were about.
+
+A step is a message of the assistant with the results of its calls. Messages of the user and the system stay, as under
+every policy here, and so does the last step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.option import Option
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
+from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.transcript.parts import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Recency:
+    """Drops whole steps from the front."""
+
+    summary: ClassVar[str] = "the oldest steps"
+    options: ClassVar[tuple[Option, ...]] = ()
+    needs_episodes: ClassVar[bool] = False
+    needs_model: ClassVar[bool] = False
+
+    def plan(self, view: ConversationView, target: int) -> EvictionPlan:
+        """Drop the oldest steps before the open branch until the target is met."""
+        editor, lines = view.editor(), view.outline.lines
+        steps = []
+        for entry in _steps(view.outline)[:-1]:
+            if editor.num_tokens <= target or (view.end is not None and entry >= view.end):
+                break
+            size, num_done = editor.num_tokens, editor.num_operations
+            editor.drop_calls([Use(entry, index) for index in range(len(lines[entry].names))])
+            editor.drop_text(entry)
+            if editor.num_operations > num_done:
+                steps.append(EvictionStep(f"message {entry}", Level.REMOVE, size - editor.num_tokens))
+        unmet = None
+        if editor.num_tokens > target:
+            unmet = BudgetUnmet(editor.num_tokens - target, _left(view, editor.num_tokens))
+        return finish_plan(view, editor, target, steps, unmet)
+
+
+def _steps(outline: Outline) -> list[int]:
+    """The assistant's messages, and results that answer none of them."""
+    return [
+        entry
+        for entry, line in enumerate(outline.lines)
+        if line.role is Role.ASSISTANT or (line.role is Role.RESULT and line.use is None)
+    ]
+
+
+def _left(view: ConversationView, num_shown: int) -> tuple[Protected, ...]:
+    kept = view.token_counts.num_tokens - view.token_counts.omittable_between(0, len(view.outline))
+    left = (Protected("system and user messages", kept), Protected("the last step", num_shown - kept))
+    return tuple(item for item in left if item.num_tokens)
