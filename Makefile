@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := $(VENV)/packages.stamp
 BUILT := $(VENV)/build.stamp
+DOCS := build/docs-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test serve lint bench clean
+.PHONY: help setup demo test serve lint bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +43,15 @@ lint: setup ## ruff and mypy --strict
 
 bench: setup ## time to first token after an edit, beside a stock engine
 	@$(BIN)/acmserve bench edit $(ARGS)
+
+$(DOCS)/packages.stamp: requirements/docs.lock
+	@$(or $(PYTHON),python3) -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --requirement requirements/docs.lock
+	@touch $@
+
+docs: $(DOCS)/packages.stamp ## build the pages of docs/ into build/site; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 clean: ## remove the virtual environment and everything built (prepared models stay in the cache)
 	rm -rf $(VENV) build dist *.egg-info acmserve/*.so

@@ -17,7 +17,7 @@ from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_MIN_MOVE_TOKENS = 32
 # Each move rounds its keys again: after 8, a bf16 key is 3 times as far from the exact one as any cached key is
-# (kernels/README.md has the measurement and the alternative).
+# (docs/kernels.md has the measurement and the alternative).
 MAX_ROTATIONS = 8
 
 

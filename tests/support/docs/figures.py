@@ -14,12 +14,15 @@ from functools import cache
 from typing import Any
 
 from acmserve.bench.report.markdown_text import points
+from acmserve.bench.report.sections.agents import computed_with_summaries
 from acmserve.bench.report.sections.answers import count_answers, task_row
-from acmserve.bench.report.sections.edits import median_seconds, times_sooner
+from acmserve.bench.report.sections.edits import median_seconds, times_sooner, total_seconds
+from acmserve.engine.config import EngineConfig
+from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.pages import GENERATED, ROOT, page_names, prose_of
 
 README, CHANGELOG, FIDELITY = "README.md", "CHANGELOG.md", "docs/fidelity.md"
-PRECOMPUTE, LOOP, CONCEPTS = "docs/guides/precompute.md", "docs/guides/tool-loop.md", "docs/concepts.md"
+PRECOMPUTE = "docs/guides/precompute.md"
 _UNIT = r"(?:ms|µs|s|%|nats|points?|times|seconds?|milliseconds?|GB/s)"
 _MEASURED = re.compile(
     rf"(?<![\w.,/-])[-+]?\d[\d,]*(?:\.\d+)?(?: (?:to|of|and) [-+]?\d[\d,]*(?:\.\d+)?)?\s{_UNIT}(?![\w/])"
@@ -47,6 +50,19 @@ def _beside_exact(variant: str) -> Callable[[Any], str]:
     return found
 
 
+def _waiting(run: str) -> Callable[[Any], float]:
+    return lambda report: total_seconds(report, run)
+
+
+def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], float]:
+    return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
+
+
+def _compaction(report: Any) -> float:
+    runs = {run["name"]: computed_with_summaries(run) for run in report["runs"]}
+    return 100 * (runs["compaction"] / runs["uncapped"] - 1)
+
+
 def _answers(index: int) -> Callable[[], int]:
     return lambda: count_answers(read_result(name) for name in _TASKS)[index]
 
@@ -60,9 +76,24 @@ FIGURES = (
     Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
     Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
-    Figure("949 answers", "", _answers(0), "{} answers", (README,)),
-    Figure("lost 13", "", _answers(1), "lost {}", (README,)),
-    Figure("won 23", "", _answers(2), "won {}", (README,)),
+    Figure("949 answers", "", _answers(0), "{} answers", (README, FIDELITY, CHANGELOG)),
+    Figure("lost 13", "", _answers(1), "lost {}", (README, FIDELITY, CHANGELOG)),
+    Figure("won 23", "", _answers(2), "won {}", (README, FIDELITY, CHANGELOG)),
+    Figure("3 documents", "fidelity", "models/0/num_documents", "{} documents", (FIDELITY, CHANGELOG)),
+    Figure("0.78 times", "precompute", "runs/0/eviction_over_append/median", "{:.2f} times", (PRECOMPUTE,)),
+    Figure("1.44 times", "precompute", "runs/1/eviction_over_append/median", "{:.2f} times", (PRECOMPUTE,)),
+    Figure("1.11 times", "precompute", "ordinary_turns/median_ratio", "{:.2f} times", (PRECOMPUTE, CHANGELOG)),
+    Figure("1.20 times", "precompute-clear", "ordinary_turns/median_ratio", "{:.2f} times", (PRECOMPUTE, CHANGELOG)),
+    Figure("109.1 s", "precompute", _waiting("exact, predict"), "{:.1f} s", (PRECOMPUTE, CHANGELOG)),
+    Figure("108.9 s", "precompute", _waiting("exact"), "{:.1f} s", (PRECOMPUTE, CHANGELOG)),
+    Figure("0.33 s", "precompute-foreground", _p99("predict", min), "{:.2f} s", (CHANGELOG,)),
+    Figure("1.18 s", "precompute-foreground", _p99("predict", max), "{:.2f} s", (CHANGELOG,)),
+    Figure("0.45 s", "precompute-foreground", _p99("off", min), "{:.2f} s", (CHANGELOG,)),
+    Figure("0.74 s", "precompute-foreground", _p99("off", max), "{:.2f} s", (CHANGELOG,)),
+    Figure("191 %", "budget", _compaction, "{:.0f} %", (CHANGELOG,)),
+    Figure("45 %", "", lambda: 100 * DEFAULT_THRESHOLDS.plain_ratio, "{:.0f} %", (FIDELITY,)),
+    Figure("0.2 s", "", lambda: EngineConfig().precompute_chunk_s, "{:g} s", (PRECOMPUTE,)),
+    Figure("60 s", "", lambda: EngineConfig().precompute_min_age_s, "{:g} s", (PRECOMPUTE,)),
 )
 
 

@@ -1,0 +1,39 @@
+"""The page of settings has every setting of the code, with its default; the pages have every counter and policy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from acmserve.context.tools.suites import PRESETS, SUITES
+from acmserve.engine.config import EngineConfig
+from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.session_params import CHAT_KEYS
+from tests.support.docs.pages import read_page
+
+
+@pytest.mark.parametrize(("heading", "config"), [("## The engine", EngineConfig), ("## The server", ContextConfig)])
+def test_settings_stand_with_their_defaults(heading: str, config: type[Any]) -> None:
+    part = read_page("docs/guides/tuning.md").partition(heading)[2].partition("\n## ")[0]
+    rows = {name: default.strip(" `") for name, default in re.findall(r"^\| `(\w+)` \|([^|]*)\|", part, re.MULTILINE)}
+    assert rows == {field.name: str(field.default) for field in fields(config)}
+
+
+def test_every_counter_is_told() -> None:
+    from acmserve.engine.plugin.metrics import PRECOMPUTE_KEYS, TOKEN_KEYS
+
+    names = {f"acmserve:{key}_total" for key in (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks")}
+    assert set(re.findall(r"acmserve:\w+_total", read_page("docs/api/metrics.md"))) == names
+
+
+def test_every_key_of_acm_is_told() -> None:
+    page = read_page("docs/api/chat.md").partition("## Fields of `acm`")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == {"fidelity", "repair", *CHAT_KEYS}
+
+
+def test_every_suite_and_preset_is_told() -> None:
+    page = read_page("docs/guides/tool-loop.md")
+    assert {name for name in (*SUITES, *PRESETS) if f"`{name}`" not in page} == set()
