@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.option import Option, OptionKind
 from acmserve.context.eviction.plan import EvictionPlan, EvictionStep, Level, finish_plan
+from acmserve.context.session.policy_option import Option, OptionKind
 from acmserve.context.transcript.outline import Use
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.option import Option, OptionKind
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
+from acmserve.context.session.policy_option import Option, OptionKind
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import NOTHING, omit_from_messages

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.option import Option
 from acmserve.context.eviction.plan import EvictionPlan
+from acmserve.context.session.policy_option import Option
 
 
 class Policy(Protocol):

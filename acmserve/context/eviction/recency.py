@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.option import Option
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
+from acmserve.context.session.policy_option import Option
 from acmserve.context.transcript.outline import Outline, Use
 from acmserve.context.transcript.parts import Role
 

@@ -3,9 +3,9 @@
 Shell blocks of a page share one shell, Python blocks one interpreter, and both one empty folder. Port 8000 and the word
 `make serve` stand for the server that runs already.
 
-A block of JSON behind one that was run shows a part of what it printed. Every field that stands there has to be in one of
-the JSON documents of the output, with that value, and the text "..." stands for any text. Lines of a block of text have
-to be in the output.
+A block of JSON behind one that was run shows a part of what it printed. Every field that stands there has to be in one
+of the JSON documents of the output, with that value, and the text "..." stands for any text. Lines of a block of text
+have to be in the output.
 """
 
 from __future__ import annotations
