@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, joined, tagged, tools_text
 from acmserve.bench.agent.recording import Recording, record, rotated
@@ -19,8 +18,6 @@ from acmserve.bench.harness.llama_cpp import find_llama_server
 from acmserve.bench.harness.peer_servers import NAMES, Cached, Peer, read_cached
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 from acmserve.bench.trace.main import choose_peers, read_options
-from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
-from acmserve.bench.trace.plot import draw
 from acmserve.bench.trace.prompts import Limits, Prompt, read_policy
 from acmserve.bench.trace.score import (
     NOT_COMPARED,
@@ -35,13 +32,8 @@ from acmserve.bench.trace.servers import fit_together
 from acmserve.bench.trace.table import as_report, as_table
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
-from acmserve.models.smollm2 import TOOLS_TEMPLATE
-from acmserve.server.models.tokenizer import ServedTokenizer
 
 BUDGET = 100
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-RECORDED = json.loads((RESULTS / "trace.json").read_text(encoding="utf-8"))
-LIBRARY_DIGEST = json.loads((RESULTS / "budget.json").read_text(encoding="utf-8"))["trace"]["digest"]
 
 
 class Words:
@@ -303,24 +295,3 @@ def test_without_llama_cpp_the_others_are_measured(
         choose_peers(read_options(["--against", "llamacpp"]))
     with pytest.raises(AcmError, match="there is no such file"):
         find_llama_server(tmp_path / "llama-server")
-
-
-def test_the_recorded_report_reads_and_draws(tmp_path: Path) -> None:
-    table = "\n".join(as_table(RECORDED))
-    assert "recency@1: 12 turns, 3 edits" in table
-    assert "66,664" in table
-    said = draw(RECORDED, "a machine", tmp_path / "trace.png")
-    assert (said is None) == (tmp_path / "trace.png").is_file()
-
-
-def test_the_prompts_are_those_of_the_recorded_run(smollm2_folder: Path) -> None:
-    """They are made before any server starts, so they can be made again where the standard library is the same."""
-    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
-    served, library = ServedTokenizer(tokenizer), read_library()
-    wanted = Wanted(("cwl", "recency@1"), 1, 1, Limits(6_000, 3_600), 11, 12)
-    writer = PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
-    parts = plan_parts(wanted, make_trace(library, served, 8), writer, served)
-    assert [len(session.prompts) for part in parts for session in part.repetitions[0]] == [13, 13]
-    if make_trace(library, served).digest == LIBRARY_DIGEST:
-        assert needed_window(parts, 16) == RECORDED["window"]
-        assert digest(parts) == RECORDED["trace"]["digest"]

@@ -1,0 +1,43 @@
+"""The recorded run of `bench trace`: its report reads and draws, and its prompts can be made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from acmserve.bench.agent.plain_prompt import PromptWriter
+from acmserve.bench.agent.scripted_agent import make_trace
+from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
+from acmserve.bench.trace.plot import draw
+from acmserve.bench.trace.prompts import Limits
+from acmserve.bench.trace.table import as_table
+from acmserve.models.smollm2 import TOOLS_TEMPLATE
+from acmserve.server.models.tokenizer import ServedTokenizer
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RECORDED = json.loads((RESULTS / "trace.json").read_text(encoding="utf-8"))
+LIBRARY_DIGEST = json.loads((RESULTS / "budget.json").read_text(encoding="utf-8"))["trace"]["digest"]
+
+
+def test_the_recorded_report_reads_and_draws(tmp_path: Path) -> None:
+    table = "\n".join(as_table(RECORDED))
+    assert "recency@1: 12 turns, 3 edits" in table
+    assert "66,664" in table
+    said = draw(RECORDED, "a machine", tmp_path / "trace.png")
+    assert (said is None) == (tmp_path / "trace.png").is_file()
+
+
+def test_the_prompts_are_those_of_the_recorded_run(smollm2_folder: Path) -> None:
+    """They are made before any server starts, so they can be made again where the standard library is the same."""
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    served, library = ServedTokenizer(tokenizer), read_library()
+    wanted = Wanted(("cwl", "recency@1"), 1, 1, Limits(6_000, 3_600), 11, 12)
+    writer = PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
+    parts = plan_parts(wanted, make_trace(library, served, 8), writer, served)
+    assert [len(session.prompts) for part in parts for session in part.repetitions[0]] == [13, 13]
+    if make_trace(library, served).digest == LIBRARY_DIGEST:
+        assert needed_window(parts, 16) == RECORDED["window"]
+        assert digest(parts) == RECORDED["trace"]["digest"]
