@@ -32,7 +32,8 @@ from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 
 NUM_TOKENS = 100_000

@@ -16,7 +16,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import ToolCall, ToolContext, run_tool
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError

@@ -24,7 +24,8 @@ from typing import Any
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options
 from acmserve.context.edits.fragments import cut_messages, fold
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import ToolCall, ToolContext, ToolOutcome, run_tool
 
 NUM_CHARS = 10**6

@@ -27,7 +27,8 @@ from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import AcmError

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, ToolContext, run_tool
 from acmserve.context.transcript.message import Message

@@ -12,16 +12,13 @@ It does not know who decides that a branch ends (`server/chat/branches.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from acmserve.context.session.branch import Branch, branches_before, ended_without, hide_closed, opened
 from acmserve.context.session.branch_tool import BranchCall
+from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.outline import Role, role_of, tool_calls
 from acmserve.context.transcript.token_counts import Count, TokenCounts
 from acmserve.errors import Conflict, IntegrityError
-
-if TYPE_CHECKING:
-    from acmserve.context.session.state import SessionState, TranscriptEntry
 
 INTERRUPTED = "another message came before it had returned."
 

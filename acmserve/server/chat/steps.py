@@ -30,7 +30,7 @@ from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.session.branch_tool import RETURN
 from acmserve.context.session.marker import RESTORE_TOOLS
 from acmserve.context.session.render import render
-from acmserve.context.session.state import append_answer, append_internal, end_turn
+from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.storage.session import Session
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams

@@ -31,7 +31,8 @@ from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
-from acmserve.context.session.state import Author, SessionState, adopt, append_answer, end_turn
+from acmserve.context.session.history import adopt, append_answer, end_turn
+from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message

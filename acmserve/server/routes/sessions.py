@@ -10,7 +10,8 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.errors import NotFound
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id

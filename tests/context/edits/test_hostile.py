@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt, append_internal
+from acmserve.context.session.history import adopt, append_internal
+from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import ToolCall, run_tool
 from acmserve.context.tools.suites import SUITES, tool_names
 from acmserve.errors import InvalidRequest

@@ -20,7 +20,8 @@ from acmserve.context.eviction.compact import (
 from acmserve.context.eviction.plan import EvictionPlan, Level
 from acmserve.context.eviction.policies import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without

@@ -17,7 +17,8 @@ from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.session.budget import parse_budget
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import IntegrityError, InvalidRequest

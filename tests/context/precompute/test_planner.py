@@ -29,7 +29,8 @@ from acmserve.context.precompute.planner import (
     ready_plan,
 )
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from tests.context.eviction.test_context_meter import (
     POLICIES,

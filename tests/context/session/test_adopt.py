@@ -9,14 +9,8 @@ import pytest
 from acmserve.context.edits import fragments as edits
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.render import render
-from acmserve.context.session.state import (
-    Author,
-    SessionState,
-    adopt,
-    append_answer,
-    append_internal,
-    end_turn,
-)
+from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.state import Author, SessionState
 from acmserve.context.tools.search import search_exact
 from acmserve.context.transcript.message import digest_message
 from acmserve.errors import InvalidRequest

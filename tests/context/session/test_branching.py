@@ -19,7 +19,8 @@ from acmserve.context.session.branching import INTERRUPTED, Spent, close_branch,
 from acmserve.context.session.fork import fork, num_complete, place_result
 from acmserve.context.session.parent import mark_of
 from acmserve.context.session.render import evicted_entries, render, render_entries
-from acmserve.context.session.state import Author, SessionState, adopt, append_internal
+from acmserve.context.session.history import adopt, append_internal
+from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.state_codec import state_from, state_value

@@ -32,7 +32,8 @@ from acmserve.context.edits.cost import edit_cost
 from acmserve.context.edits.find import pieces_by_place, texts_of
 from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.render import hidden_pieces, render, splice
-from acmserve.context.session.state import SessionState, adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, run_tool
 from acmserve.context.tools.suites import EDITING_SUITES, tool_names

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from acmserve.context.edits.fragments import cut_messages, redact
-from acmserve.context.session.state import SessionState, append_internal
+from acmserve.context.session.history import append_internal
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session, SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive

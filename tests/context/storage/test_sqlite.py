@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from acmserve.context.edits.fragments import cut_messages, redact, summarize
 from acmserve.context.session.budget import Budget
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive

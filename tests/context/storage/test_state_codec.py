@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.context.edits.fragments import cut_messages, redact, summarize
-from acmserve.context.session.state import Author, SessionState, TranscriptEntry, adopt, append_answer
+from acmserve.context.session.history import adopt, append_answer
+from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.storage.state_codec import (
     entry_value,
     fragment_value,

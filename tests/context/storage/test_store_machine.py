@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from acmserve.context.edits.fragments import cut_messages, redact
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive

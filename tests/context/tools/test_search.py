@@ -13,7 +13,8 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.find import find_all, stretches
 from acmserve.context.session.fragment import Piece
 from acmserve.context.session.render import render
-from acmserve.context.session.state import MAX_SEARCH_HITS, append_internal
+from acmserve.context.session.history import append_internal
+from acmserve.context.session.state import MAX_SEARCH_HITS
 from acmserve.context.tools.run import EmbeddingsWanted
 from acmserve.context.tools.search import search_exact
 from acmserve.context.tools.semantic_search import PASSAGE_CHARS, passages

@@ -10,7 +10,7 @@ from vllm.exceptions import VLLMValidationError
 
 from acmserve.context.session.fork import fork
 from acmserve.context.session.render import render
-from acmserve.context.session.state import adopt
+from acmserve.context.session.history import adopt
 from tests.server.chat.test_steps import MESSAGES, TEXT, Model, call, make_turn, parsed, run, run_stream, said
 
 OPEN = call("branch", "b1", description="find the port", prompt="Which port is it?")

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from acmserve.context.session.state import adopt
+from acmserve.context.session.history import adopt
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.chat.turn import _taken_in
 from tests.server.chat.test_steps import MESSAGES, Model, call, make_turn, parsed, run, said

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from acmserve.context.eviction.compact import HEAD, Summary
 from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.context.session.render import render
-from acmserve.context.session.state import adopt
+from acmserve.context.session.history import adopt
 from acmserve.context.storage.state_codec import state_from, state_value
 from acmserve.server.app.endpoint import CHAT_PATH
 from acmserve.server.sessions.sessions import Sessions

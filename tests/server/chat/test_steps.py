@@ -22,7 +22,8 @@ from vllm.exceptions import VLLMValidationError
 
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.session.render import render
-from acmserve.context.session.state import Author, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import Author
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.run import SummaryWanted

@@ -16,7 +16,7 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.eviction.policies import ClearToolUses
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
-from acmserve.context.session.state import adopt
+from acmserve.context.session.history import adopt
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.batch import Edit, EditKind
 from acmserve.engine.config import EngineConfig

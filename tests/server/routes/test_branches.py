@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from acmserve.context.session.state import adopt, append_answer, end_turn
+from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.server.sessions.sessions import Sessions, engine_key
 from tests.support.context.branching import opened_in
 from tests.support.server.acm_app import HISTORY, SESSIONS, make_client, make_sessions

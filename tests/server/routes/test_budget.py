@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from acmserve.context.session.render import render
-from acmserve.context.session.state import adopt
+from acmserve.context.session.history import adopt
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.sessions.sessions import Sessions
 from tests.support.context.annotated import Story

@@ -18,7 +18,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from acmserve.context.maps.update import MapSettings
-from acmserve.context.session.state import adopt
+from acmserve.context.session.history import adopt
 from acmserve.context.tools.suites import tool_names
 from acmserve.server.sessions.branches import make_branch
 from acmserve.server.sessions.sessions import Sessions

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from acmserve.context.session.state import adopt, append_answer, append_internal
+from acmserve.context.session.history import adopt, append_answer, append_internal
 from acmserve.context.tools.suites import SUITES
 from acmserve.server.sessions.sessions import Sessions
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, lines, make_app, make_client, make_sessions

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState, adopt
+from acmserve.context.session.history import adopt
+from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import ToolCall, ToolContext, ToolOutcome, run_tool
 from acmserve.context.transcript.message import Message
 

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.state import (
-    SearchHit,
-    SessionState,
-    TranscriptEntry,
-    adopt,
-    append_answer,
-    append_internal,
-    end_turn,
-)
+from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.state import SearchHit, SessionState, TranscriptEntry
 from acmserve.context.storage.state_codec import entry_value, fragment_value, pack
 from acmserve.context.transcript.message import Message, Place, texts
 from acmserve.context.transcript.omissions import EMPTY, MessageOmissions, Omissions
