@@ -1,7 +1,7 @@
 """Runs the blocks of one page in order, as a reader would, and compares what they print with what the page shows.
 
-Shell blocks of a page share one shell, Python blocks one interpreter, and both one empty folder. Port 8000 and the word
-`make serve` stand for the server that runs already.
+Shell blocks of a page share one shell, Python blocks one interpreter, and both one empty folder. A Python block with a
+`main` is a program of its own. Port 8000 stands for the server of the tests, and `/models/llama` for the bundled model.
 
 A block of JSON behind one that was run shows a part of what it printed. Every field that stands there has to be in one
 of the JSON documents of the output, with that value, and the text "..." stands for any text. Lines of a block of text
@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from acmserve.models import smollm2
 from tests.support.docs.pages import Block
 
-PORT = "localhost:8000"
+PORT, MODEL = "localhost:8000", "/models/llama"
+PROGRAM = '__name__ == "__main__"'
 RUN = ("bash", "python")
 SHOWN = ("json", "text")
 _END = "block-has-ended"
@@ -37,7 +39,7 @@ class PageRunner:
     def __init__(self, folder: Path, host: str) -> None:
         self._folder, self._host = folder, host
         binaries = str(Path(sys.executable).parent)
-        environ = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
+        environ = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "VLLM_CPU_KVCACHE_SPACE": "1"}
         self._shells = {
             "bash": _Process(["bash"], folder, environ, _BASH),
             "python": _Process([sys.executable, "-u", "-c", _PYTHON], folder, environ, "{path}\n"),
@@ -45,7 +47,12 @@ class PageRunner:
 
     def run(self, block: Block) -> str:
         """What the block prints. Raises `BlockFailure` when it fails."""
-        return self._shells[block.language].run(block.code.replace(PORT, self._host), block.line)
+        code = block.code.replace(PORT, self._host).replace(MODEL, str(smollm2.default_folder()))
+        if block.language == "python" and PROGRAM in code:
+            program = self._folder / "program.py"
+            program.write_text(code, encoding="utf-8")
+            return self._shells["bash"].run(f"{sys.executable} {program}\n", block.line)
+        return self._shells[block.language].run(code, block.line)
 
     def close(self) -> None:
         for shell in self._shells.values():
@@ -54,11 +61,10 @@ class PageRunner:
 
 _BASH = "source {path} > {path}.out 2> {path}.err; echo $? {end}\n"
 _PYTHON = f"""
-import contextlib, traceback
+import contextlib, sys, traceback
 names = {{"__name__": "page"}}
-while True:
-    path = input()
-    code = 0
+for line in sys.stdin:
+    path, code = line.strip(), 0
     with open(path + ".out", "w") as out, contextlib.redirect_stdout(out):
         try:
             exec(compile(open(path).read(), path, "exec"), names)
