@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan, EvictionStep, Level, finish_plan
-from acmserve.context.session.policy_option import Option, OptionKind
+from acmserve.context.eviction.policy import Option, OptionKind
 from acmserve.context.transcript.outline import Use
 
 

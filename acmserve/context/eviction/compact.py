@@ -25,12 +25,11 @@ from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
-from acmserve.context.session.policy_option import Option, OptionKind
+from acmserve.context.eviction.policy import Option, OptionKind
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import NOTHING, omit_from_messages
 from acmserve.context.transcript.omitted_tokens import is_left
-from acmserve.context.transcript.outline import Line, Use
 from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.plain_text import write_out
 from acmserve.errors import InvalidRequest
@@ -102,10 +101,10 @@ def plan_compaction(
     for entry in _steps(view):
         if at is not None and editor.num_tokens + num_room <= target:
             break
-        size, line = editor.num_tokens, view.outline.lines[entry]
-        _take(editor, line, entry)
+        size = editor.num_tokens
+        _take(editor, view, entry)
         steps.append(entry)
-        if line.role is Role.ASSISTANT:
+        if view.outline.lines[entry].role is Role.ASSISTANT:
             at = entry
             num_room = max_summary_tokens + token_counts.text_tokens(HEAD) + token_counts.sizes[entry].overhead
         if not view.omissions.entries.get(entry, NOTHING).summary:
@@ -166,7 +165,7 @@ def _without_steps(compaction: Compaction, view: ConversationView) -> OmissionEd
     """An editor that has taken out what the summary covers."""
     editor = view.editor()
     for entry in compaction.steps:
-        _take(editor, view.outline.lines[entry], entry)
+        _take(editor, view, entry)
     return editor
 
 
@@ -184,12 +183,11 @@ def _steps(view: ConversationView) -> Iterator[int]:
             yield entry
 
 
-def _take(editor: OmissionEditor, line: Line, entry: int) -> None:
+def _take(editor: OmissionEditor, view: ConversationView, entry: int) -> None:
     """Take out a step altogether, and what stands in its place."""
-    if line.role is Role.ASSISTANT:
-        editor.drop_calls([Use(entry, index) for index in range(len(line.names))])
+    editor.drop_step(entry)
+    if entry in view.omissions.entries:
         editor.drop_lines(entry)
-    editor.drop_text(entry)
 
 
 def _conversation_text(view: ConversationView, shown: Sequence[Message | None], steps: Sequence[int]) -> str:

@@ -25,8 +25,8 @@ from typing import ClassVar
 from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
+from acmserve.context.eviction.policy import Option, OptionKind
 from acmserve.context.eviction.protected import evicted_numbers, protected_tokens
-from acmserve.context.session.policy_option import Option, OptionKind
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.outline import Line, Use

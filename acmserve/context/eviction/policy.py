@@ -2,15 +2,65 @@
 
 A policy is a frozen dataclass whose fields are its options. It is built anew from a budget, it keeps nothing between
 two plans, and the same view gives the same plan. It carries nothing out.
+
+Its options are data. The budget parser, the HTTP schema, the help of the command line and the table in the
+documentation are all made from them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Protocol
 
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan
-from acmserve.context.session.policy_option import Option
+from acmserve.context.schema.arguments import echo
+from acmserve.context.session.budget import OptionValue
+from acmserve.errors import InvalidRequest
+
+
+class OptionKind(Enum):
+    """What a value may be."""
+
+    TOOLS = "list of tool names"
+    COUNT = "count"
+    FLAG = "true or false"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`remedy` says what to give in the place of a wrong value; each kind has a default."""
+
+    name: str
+    kind: OptionKind
+    default: OptionValue
+    description: str
+    remedy: str = ""
+
+    def read(self, value: object, field: str) -> OptionValue:
+        """The value that a person wrote; raises `InvalidRequest` for `field`."""
+        if self.kind is OptionKind.TOOLS:
+            if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
+                return frozenset(value)
+            raise InvalidRequest(
+                field, f"{echo(value)} is no list of tool names.", self.remedy or 'Give for instance ["grep", "glob"].'
+            )
+        if self.kind is OptionKind.COUNT:
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                return value
+            raise InvalidRequest(field, f"{echo(value)} is no count.", self.remedy or "Give a number, 0 or more.")
+        if self.kind is OptionKind.FLAG and isinstance(value, bool):
+            return value
+        if self.kind is OptionKind.TEXT and isinstance(value, str):
+            return value
+        default = "Give true or false." if self.kind is OptionKind.FLAG else "Give a text."
+        raise InvalidRequest(field, f"{echo(value)} is not allowed.", self.remedy or default)
+
+    def as_json(self, value: OptionValue) -> object:
+        """A value as JSON; `read` reads it back equal."""
+        return sorted(value) if isinstance(value, frozenset) else value
 
 
 class Policy(Protocol):

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
-from acmserve.context.session.policy_option import Option
-from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.eviction.policy import Option
+from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role
 
 
@@ -27,14 +27,13 @@ class Recency:
 
     def plan(self, view: ConversationView, target: int) -> EvictionPlan:
         """Drop the oldest steps before the open branch until the target is met."""
-        editor, lines = view.editor(), view.outline.lines
+        editor = view.editor()
         steps = []
         for entry in _steps(view.outline)[:-1]:
             if editor.num_tokens <= target or (view.end is not None and entry >= view.end):
                 break
             size, num_done = editor.num_tokens, editor.num_operations
-            editor.drop_calls([Use(entry, index) for index in range(len(lines[entry].names))])
-            editor.drop_text(entry)
+            editor.drop_step(entry)
             if editor.num_operations > num_done:
                 steps.append(EvictionStep(f"message {entry}", Level.REMOVE, size - editor.num_tokens))
         unmet = None

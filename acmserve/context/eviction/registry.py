@@ -18,11 +18,10 @@ from typing import cast
 from acmserve.context.eviction.clear_tool_uses import ClearToolUsesPolicy
 from acmserve.context.eviction.compact import CompactPolicy
 from acmserve.context.eviction.cwl import Cwl, PiCwl
-from acmserve.context.eviction.policy import Policy
+from acmserve.context.eviction.policy import Option, Policy
 from acmserve.context.eviction.recency import Recency
 from acmserve.context.schema.arguments import echo
 from acmserve.context.session.budget import Budget
-from acmserve.context.session.policy_option import Option
 from acmserve.errors import InvalidRequest
 
 POLICIES: dict[str, type[Policy]] = {

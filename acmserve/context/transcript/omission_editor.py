@@ -123,6 +123,11 @@ class OmissionEditor:
             self.num_reasoning += line.has_reasoning and not kept.reasoning
             self._set(entry, replace(kept, text=True, reasoning=True))
 
+    def drop_step(self, entry: int) -> None:
+        """Take out a message with its calls and their results; notes that stand in its place stay."""
+        self.drop_calls([Use(entry, number) for number in range(len(self._lines[entry].names))])
+        self.drop_text(entry)
+
     def add_note(self, entry: int, note: str) -> None:
         """Put a line behind what is left of a message."""
         kept = self.of(entry)

@@ -20,6 +20,7 @@ from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from acmserve.context.eviction.registry import POLICIES
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
@@ -140,7 +141,14 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--budget",
             str,
             "TOKENS",
-            "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none)",
+            "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none); policies: "
+            + ", ".join(POLICIES),
+        ),
+        (
+            "--eviction-policy",
+            str,
+            "MODULE:CLASS",
+            "a policy of another package that budgets may name, too; several with commas between them",
         ),
         (
             "--precompute",

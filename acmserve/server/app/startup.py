@@ -19,7 +19,7 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import EngineConfig
 from acmserve.server.app.map_startup import open_maps
-from acmserve.server.budget.budgets import Budgets
+from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import parse_embedder
@@ -75,10 +75,12 @@ def has_api_keys(args: Namespace) -> bool:
 
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:
-    """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong `--budget`."""
+    """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong setting."""
     budgets = Budgets(counting, window=window, overheads=probe.overheads, num_base=probe.num_base)
-    if config.budget:
-        budgets.default = budgets.parse(flag_value(config.budget, "--budget"), "--budget")
+    default = flag_value(config.budget, "--budget") if config.budget else None
+    load_policies(config.eviction_policy, default)
+    if default is not None:
+        budgets.default = budgets.parse(default, "--budget")
     return budgets
 
 

@@ -1,11 +1,11 @@
-"""The token budgets of this server's sessions, and the account of each: what the next prompt will weigh.
+"""The token budgets of this server's sessions, and the meter of each: what the next prompt will weigh.
 
-    adopted state --follow--> account --exceeds?--> plan --> state with a larger `omissions` --render--> prompt
+    adopted state --follow-->  meter  --exceeds?--> plan --> state with a larger `omissions` --render--> prompt
                                  ^                                                                     |
                                  '------------------------- calibrate <------ receipt -----------------'
 
-The accounts are a memory only (`context.meter`): the least recently used go, and are built anew when wanted. A
-session has its own budget, kept with it, or that of the server. It brings nothing under a budget: see `enforcement.py`.
+The meters are a memory only: the least recently used go, and are built anew when wanted. A session has its own budget,
+kept with it, or that of the server. It brings nothing under a budget: see `enforcement.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,18 @@ class Budgets:
         return self.default if state.budget is None else state.budget
 
     def meter(self, session: Session) -> ContextMeter:
-        """The session's account, brought to the state that is stored."""
+        """The session's meter, brought to the state that is stored."""
+        meter = self._held(session)
+        meter.follow(session.state, keep_active=False)
+        return meter
+
+    def meter_at(self, session: Session, state: SessionState) -> ContextMeter:
+        """The session's meter, brought to a state that goes on from the one that is stored."""
+        meter = self._held(session)
+        meter.follow(state, keep_active=False)
+        return meter
+
+    def _held(self, session: Session) -> ContextMeter:
         meter = self._meters.get(session.key)
         if meter is None:
             meter = self._meters[session.key] = ContextMeter(self.tokenizer, self.overheads)
@@ -69,7 +80,6 @@ class Budgets:
         self._meters.move_to_end(session.key)
         while len(self._meters) > MAX_METERS:
             self._meters.popitem(last=False)
-        meter.follow(session.state, keep_active=False)
         return meter
 
     def know(self, session: Session) -> None:
@@ -78,7 +88,7 @@ class Budgets:
             self.meter(session)
 
     def drop(self, session: Session) -> None:
-        """Forget a session's account."""
+        """Forget a session's meter."""
         self._meters.pop(session.key, None)
 
     def scope(self, session: Session) -> Scope:
@@ -91,7 +101,7 @@ class Budgets:
         self.meter(session).scope = scope
 
     def follow(self, session: Session, state: SessionState) -> tuple[ContextMeter, SessionState]:
-        """The account at `state`, which goes on from the session's own, and the state (see `ContextMeter.follow`)."""
+        """The meter at `state`, which goes on from the session's own, and the state (see `ContextMeter.follow`)."""
         budget = self.of(state)
         meter = self.meter(session)
         return meter, meter.follow(
@@ -120,6 +130,19 @@ class Budgets:
     def measure(self, meter: ContextMeter, budget: Budget, *, can_move: bool) -> Measured:
         """What the session and its engine have shown."""
         return meter.measure(budget, self.rates.prefill_rate, self.rates.move_rate if can_move else None)
+
+
+def load_policies(named: str, default: object) -> None:
+    """Load the policies of other packages that the operator names: by flag, and in the server's own budget.
+
+    Only settings of the server come here, since a policy is imported. Raises `InvalidRequest`.
+    """
+    for name in named.split(","):
+        if name.strip():
+            registry.load(name.strip())
+    policy = default.get("policy") if isinstance(default, Mapping) else None
+    if isinstance(policy, str) and ":" in policy:
+        registry.load(policy, "--budget.policy")
 
 
 def set_budget(state: SessionState, budget: Budget | None) -> SessionState:

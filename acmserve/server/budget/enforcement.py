@@ -1,16 +1,15 @@
 """Brings a conversation under what its request and its budget demand, in front of a step of the model.
 
-    adopted state --> clearing edits --> summary (`compact_20260112`) --> budget --> state to render, and what is told
+    adopted state --> clearing edits --> summary (`compact_20260112`) --> budget --> state to render, and the report
                       of the request                                     (`compact` wants a summary, too)
 
-Edits come first: what they clear counts for the budget no more. Both act on the one `omissions` of the session, so
-whatever is taken out stays out in every later turn, and is stored with the session. An eviction that was planned at the
-end of an earlier turn, and computed ahead, is carried out as it was planned where it still applies
-(`context.foresight`).
+Edits come first, so what they clear counts for the budget no more. Both act on the one `omissions` of the session.
+Whatever is taken out stays out in every later turn, and is stored with the session. An eviction that was planned at the
+end of an earlier turn, and precomputed, is carried out as it was planned where it still applies.
 
-A summary takes a model's time, and the session may be asked meanwhile: it is decided and carried out on the same state,
-and the account is brought back to it in between. Where no summary can be had nothing is changed, the request goes on,
-and the answer says why. It stores nothing.
+A summary takes a model's time, and the session may be asked meanwhile. The summary is decided and carried out on the
+same state, and the meter is brought back to that state in between. Where no summary can be had nothing is changed, the
+request goes on, and the answer says why. It stores nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class ConversationSummarizer(Protocol):
 class Enforced:
     """The state to render, and what the answer says: of the budget, of the edits (None: there are none).
 
-    `on_served` is told how many tokens the prompt had in truth.
+    `on_served` takes how many tokens the prompt had in truth.
     """
 
     state: SessionState
@@ -82,7 +81,7 @@ class _Summarized:
 
 
 class Enforcement:
-    """For one request of one session, once. `predicts`: whether evictions are planned ahead in a session's state."""
+    """For one request of one session, once. `predicts`: whether evictions are planned for later turns of a state."""
 
     def __init__(
         self,
@@ -205,7 +204,7 @@ class Enforcement:
         return meter, state, _report(budget, plan) | {"summary": summary_json(summary)}
 
     async def _summarize(self, meter: ContextMeter, state: SessionState, target: int, instructions: str) -> _Summarized:
-        """Have the oldest steps summarized; the account, which another request may have moved on, is at the state."""
+        """Have the oldest steps summarized; the meter, which another request may have moved on, is at the state."""
         compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
             return _Summarized(meter, state, reason=NOT_WORTH_IT)
@@ -215,8 +214,7 @@ class Enforcement:
         except AcmError as error:
             logger.warning("acmserve: session %r goes on without a summary: %s", self._session.session_id, error)
             reason = str(error)
-        meter = self._budgets.meter(self._session)
-        meter.follow(state, keep_active=False)
+        meter = self._budgets.meter_at(self._session, state)
         meter.expect(self._num_beside)
         if summary is None:
             return _Summarized(meter, state, reason=reason)

@@ -29,7 +29,8 @@ class ContextConfig:
     followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps;
     `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
     ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `precompute`, a mode or a JSON object like
-    `acm.precompute`, is that of every session without one; "": off.
+    `acm.precompute`, is that of every session without one; "": off. `eviction_policy` names policies of other packages
+    as `module:Class`, with commas between them.
     """
 
     data_dir: str = ""
@@ -45,6 +46,7 @@ class ContextConfig:
     map_model: str = ""
     map_url: str = ""
     budget: str = ""
+    eviction_policy: str = ""
     precompute: str = ""
 
     @classmethod

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import InitErrorDetails
+
+from acmserve.context.eviction import registry
+from acmserve.context.eviction.policy import OptionKind
 
 ToolName = str
 _TOOL_LIMIT = 256
-_INSTRUCTIONS_LIMIT = 16_384
+_TEXT_LIMIT = 16_384
 
 
-class BudgetRequest(BaseModel):
-    """A token budget. Fields that are left out, or null, take their defaults."""
+class _Settings(BaseModel):
+    """What every budget has, whatever its policy."""
 
-    model_config = ConfigDict(extra="forbid")
     max_tokens: int | str | None = Field(
         default=None,
         description="The most tokens that a prompt may have: 80000, `80k`, or `50%` of the model's context window.",
@@ -25,30 +28,50 @@ class BudgetRequest(BaseModel):
         description="Where an eviction stops: `auto` (the default), tokens, or a share of max_tokens (0.6, `60%`).",
         examples=["auto"],
     )
-    policy: Literal["cwl", "pi-cwl", "clear_tool_uses", "recency", "compact"] | None = Field(
-        default=None,
-        description="What goes first. `cwl`: episodes marked with `delimiter`, acts before what they depend on; "
-        "`pi-cwl`: the oldest episode; `clear_tool_uses`: old tool results; `recency`: the oldest steps; "
-        "`compact`: the oldest steps, for which a summary stands that a model writes.",
-    )
-    bulk_tools: list[ToolName] | None = Field(
-        default=None, max_length=_TOOL_LIMIT, description="Tools whose results list much; they go first (cwl, pi-cwl)."
-    )
-    intermediate_tools: list[ToolName] | None = Field(
-        default=None, max_length=_TOOL_LIMIT, description="Tools that read or run; they go second (cwl, pi-cwl)."
-    )
-    keep: int | None = Field(default=None, ge=0, le=2**31, description="Tool results that stay (clear_tool_uses).")
-    exclude_tools: list[ToolName] | None = Field(
-        default=None, max_length=_TOOL_LIMIT, description="Tools whose results stay (clear_tool_uses)."
-    )
-    clear_tool_inputs: bool | None = Field(
-        default=None, description="Whether the arguments of cleared calls go, too (clear_tool_uses)."
-    )
-    instructions: str | None = Field(
-        default=None,
-        max_length=_INSTRUCTIONS_LIMIT,
-        description="What the summary is to keep, in place of the server's own instructions (compact).",
-    )
+    policy: str | None = Field(default=None, description=f"What goes first. {registry.describe()}.")
+
+
+_KINDS: dict[OptionKind, tuple[Any, dict[str, Any]]] = {
+    OptionKind.TOOLS: (list[ToolName], {"max_length": _TOOL_LIMIT}),
+    OptionKind.COUNT: (int, {"ge": 0, "le": 2**31}),
+    OptionKind.FLAG: (bool, {}),
+    OptionKind.TEXT: (str, {"max_length": _TEXT_LIMIT}),
+}
+
+
+def _option_fields() -> dict[str, Any]:
+    """One field for each option of a policy of this package."""
+    fields: dict[str, Any] = {}
+    for option, policies in registry.options():
+        kind, bounds = _KINDS[option.kind]
+        said = f"{option.description} ({', '.join(policies)})."
+        fields[option.name] = (kind | None, Field(default=None, description=said, **bounds))
+    return fields
+
+
+def _list_policies(schema: dict[str, Any]) -> None:
+    """The document lists the policies that are loaded when it is asked for. Fields that nobody knows are refused."""
+    schema["properties"]["policy"]["anyOf"][0]["enum"] = list(registry.known())
+    schema["additionalProperties"] = False
+
+
+_WithOptions: Any = create_model("_WithOptions", __base__=_Settings, **_option_fields())
+
+
+class BudgetRequest(_WithOptions):
+    """A token budget. Fields that are left out, or null, take their defaults."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_policies)
+
+    @model_validator(mode="after")
+    def _refuse_unknown(self) -> Self:
+        """Options of policies that the operator loaded are read by the budget itself; all else is refused."""
+        owners = registry.option_owners()
+        unknown = {name: value for name, value in (self.model_extra or {}).items() if name not in owners}
+        if unknown:
+            errors = [InitErrorDetails(type="extra_forbidden", loc=(name,), input=unknown[name]) for name in unknown]
+            raise ValidationError.from_exception_data("BudgetRequest", errors)
+        return self
 
 
 class BudgetView(BaseModel):
