@@ -35,40 +35,11 @@ examples:
 BENCH_HELP = """\
 usage: acmserve bench NAME [options]
 
-  ahead        what the turn after an eviction waits for, when the engine may compute while tools run
-  all          every benchmark, each in a process of its own, into one folder
-  budget       one long agent conversation under a token budget, treated in six ways
-  budget-pass  what a budget costs a step beside the model: its account, and an eviction pass
-  edit         time to first token after a context edit, beside a plain append and a stock engine
-  fidelity     how far answers after an edit are from exact ones, in every way to serve them
-  kernel       bandwidth of the KV move, beside memcpy of the same bytes
-  map          what a context map saves an agent and what its updates cost, on a generated corpus
-  report       one HTML page of all results in a folder
-  sculptor     what context tools save and what they cost, on two scripted conversations
-  search       what one search_context call takes over a million characters
-  step         what a request without session pays for the plugin, in scheduler time per step
-  tasks        right answers after a fold on five generated tasks, and how much auto may move before they suffer
-  trace        whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL
+{}
 
 `acmserve bench edit --help` tells its options. Every benchmark checks correctness first and reports no speed-up
 when that check fails (exit code 1).
 """
-BENCHMARKS = {
-    "precompute": "acmserve.bench.precompute.main",
-    "all": "acmserve.bench.report.all",
-    "budget": "acmserve.bench.budget.main",
-    "budget-pass": "acmserve.bench.budget.eviction_pass",
-    "edit": "acmserve.bench.edit.main",
-    "fidelity": "acmserve.bench.fidelity.main",
-    "kernel": "acmserve.bench.micro.kernel",
-    "map": "acmserve.bench.map.main",
-    "report": "acmserve.bench.report.report",
-    "sculptor": "acmserve.bench.sculptor.main",
-    "search": "acmserve.bench.micro.search",
-    "step": "acmserve.bench.micro.step",
-    "tasks": "acmserve.bench.tasks.main",
-    "trace": "acmserve.bench.trace.main",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_model(commands)
     _add_doctor(commands)
-    commands.add_parser("bench", help=f"measure: bench {', '.join(BENCHMARKS)}", add_help=False)
+    commands.add_parser("bench", help="measure on this machine; `acmserve bench` lists what", add_help=False)
     return parser
 
 
@@ -174,13 +145,16 @@ def _doctor(parsed: argparse.Namespace) -> int:
 
 
 def _bench(arguments: list[str]) -> int:
+    from acmserve.bench.harness.benchmark import find_benchmarks
+
+    known = find_benchmarks()
     name = arguments[0] if arguments else "--help"
     if name in {"-h", "--help"}:
-        print(BENCH_HELP, end="")
+        print(BENCH_HELP.format("\n".join(f"  {one.name:<12} {one.help}" for one in known.values())), end="")
         return 0
-    if name not in BENCHMARKS:
-        raise AcmError(f"unknown benchmark {name!r}; choose one of {', '.join(BENCHMARKS)}")
-    return _call(BENCHMARKS[name], arguments[1:])
+    if name not in known:
+        raise AcmError(f"unknown benchmark {name!r}; choose one of {', '.join(known)}")
+    return known[name].load().run(arguments[1:])
 
 
 def _call(module: str, arguments: list[str]) -> int:

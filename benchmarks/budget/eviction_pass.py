@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.context.episodes.delimiter import Scope, run_delimiter
 from acmserve.context.eviction.context_meter import ContextMeter, Counted
@@ -272,6 +273,13 @@ def row_of(name: str, milliseconds: Sequence[float]) -> PassRow:
         round(least, 3),
         round(worst, 3),
     )
+
+
+BENCHMARK = Benchmark(
+    "budget-pass",
+    "what a budget costs a step beside the model: its meter, and an eviction pass",
+    main,
+)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from acmserve.bench.edit.run import (
     EditMeasurement,
     run_repetition,
 )
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -286,3 +287,8 @@ def _text(folder: Path) -> Tokens:
 
 def _say(line: str) -> None:
     progress(f"... {line}")
+
+
+BENCHMARK = Benchmark(
+    "edit", "time to first token after a context edit, beside a plain append and a stock engine", main
+)

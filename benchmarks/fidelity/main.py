@@ -26,6 +26,7 @@ from acmserve.bench.fidelity.summary import summarise
 from acmserve.bench.fidelity.table import as_table
 from acmserve.bench.fidelity.text import choose_documents, digest
 from acmserve.bench.fidelity.variants import VARIANTS
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -137,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses texts and updates (default 0)")
     add_report_options(parser, quick="two documents, short contexts, no greedy answers: a look, not a result to quote")
     return parser
+
+
+BENCHMARK = Benchmark("fidelity", "how far answers after an edit are from exact ones, in every way to serve them", main)
 
 
 if __name__ == "__main__":

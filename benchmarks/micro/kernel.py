@@ -32,6 +32,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options
 from acmserve.kernels.dispatch import LayerMover
@@ -255,6 +256,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0 if right else 1
+
+
+BENCHMARK = Benchmark("kernel", "bandwidth of the KV move, beside memcpy of the same bytes", main)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options
 from acmserve.context.edits.fragments import cut_messages, fold
@@ -169,6 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         report |= {"num_chars": NUM_CHARS, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if wrong or slow else 0
+
+
+BENCHMARK = Benchmark("search", "what one search_context call takes over a million characters", main)
 
 
 if __name__ == "__main__":

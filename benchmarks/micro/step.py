@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.harness.benchmark import Benchmark
+
 BLOCK_SIZE = 16
 NUM_BLOCKS = 8192
 COLUMNS = ("stock", "connector", "acmserve")
@@ -190,6 +192,9 @@ def _config(folder: Path, *, with_connector: bool) -> Any:
     )
     config.cache_config.num_gpu_blocks = NUM_BLOCKS
     return config
+
+
+BENCHMARK = Benchmark("step", "what a request without session pays for the plugin, in scheduler time per step", main)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.options import progress
 
 DEFAULT_FOLDER = "bench-results"
@@ -186,3 +187,6 @@ def _parser() -> argparse.ArgumentParser:
         "--only", nargs="+", default=(), choices=names, metavar="NAME", help=f"some of: {', '.join(names)}"
     )
     return parser
+
+
+BENCHMARK = Benchmark("all", "every benchmark, each in a process of its own, into one folder", main)

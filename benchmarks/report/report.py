@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import one_line
 from acmserve.bench.report.all import PARTS
 from acmserve.bench.report.html import Markup, join, tag
@@ -254,3 +255,6 @@ def _parser() -> argparse.ArgumentParser:
         "--markdown", type=Path, metavar="FILE", help="write the page docs/benchmarks.md instead, from the results"
     )
     return parser
+
+
+BENCHMARK = Benchmark("report", "one HTML page of all results in a folder", main)

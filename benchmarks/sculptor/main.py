@@ -18,6 +18,7 @@ from typing import Any
 
 from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
 from acmserve.bench.agent.text_table import text_table
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
 from acmserve.bench.harness.workloads import Workload, needle_chain, pi_llm, plan_script
@@ -110,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repetitions", type=positive, default=2, metavar="N", help="runs of each case (default 2)")
     add_report_options(parser, quick="short texts: a look, not a measurement")
     return parser
+
+
+BENCHMARK = Benchmark("sculptor", "what context tools save and what they cost, on two scripted conversations", main)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -121,6 +122,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_report_options(parser, quick="few cases: a look, not a result to quote")
     return parser
+
+
+BENCHMARK = Benchmark(
+    "tasks",
+    "right answers after a fold on five generated tasks, and how much auto may move before they suffer",
+    main,
+)
 
 
 if __name__ == "__main__":

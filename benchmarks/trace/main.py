@@ -21,6 +21,7 @@ from typing import Any
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.scripted_agent import make_trace
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -185,6 +186,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
     add_report_options(parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores")
     return parser
+
+
+BENCHMARK = Benchmark(
+    "trace",
+    "whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL",
+    main,
+)
 
 
 if __name__ == "__main__":

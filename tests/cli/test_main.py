@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from acmserve import __version__
-from acmserve.cli import BENCHMARKS, main
+from acmserve.bench.harness.benchmark import find_benchmarks
+from acmserve.cli import main
 
 
 @pytest.mark.parametrize("command", ["demo", "model", "doctor"])
@@ -49,7 +50,7 @@ def test_unknown_benchmark_is_one_line_on_stderr(capsys: pytest.CaptureFixture[s
     assert main(["bench", "speed"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == f"acmserve: error: unknown benchmark 'speed'; choose one of {', '.join(BENCHMARKS)}\n"
+    assert shown.err == f"acmserve: error: unknown benchmark 'speed'; choose one of {', '.join(find_benchmarks())}\n"
 
 
 def test_bench_without_a_name_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
