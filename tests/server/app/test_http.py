@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
-import httpx
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import http
 from tests.support.server.bad_requests import BAD_REQUESTS
 
 MODEL = "smollm2"
@@ -181,7 +181,7 @@ def test_anthropic_messages_carry_the_receipt(server: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_request_without_session_is_answered_as_by_plain_vllm(server: str, stream: bool) -> None:
     body = {"model": MODEL, "messages": QUESTION, "max_tokens": 4, "stream": stream}
-    answer = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=TIMEOUT)
+    answer = http.post(f"{server}/v1/chat/completions", json=body, timeout=TIMEOUT)
     assert answer.status_code == 200
     assert b"acm" not in answer.content
     assert b'"kv_transfer_params":{' not in answer.content
@@ -192,7 +192,7 @@ def test_bad_session_request_is_refused_with_its_field(
     server: str, body: dict[str, Any], headers: dict[str, str], field: str
 ) -> None:
     whole = {"model": MODEL, "messages": QUESTION, "max_tokens": 1} | body
-    answer = httpx.post(
+    answer = http.post(
         f"{server}/v1/chat/completions",
         content=json.dumps(whole),
         headers={"Content-Type": "application/json"} | headers,
@@ -260,7 +260,7 @@ def test_client_that_folds_its_history_gets_its_suffix_moved(client: OpenAI) -> 
 
 
 def read_counters(server: str) -> dict[str, float]:
-    families = text_string_to_metric_families(httpx.get(f"{server}/metrics", timeout=TIMEOUT).text)
+    families = text_string_to_metric_families(http.get(f"{server}/metrics", timeout=TIMEOUT).text)
     samples: Iterator[Any] = (sample for family in families for sample in family.samples)
     return {
         sample.name.removeprefix("acmserve:").removesuffix("_total"): sample.value

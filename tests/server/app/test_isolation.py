@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from tests.server.conftest import running_server
+from tests.support import http
 
 READ = "The harbour log tells of ships that came and went in the morning, and of what they carried. " * 12
 KEPT = "The tower keeper wrote down the wind, the height of the water and every lamp that was lit. " * 24
@@ -44,7 +44,7 @@ class Door:
     def ask(self, key: str, session: str, *texts: str) -> int:
         before = self.num_moved()
         headers = {"Authorization": f"Bearer {key}", "X-Session-ID": session}
-        answer = httpx.post(self.url + self.path, json=self.body(headers, texts), headers=headers, timeout=300)
+        answer = http.post(self.url + self.path, json=self.body(headers, texts), headers=headers, timeout=300)
         assert answer.status_code == 200, answer.text
         return self.num_moved() - before
 
@@ -55,15 +55,15 @@ class Door:
         if self.path.endswith("completions"):
             return {"model": MODEL, "messages": messages, "max_tokens": 2}
         asked = {"model": MODEL, "messages": messages}
-        tokens = httpx.post(f"{self.url}/tokenize", json=asked, headers=headers, timeout=300).json()["tokens"]
+        tokens = http.post(f"{self.url}/tokenize", json=asked, headers=headers, timeout=300).json()["tokens"]
         return {"model": MODEL, "token_ids": tokens, "sampling_params": {"max_tokens": 2}}
 
     def num_moved(self) -> int:
         """Of all requests before; the counts of a step come with the next one, so a request of nobody goes in front."""
         plain = {"model": MODEL, "messages": [{"role": "user", "content": "Count."}], "max_tokens": 2}
         headers = {"Authorization": "Bearer key-a"}
-        httpx.post(f"{self.url}/v1/chat/completions", json=plain, headers=headers, timeout=300).raise_for_status()
-        text = httpx.get(f"{self.url}/metrics", timeout=300).text
+        http.post(f"{self.url}/v1/chat/completions", json=plain, headers=headers, timeout=300).raise_for_status()
+        text = http.get(f"{self.url}/metrics", timeout=300).text
         values = [
             line.rpartition(" ")[2] for line in text.splitlines() if line.startswith("acmserve:moved_tokens_total")
         ]

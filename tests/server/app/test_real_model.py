@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 from openapi_spec_validator import validate
 
 from acmserve.context.tools.suites import SUITES, tool_names
+from tests.support import http
 from tests.support.server.scripts import log_lines, new_session
 
 MODEL = "smollm2"
@@ -101,13 +101,13 @@ def test_tools_are_ready_for_a_tools_array(client: OpenAI, suite: str) -> None:
 
 
 def test_the_servers_own_document_describes_the_routes(server: str) -> None:
-    document = httpx.get(f"{server}/openapi.json").raise_for_status().json()
+    document = http.get(f"{server}/openapi.json").raise_for_status().json()
     ours = {path: item for path, item in document["paths"].items() if path.startswith("/v1/acm")}
     assert {"/v1/acm/tools", "/v1/acm/sessions", "/v1/acm/sessions/{session_id}/edits"} <= ours.keys()
     validate(document | {"paths": ours})
 
 
 def test_an_unknown_path_below_ours_is_answered_in_our_words(server: str) -> None:
-    answer = httpx.get(f"{server}/v1/acm/nothing")
+    answer = http.get(f"{server}/v1/acm/nothing")
     assert answer.status_code == 404
     assert answer.json()["error"]["remedy"]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 
 from tests.server.conftest import running_server
+from tests.support import http
 from tests.support.server.chat_session import Session
 from tests.support.server.scripted_server import FLAGS, write_model
 from tests.support.server.working_agent import Agent
@@ -78,7 +78,7 @@ def test_what_was_evicted_stays_evicted(restarted: Restarted) -> None:
     assert agent.get("budget")["source"] == "session"
     for number in range(4, 8):
         agent.task(number)
-    httpx.delete(f"{restarted.server}/v1/acm/sessions/{agent.session}/budget").raise_for_status()
+    http.delete(f"{restarted.server}/v1/acm/sessions/{agent.session}/budget").raise_for_status()
     assert agent.get("budget")["source"] == "server"
     agent.messages.append({"role": "user", "content": "Go on."})
     said = agent.turn("Gladly.", budget=None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from transformers import AutoTokenizer
 
@@ -15,6 +14,7 @@ from acmserve.bench.harness.workloads import Workload, needle_chain, pi_llm, pla
 from acmserve.bench.sculptor.run import check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
 from acmserve.server.models.tokenizer import ServedTokenizer
+from tests.support import http
 from tests.support.server.scripts import new_session
 
 
@@ -66,7 +66,7 @@ def test_search_finds_what_a_fold_hides(scripted_server: str, tokenizer: ServedT
     loop = run_workload(scripted_server, workload, plan_script(workload, tokenizer), "exact", name)
     assert check_workload_run(loop, workload) == []
     key = workload.question.splitlines()[1]
-    found = httpx.post(
+    found = http.post(
         f"{scripted_server}/v1/acm/sessions/{name}/tools/search_context",
         json={"arguments": {"query": key}},
         headers={"X-Cache-Salt": name},

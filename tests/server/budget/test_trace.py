@@ -6,11 +6,11 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 
 from acmserve.context.eviction.compact import HEAD
+from tests.support import http
 from tests.support.context.valid_chat import orphans
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session
@@ -129,7 +129,7 @@ def test_an_ordinary_chat_has_a_budget_too(scripted_server: str) -> None:
         num_new += said[index]["budget"]["evicted_tokens"]
         assert receipt["computed_tokens"] <= max(64, 1.2 * num_new)
     url = f"{scripted_server}/v1/acm/sessions/{session}/context"
-    shown = [message["message"] for message in httpx.get(url).json()["messages"] if message["message"]]
+    shown = [message["message"] for message in http.get(url).json()["messages"] if message["message"]]
     assert sum(message["role"] == "user" for message in shown) == 10
 
 
@@ -165,7 +165,7 @@ def test_under_compact_a_chat_stays_small_and_replays_its_summary(scripted_serve
     for index in replays:
         assert said[index]["receipt"]["kept_tokens"] >= said[index - 1]["receipt"]["prompt_tokens"] - 1
     url = f"{scripted_server}/v1/acm/sessions/{session}/context"
-    shown = [message["message"] for message in httpx.get(url).json()["messages"] if message["message"]]
+    shown = [message["message"] for message in http.get(url).json()["messages"] if message["message"]]
     assert sum(message["role"] == "user" for message in shown) == 14
     assert [m["content"] for m in shown if HEAD in m["content"]] == [f"{HEAD}\nNoted."]
 
@@ -176,7 +176,7 @@ def test_under_compact_a_chat_stays_small_and_replays_its_summary(scripted_serve
 )
 def test_a_bad_budget_is_refused_by_name(scripted_server: str, budget: Any, param: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "session_id": new_session()}
-    answer = httpx.post(f"{scripted_server}/v1/chat/completions", json=body | {"acm": {"budget": budget}})
+    answer = http.post(f"{scripted_server}/v1/chat/completions", json=body | {"acm": {"budget": budget}})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
     assert answer.json()["error"]["remedy"]

@@ -8,9 +8,9 @@ import re
 import time
 from dataclasses import dataclass, field
 
-import httpx
 import pytest
 
+from tests.support import http
 from tests.support.server.scripts import tool_call
 from tests.support.server.working_agent import Agent, delimit
 
@@ -51,7 +51,7 @@ class LongSession:
 
     def metric(self, name: str) -> int:
         """What the server's metrics say, summed over their labels."""
-        told = httpx.get(f"{self.agent.server}/metrics").text
+        told = http.get(f"{self.agent.server}/metrics").text
         return sum(int(float(value)) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", told, re.MULTILINE))
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai import OpenAI
 
+from tests.support import http
 from tests.support.server.scripts import Answer, ask, log_lines, new_session, tool_call
 
 LOG = log_lines(60)
@@ -41,7 +41,7 @@ def next_turn(messages: list[dict[str, Any]], answer: Answer, question: str) -> 
 
 
 def context_of(server: str, session: str) -> Any:
-    return httpx.get(f"{server}/v1/acm/sessions/{session}/context").raise_for_status().json()
+    return http.get(f"{server}/v1/acm/sessions/{session}/context").raise_for_status().json()
 
 
 @BOTH_WAYS
@@ -204,7 +204,7 @@ def test_a_summary_is_made_once_for_a_focus(scripted_client: OpenAI, scripted_se
 
 def num_requests(server: str) -> int:
     """Requests that the engine has finished."""
-    lines = httpx.get(f"{server}/metrics").text.splitlines()
+    lines = http.get(f"{server}/metrics").text.splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total")))
 
 

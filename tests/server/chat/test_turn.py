@@ -6,11 +6,11 @@ distract from what is tested. Engine, KV cache, template and tokenizer are real;
 
 from __future__ import annotations
 
-import httpx
 import openai
 import pytest
 from openai import OpenAI
 
+from tests.support import http
 from tests.support.server.chat_session import HISTORY, LOG, Session
 from tests.support.server.scripted_server import MODEL
 
@@ -112,7 +112,7 @@ def test_a_first_request_that_fails_leaves_no_session(session: Session) -> None:
     session.history = [{"role": "user", "content": LOG * 30}]
     with pytest.raises(openai.BadRequestError):
         session.chat()
-    assert httpx.get(session.url, headers={"X-Cache-Salt": session.name}).status_code == 404
+    assert http.get(session.url, headers={"X-Cache-Salt": session.name}).status_code == 404
 
 
 def test_a_redaction_is_computed_exactly_and_cannot_be_undone(session: Session) -> None:
@@ -143,5 +143,5 @@ def test_a_search_result_costs_its_own_tokens_only(session: Session) -> None:
 
 def test_sessions_of_another_salt_do_not_exist(session: Session) -> None:
     session.chat()
-    assert httpx.get(f"{session.url}/context").status_code == 404
-    assert httpx.get(f"{session.url}/context", headers={"X-Cache-Salt": "other"}).status_code == 404
+    assert http.get(f"{session.url}/context").status_code == 404
+    assert http.get(f"{session.url}/context", headers={"X-Cache-Salt": "other"}).status_code == 404

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import ask as ask_client
 from tests.support.server.scripts import log_lines, new_session, tool_call
@@ -37,7 +38,7 @@ def request(
 def ask(server: str, *args: Any, **kwargs: Any) -> Any:
     """The whole answer; `prompt_token_ids` are those of its last step."""
     url = f"{server}/v1/chat/completions"
-    return httpx.post(url, json=request(*args, **kwargs), timeout=120).raise_for_status().json()
+    return http.post(url, json=request(*args, **kwargs), timeout=120).raise_for_status().json()
 
 
 def looped(server: str, session: str, messages: Sequence[Any], script: Sequence[str], *args: Any, **acm: Any) -> Any:
@@ -53,14 +54,14 @@ def receipts(answer: Any) -> list[dict[str, Any]]:
 
 
 def shown(server: str, session: str) -> list[dict[str, Any]]:
-    view = httpx.get(f"{server}/v1/acm/sessions/{session}/context").raise_for_status().json()
+    view = http.get(f"{server}/v1/acm/sessions/{session}/context").raise_for_status().json()
     return [entry["message"] for entry in view["messages"] if entry["message"] is not None]
 
 
 def tools(server: str) -> list[dict[str, Any]]:
     suites = ("sculptor", "branch")
     urls = [f"{server}/v1/acm/tools?suite={suite}" for suite in suites]
-    return [tool for url in urls for tool in httpx.get(url).json()["tools"]]
+    return [tool for url in urls for tool in http.get(url).json()["tools"]]
 
 
 def branches_url(server: str, session: str) -> str:
@@ -69,7 +70,7 @@ def branches_url(server: str, session: str) -> str:
 
 def make_branch(server: str, session: str, what: str) -> Any:
     new = {"description": what, "prompt": f"Find out: {what}."}
-    return httpx.post(branches_url(server, session), json=new).raise_for_status().json()
+    return http.post(branches_url(server, session), json=new).raise_for_status().json()
 
 
 @BOTH_WAYS
@@ -131,7 +132,7 @@ def test_a_branch_that_does_not_return_has_failed_and_main_hears_of_it(
     assert len(answer.receipts) == 4
     assert shown(scripted_server, session)[-2]["content"].startswith("Error: the branch ended without a result")
     assert answer.message["content"] == "It is not known."
-    listed = httpx.get(branches_url(scripted_server, session)).json()["data"]
+    listed = http.get(branches_url(scripted_server, session)).json()["data"]
     assert [(branch["state"], branch["kind"]) for branch in listed] == [("failed", "call")]
 
 
@@ -168,7 +169,7 @@ def test_siblings_run_at_the_same_time_and_each_computes_only_its_own(scripted_s
         assert receipt["moved_tokens"] == 0
     for branch, message in zip(made, ("7: 49.", "9: 81."), strict=True):
         url = f"{branches_url(scripted_server, session)}/{branch['branch_id']}/return"
-        told = httpx.post(url, json={"message": message}).raise_for_status().json()
+        told = http.post(url, json={"message": message}).raise_for_status().json()
         assert (told["state"], told["message"], told["num_messages"]) == ("returned", message, None)
     question = [*history, {"role": "user", "content": "And?"}]
     after = ask(scripted_server, session, question, ["Both odd."], fidelity)
@@ -188,7 +189,7 @@ def test_a_branch_shares_the_moved_kv_of_its_parent(scripted_server: str) -> Non
     history = [*MESSAGES, said(first), {"role": "user", "content": log_lines(20, 100)}]
     second = ask(scripted_server, session, history, ["Read."], "reuse")
     edits = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}], "fidelity": "reuse"}
-    httpx.post(f"{scripted_server}/v1/acm/sessions/{session}/edits", json=edits).raise_for_status()
+    http.post(f"{scripted_server}/v1/acm/sessions/{session}/edits", json=edits).raise_for_status()
     history = [*history, said(second), {"role": "user", "content": "Go on."}]
     folded = ask(scripted_server, session, history, ["Gone on."], "reuse")
     num_parent = folded["acm"]["receipt"]["prompt_tokens"]
@@ -208,11 +209,11 @@ def test_a_branch_wants_the_history_that_it_began_with(scripted_server: str) -> 
     parent = ask(scripted_server, session, MESSAGES, ["Which line?"])
     branch = make_branch(scripted_server, session, "line 7")
     body = request(branch["branch_id"], [{"role": "user", "content": branch["prompt"]}], ["Odd."])
-    refused = httpx.post(f"{scripted_server}/v1/chat/completions", json=body)
+    refused = http.post(f"{scripted_server}/v1/chat/completions", json=body)
     assert refused.status_code == 400
     assert "begin with 0 of the 3 messages" in refused.json()["error"]["message"]
     question = [*MESSAGES, said(parent), {"role": "user", "content": branch["prompt"]}]
     calls = looped(scripted_server, branch["branch_id"], question, [OPEN, "Odd."])["acm"]["steps"][0]["operations"]
     assert "cannot open another one" in calls[0]["result"]
-    httpx.delete(f"{scripted_server}/v1/acm/sessions/{session}").raise_for_status()
-    assert httpx.get(f"{scripted_server}/v1/acm/sessions/{branch['branch_id']}").status_code == 404
+    http.delete(f"{scripted_server}/v1/acm/sessions/{session}").raise_for_status()
+    assert http.get(f"{scripted_server}/v1/acm/sessions/{branch['branch_id']}").status_code == 404

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 
 from acmserve.server.exchange.map_slot import ALIGNMENT
 from acmserve.server.options.map_options import MapOptions, placement_for
+from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import ask, log_lines, new_session, tool_call
 
@@ -61,15 +61,15 @@ class Agent:
     seen: list[list[float]] = field(default_factory=list)
 
     def post(self, body: dict[str, Any]) -> Any:
-        return httpx.post(f"{self.server}/v1/chat/completions", json=body, timeout=120).raise_for_status().json()
+        return http.post(f"{self.server}/v1/chat/completions", json=body, timeout=120).raise_for_status().json()
 
     def get(self, what: str = "") -> Any:
         url, headers = f"{self.server}/v1/acm/maps/{self.context}{what}", {"X-Cache-Salt": self.salt}
-        return httpx.get(url, headers=headers).raise_for_status().json()
+        return http.get(url, headers=headers).raise_for_status().json()
 
     def put(self, **settings: Any) -> None:
         url, headers = f"{self.server}/v1/acm/maps/{self.context}", {"X-Cache-Salt": self.salt}
-        httpx.put(url, json=settings, headers=headers).raise_for_status()
+        http.put(url, json=settings, headers=headers).raise_for_status()
 
     def query(self, number: int, taught: str | None = None) -> None:
         """One query; returns when the map has learned from it, or has the text that it is taught by hand."""
@@ -227,7 +227,7 @@ def test_a_tool_loop_under_a_budget_reads_a_map_and_teaches_it(scripted_client: 
     assert abs(counted - second["prompt_tokens"]) < ROUGHLY
     deadline = time.monotonic() + 60
     url = f"{str(scripted_client.base_url).rstrip('/')}/acm/maps/{context}"
-    while not (view := httpx.get(url).raise_for_status().json())["frozen"]:
+    while not (view := http.get(url).raise_for_status().json())["frozen"]:
         assert time.monotonic() < deadline, view
         time.sleep(0.05)
     assert [item["id"] for item in view["items"]] == ["cr-00001"]

@@ -7,10 +7,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 
+from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session
 
@@ -19,7 +19,7 @@ NUM_LINES = 14
 
 
 def metrics(server: str) -> dict[str, float]:
-    lines = httpx.get(f"{server}/metrics").text.splitlines()
+    lines = http.get(f"{server}/metrics").text.splitlines()
     pairs = (line.rpartition(" ") for line in lines if line.startswith(("acmserve:", "vllm:num_requests_")))
     return {name.partition("{")[0]: float(value) for name, _, value in pairs}
 
@@ -76,7 +76,7 @@ class Chat:
         return f"{self.server}/v1/acm/sessions/{self.session}{path}"
 
     def shown(self) -> list[dict[str, Any]]:
-        found = httpx.get(self.url("/context")).json()["messages"]
+        found = http.get(self.url("/context")).json()["messages"]
         return [message["message"] for message in found if message["message"] is not None]
 
 
@@ -129,7 +129,7 @@ def test_an_eviction_that_was_foreseen_costs_an_append(scripted_server: str, pre
     assert receipt["computed_tokens"] <= 64, receipt
     answer = chat.ask("And now?", budget=BUDGET)
     assert answer == stock_answer(chat.server, chat.shown()[:-1])
-    assert httpx.get(chat.url()).json()["precompute"] == {"mode": "predict", "max_pool_share": 0.2}
+    assert http.get(chat.url()).json()["precompute"] == {"mode": "predict", "max_pool_share": 0.2}
 
 
 def test_edits_that_were_prepared_cost_an_append(scripted_server: str) -> None:
@@ -138,17 +138,17 @@ def test_edits_that_were_prepared_cost_an_append(scripted_server: str) -> None:
     chat.ask(f"And this: {log_lines(40, first=50)}", "Read, too.")
     edits = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]}
     before = chat.shown()
-    made = httpx.post(chat.url("/prepare"), json=edits)
+    made = http.post(chat.url("/prepare"), json=edits)
     assert made.status_code == 202
     for _ in range(200):
-        prepared = httpx.get(f"{scripted_server}{made.headers['Location']}").json()
+        prepared = http.get(f"{scripted_server}{made.headers['Location']}").json()
         if prepared["status"] != "pending":
             break
         time.sleep(0.05)
     assert prepared["status"] == "ready", prepared
     assert prepared["ready_tokens"] > prepared["computed_tokens"] > 700
     assert chat.shown() == before
-    httpx.post(chat.url("/edits"), json=edits).raise_for_status()
+    http.post(chat.url("/edits"), json=edits).raise_for_status()
     answer = chat.ask("What did you read?")
     assert chat.receipt["precomputed_tokens"] > 700
     assert chat.receipt["computed_tokens"] <= 48, chat.receipt
@@ -160,7 +160,7 @@ def test_a_context_that_was_moved_is_exact_after_a_pause(scripted_server: str) -
     chat = Chat(scripted_server, "heal")
     chat.ask(f"Read this: {log_lines(40, first=7000)}", "Read.", fidelity="reuse")
     chat.ask(f"And this: {log_lines(40, first=8000)}", "Read, too.", fidelity="reuse")
-    httpx.post(chat.url("/edits"), json={"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]})
+    http.post(chat.url("/edits"), json={"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]})
     chat.ask("What did you read?", "Logs.", fidelity="reuse")
     assert chat.receipt["moved_tokens"] > 700
     wait_until_idle(scripted_server)
@@ -178,9 +178,9 @@ def test_a_request_that_comes_drops_what_is_computed_for_its_session(scripted_se
     for part in range(3):
         chat.ask(f"And this: {log_lines(150, first=1000 * part)}", "Read, too.")
     edits = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]}
-    made = httpx.post(chat.url("/prepare"), json=edits)
+    made = http.post(chat.url("/prepare"), json=edits)
     chat.ask("What did you read?", "Logs.")
-    prepared = httpx.get(f"{scripted_server}{made.headers['Location']}").json()
+    prepared = http.get(f"{scripted_server}{made.headers['Location']}").json()
     assert (prepared["status"], prepared["reason"]) == ("dropped", "interrupted")
     assert chat.receipt["computed_tokens"] <= 64
     wait_until_idle(scripted_server)

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 from openai import OpenAI
 
+from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session
 
@@ -56,8 +57,8 @@ class Session:
         return self.post("edits", {"edits": list(edits)}).raise_for_status().json()
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return httpx.post(f"{self.url}/{path}", json=body, headers={"X-Cache-Salt": self.name}, timeout=60)
+        return http.post(f"{self.url}/{path}", json=body, headers={"X-Cache-Salt": self.name}, timeout=60)
 
     @property
     def context(self) -> Any:
-        return httpx.get(f"{self.url}/context", headers={"X-Cache-Salt": self.name}).raise_for_status().json()
+        return http.get(f"{self.url}/context", headers={"X-Cache-Salt": self.name}).raise_for_status().json()

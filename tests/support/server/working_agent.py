@@ -8,9 +8,9 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 from openai import OpenAI
 
+from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
 
@@ -88,7 +88,7 @@ class Agent:
         self.turn(delimit(action="end"), f"Mill {number} is set.")
 
     def get(self, what: str) -> Any:
-        return httpx.get(f"{self.server}/v1/acm/sessions/{self.session}/{what}").raise_for_status().json()
+        return http.get(f"{self.server}/v1/acm/sessions/{self.session}/{what}").raise_for_status().json()
 
     @property
     def evictions(self) -> list[int]:
