@@ -21,7 +21,7 @@ def _has_blocks(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server that `make serve` starts, on another port. `ACMSERVE_DOCS_SERVER` names one that runs already."""
+    """The server that `make serve` starts, on another port. `ACMSERVE_DOCS_SERVER` names one just started."""
     if given := os.environ.get("ACMSERVE_DOCS_SERVER"):
         yield given
         return
