@@ -3,8 +3,8 @@
     user       [tool_result a, tool_result b, text]      entries:  tool a | tool b | user
     assistant  [thinking, text, tool_use c]                        assistant (content, tool_calls)
 
-`to_chat` writes such a conversation down in OpenAI's form, so that the outline, the ledger and the policies can read
-it, and remembers where each entry came from; `render_blocks` takes out of the *blocks* what a `Omissions` of the
+`to_chat` writes such a conversation down in OpenAI's form, so that outline, token counts and policies can read it,
+and remembers where each entry came from; `render_blocks` takes out of the *blocks* what a `Omissions` of the
 entries says. Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came
 in.
 
@@ -99,7 +99,7 @@ def _bare(block: Mapping[str, Any]) -> dict[str, Any]:
 def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, omissions: Omissions) -> list[Message]:
     """What is left of the messages. `chat` is theirs, `outline` that of its entries.
 
-    Of a shed it does what the vendor's edits ask for: reasoning, results and arguments; it drops no calls.
+    Of omissions it does what the vendor's edits ask for: reasoning, results and arguments; it drops no calls.
     """
     if not omissions:
         return list(messages)

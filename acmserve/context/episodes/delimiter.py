@@ -1,4 +1,4 @@
-"""The `delimiter` tool: its schema, how its calls are read and judged, and the words of its results (002, section 4.2).
+"""The `delimiter` tool: its schema, how its calls are read and judged, and the words of its results.
 
     start expl   {"action": "start", "name": "find-auth", "type": "expl"}
     end expl     {"action": "end", "description": "login is checked in auth.py:40, tokens live 1 h"}
@@ -6,8 +6,8 @@
     end act      {"action": "end"}
 
 A call is read into a `EpisodeMark`, and judged against a `Scope`: the names declared so far and the one that is active.
-Both are pure; the transcript holds the calls, and `episode_graph.py` reads them back by the same two functions, so that
-what the model was told and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
+Both are pure. The transcript holds the calls, and `graph.py` reads them back by the same two functions, so that what
+the model has read and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
 
 Decision: models fill in arguments that they do not need ("" or []); those count as not given. What contradicts the
 call (a description of an act, dependencies of an exploration, the name of another episode) is refused.

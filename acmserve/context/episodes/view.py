@@ -15,12 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.context.transcript.omitted_tokens import lasting_tokens, shown_tokens
 from acmserve.context.transcript.outline import Outline
-from acmserve.context.transcript.token_counts import Count, TokenCounts
+from acmserve.context.transcript.token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,3 @@ class ConversationView:
     def expecting(self, num_pending: int = 0, *, act_starts: bool = False, act_ends: bool = False) -> ConversationView:
         """The view for a plan that is carried out at a later turn."""
         return replace(self, expected=Expected(num_pending, act_starts, act_ends))
-
-
-def view_of(messages: list[Message], count: Count, omissions: Omissions = EMPTY) -> ConversationView:
-    """A view of a whole conversation, read anew."""
-    episodes, token_counts = EpisodeGraph(messages), TokenCounts(count)
-    token_counts.extend(messages)
-    return ConversationView(episodes.outline, token_counts, omissions, episodes)

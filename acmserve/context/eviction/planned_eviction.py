@@ -4,7 +4,7 @@
     end of turn n + 1  [ what stays of turns ..n ][ n + 1 ]      the same plan, and what came since behind it
     turn n + 2         over the budget: the kept plan is carried out, not a new one
 
-A context can be computed ahead only if it is the one that comes. An eviction planned anew at each turn takes a little
+A context can be precomputed only if it is the one that comes. An eviction planned anew at each turn takes a little
 more each time, and what was computed behind the first difference is lost. So the plan is made once and kept: then the
 eviction is a function of the history and of the end of the turn at which it was planned.
 

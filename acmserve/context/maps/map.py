@@ -1,11 +1,12 @@
-"""A context map: a small text about an external context that the prompts of many queries share (PEEK, section 3).
+"""A context map: a small text about an external context that the prompts of many queries share (PEEK, arXiv:2605.19932,
+section 3).
 
     items     [cr-00001] [cu-00002] [dc-00004]      one counter for all sections; a number is never given twice
     settings  budget in tokens, evolve_steps, pinned
     history   what each update and each edit by hand did
 
 An immutable value: whoever changes it makes another one. It knows neither sessions nor models; how it is written is in
-`map_text.py`, how a model's answers change it in `map_update.py`.
+`text.py`, how a model's answers change it in `update.py`.
 """
 
 from __future__ import annotations

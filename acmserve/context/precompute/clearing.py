@@ -4,7 +4,7 @@
     a turn later     c . c . c . c r  c r[c r c r c r]  one more slides out of what stays; what is in front is sure
 
 A clearing comes when its trigger is exceeded and `clear_at_least` can be freed. The first grows with the prompt, the
-second as results slide; so both are looked for a few turns ahead. Pure.
+second as results slide, so both are looked for a few turns later, too. Pure.
 """
 
 from __future__ import annotations

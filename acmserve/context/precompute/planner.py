@@ -1,9 +1,9 @@
-"""Foresight: the contexts that a session may be asked for next, so that an idle engine can compute them now.
+"""The contexts that a session may be asked for next, so that an idle engine can compute them now.
 
     the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out
-    (`turn_stats`) the one after an act's end   none is kept, since an act needs what would go, and the next turn may
-    need the room clearing edits of a request  what `context_management` of the last request takes out next
-    (`clearing_ahead`) folds                        each fragment that is visible, folded by itself, the newest first
+    the one after an act's end   no plan is kept, since an act needs what would go, and the next turn may need the room
+    clearing edits               what `context_management` of the last request takes out next (`clearing.py`)
+    folds                        each fragment that is visible, folded by itself, the newest first
     the context as it is         it was served with moved KV, or edited since
 
 Window: an eviction whose context is computed costs no more than an append, and a turn put before it has to be computed
@@ -11,8 +11,8 @@ twice. So one that is ready comes as soon as the next two turns of average size 
 that lands just below the budget then goes behind the eviction at once, where it would leave one pause to compute all of
 it again.
 
-Prepare mark: an eviction can be computed ahead only in the pause after a turn that ends *below* the window. The turn
-that jumps over both the mark and the window finds nothing ready. With the mark m below the window, that is exp(-m / g)
+Prepare mark: an eviction can be precomputed only in the pause after a turn that ends *below* the window. The turn
+that passes both the mark and the window finds nothing ready. With the mark m below the window, that is exp(-m / g)
 of all turns for a spread like that of an exponential distribution, and next to none for turns of about one size. Where
 now and then a turn is much larger, m is as large as the largest of the last turns, but no more than what an eviction
 takes, and that much until enough turns were seen to know the largest. Being early costs little, since a kept plan stays
@@ -78,9 +78,9 @@ class View:
 def plan_precompute(
     meter: ContextMeter, state: SessionState, view: View, tokenizer: Tokenizer
 ) -> tuple[PrecomputeCandidate, ...]:
-    """What may come next, the likeliest first. The account follows the state, and keeps the eviction planned.
+    """What may come next, the likeliest first. The meter follows the state, and keeps the eviction planned.
 
-    In an open branch nothing is foreseen: it ends with a context that nobody knows yet.
+    In an open branch nothing is predicted: it ends with a context that nobody knows yet.
     """
     meter.turn_stats.end_turn(meter.token_counts.between(0, len(meter.token_counts)))
     if state.branch is not None:

@@ -1,4 +1,4 @@
-"""A branch of a conversation, as data: work on a task of its own, of which only a message comes back (002, section 2).
+"""A branch of a conversation, as data: work on a task of its own, of which only a message comes back.
 
     entries    user   call branch   result   | call grep   result   call return   result |   answer
                       call_entry    result_  [start                                   end)
@@ -11,10 +11,11 @@ is the returned message: the main conversation is the one that never branched an
 branch never holds a message of the user or the system, so nothing that a person said is left out with it.
 
 Decision: what is left out lies in the session's `Omissions`, like what an eviction took out, so that rendering,
-counting and evicting need to know nothing of branches. `hide_closed` puts it there, and says it again wherever a shed
-is made anew. A branch whose work was done in a session of its own has no entries here (`is_empty`).
+counting and evicting need to know nothing of branches. `hide_closed` puts it there, and again wherever
+omissions are made anew. A branch whose work was done in a session of its own has no entries here (`is_empty`).
 
-Pure. It does not know sessions' states (`branch_edits.py`) or how calls are judged (`branch_tool.py`).
+Branches are those of the paper "Scaling Long-Horizon LLM Agent via Context-Folding" (arXiv:2510.11967). Pure. It does
+not know sessions' states (`branching.py`) or how calls are judged (`branch_tool.py`).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
 
 
 def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:
-    """The shed with the entries of all closed branches left out; the very shed where they are."""
+    """The omissions with the entries of all closed branches; the very object where they are left out already."""
     for branch in branches:
         if branch.end is not None and not branch.is_empty:
             omissions = with_range(omissions, branch.start, branch.end)

@@ -1,4 +1,4 @@
-"""The tools `branch` and `return` of Context-Folding (002, section 2): schemas, how their calls are read, their words.
+"""The tools `branch` and `return` of Context-Folding (arXiv:2510.11967): schemas, reading of calls, words.
 
     branch   {"description": "find the port", "prompt": "Which port does the server open? Look into serve.py."}
     return   {"message": "8000, set in serve.py:40; --port overrides it."}

@@ -4,9 +4,9 @@
 
     off       nothing
     heal      a context that was served with moved KV is computed anew, so that its next turn is exact
-    predict   that, and edits that can be foreseen: the next eviction, clearings, folds
+    predict   that, and edits that are likely to come: the next eviction, clearings, folds
 
-It computes nothing and foresees nothing: see `foresight.py`.
+It computes nothing and predicts nothing: see `precompute/planner.py`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _KNOWN = ("mode", "max_pool_share")
 
 @dataclass(frozen=True, slots=True)
 class PrecomputeOptions:
-    """`max_pool_share`: the part of the KV cache that contexts computed ahead may take at one time."""
+    """`max_pool_share`: the part of the KV cache that precomputed contexts may take at one time."""
 
     mode: str = "off"
     max_pool_share: float = DEFAULT_POOL_SHARE
 
     @property
     def predicts(self) -> bool:
-        """Whether edits are foreseen."""
+        """Whether edits that are likely to come are precomputed."""
         return self.mode == "predict"
 
     def as_dict(self) -> dict[str, Any]:

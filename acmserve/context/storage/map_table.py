@@ -4,7 +4,7 @@
     meta       'maps': the version of this layout, apart from the version of the sessions
 
 A save writes a new table and drops the old one, which overwrites it whole: what left a map (an item deleted, evicted)
-is then nowhere in the file (see `archive.py` for why rows alone do not keep that promise). Maps are small and rarely
+is then nowhere in the file (see `sqlite.py` for why rows alone do not keep that promise). Maps are small and rarely
 change. A file without maps gets the table when it is opened; acmserve before maps reads such a file as before.
 """
 

@@ -16,7 +16,7 @@ _CALLS = ("calls", "cleared", "inputs")
 
 
 def omissions_value(omissions: Omissions) -> dict[str, Any]:
-    """The shed as a JSON object."""
+    """The omissions as a JSON object."""
     return {
         "gone": [list(span) for span in omissions.gone],
         "entries": {str(entry): _entry_value(omissions.entries[entry]) for entry in sorted(omissions.entries)},
@@ -24,7 +24,7 @@ def omissions_value(omissions: Omissions) -> dict[str, Any]:
 
 
 def omissions_from(value: Any) -> Omissions:
-    """The shed that `omissions_value` made a value of.
+    """The omissions that `omissions_value` made a value of.
 
     Raises `TypeError` or `ValueError` for any other value, and `IntegrityError` for ranges that cannot be.
     """

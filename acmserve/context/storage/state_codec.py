@@ -1,6 +1,6 @@
 """A session's state as JSON, whole or row by row, and what changes in it from one save to the next.
 
-    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [shed, budget, branches]      hits, counters, key
+    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [omissions, budget, ..]      hits, counters, key
                       |  |  |  |                    |  |        one row, or none
     rows             one row each                 one each     read back equal, to the byte
 
@@ -144,7 +144,7 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget, what is taken out, the branches and what is done ahead, as one JSON object; none without all that.
+    """The budget, what is taken out, the branches and what is precomputed, as one JSON object; none without all that.
 
     Rows of earlier versions know no branches, so what there is none of is not written.
     """
