@@ -36,6 +36,11 @@ class ClearToolUses:
     exclude_tools: frozenset[str] = frozenset()
     clear_tool_inputs: bool | frozenset[str] = False
 
+    def clears_inputs(self, name: str) -> bool:
+        """Whether the arguments of calls of this tool go with their results."""
+        asked = self.clear_tool_inputs
+        return asked if isinstance(asked, bool) else name in asked
+
 
 @dataclass(frozen=True, slots=True)
 class ClearToolUsesPolicy:
@@ -73,8 +78,7 @@ def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses) -> Evic
         if name in options.exclude_tools or (view.end is not None and use.entry >= view.end):
             continue
         size, num_done = editor.num_tokens, editor.num_operations
-        inputs = options.clear_tool_inputs
-        editor.clear_result(use, inputs if isinstance(inputs, bool) else name in inputs)
+        editor.clear_result(use, options.clears_inputs(name))
         if editor.num_operations > num_done:
             steps.append(EvictionStep(f"{name} in message {use.entry}", Level.CLEAR, size - editor.num_tokens))
     if editor.num_before - editor.num_tokens < options.clear_at_least:
