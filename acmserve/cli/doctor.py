@@ -3,12 +3,13 @@
 Each finding is ok, a note, or broken. A model that refuses moves is a note: it is served exactly, and that is no
 defect. Broken is what keeps acmserve from working at all: no vLLM, a hook that does not fit, no fast kernel.
 
-It only asks the layers that know (version, dispatch, rope_check) and loads no weights, so the last word on a model has
-the engine, which sees the loaded modules.
+It only asks the layers that know (version, dispatch, rope_check) and loads no weights. The last word on a model has the
+engine, which sees the loaded modules.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.cli.command import Command
 from acmserve.errors import AcmError, EngineMismatch, MoveRefused
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
@@ -129,3 +131,24 @@ def _folder(model: str) -> str:
     if not is_prepared(default_folder()):
         raise AcmError("the bundled model is not prepared yet; `acmserve model smollm2` prepares it")
     return str(default_folder())
+
+
+def _add_flags(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument("model", nargs="?", metavar="MODEL", help="a Hugging Face folder, or the word smollm2")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    report = examine(parsed.model)
+    print(report.as_json() if parsed.json else report.as_text())
+    return 1 if report.is_broken else 0
+
+
+DOCTOR = Command(
+    "check vLLM, hooks, kernels and, with MODEL, whether its KV may be moved",
+    _run,
+    "Tells which vLLM is installed, whether acmserve's hooks fit it, which kernels are built and, with MODEL, whether "
+    "its positions and attention allow moves, and if not, why. A model whose KV may not be moved is no defect: it is "
+    "served exactly. Exit code 1 when something is broken.",
+    _add_flags,
+)

@@ -1,10 +1,13 @@
-"""What an edit costs the next step, in tokens, for the model to read.
+"""What edits cost the next step, in tokens: one edit, for the model to read, and several together, for the caller.
 
     rendered   [.......... kept ..........][marker][........ text behind the edit ........][new]
                                             computed   exact: computed     reuse: moved     repair: its head computed
 
-`auto` may compute all of it, and is priced so. An estimate from the conversation alone (message texts, without the chat
-template's own tokens), so that the same history gives the same words for ever. What really happened is in the receipt.
+`auto` may compute all of it, and is priced so. The text behind the first change is paid for once, whatever else was
+changed behind it. A redaction is never moved: what stands behind it was computed while the erased text was visible.
+
+An estimate from the conversation alone: texts of messages, without the chat template's own tokens. So the same history
+gives the same words for ever. What really happened is in the receipt.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acmserve.context.session.fragment import Fragment, Piece
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.render import evicted_entries, hidden_pieces
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Place, texts
@@ -49,6 +52,27 @@ def edit_cost(state: SessionState, fragment: Fragment, num_shown: int, fidelity:
     """Cost of an edit of `fragment` that puts `num_shown` tokens in its place. `state` is from before or after it."""
     behind = num_tokens_behind(state, fragment, tokenizer)
     return EditCost(num_shown).with_text(behind, fidelity)
+
+
+def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditCost:
+    """Tokens that the next turn computes and moves because `before` became `after` through edits."""
+    shown_before = {fragment.fragment_id: fragment.shown for fragment in before.fragments}
+    changed = [f for f in after.fragments if f.shown != shown_before.get(f.fragment_id)]
+    if not changed:
+        return EditCost(0)
+    first = min(changed, key=lambda fragment: fragment.pieces[0])
+    num_after = num_tokens_shown(first, tokenizer) + num_tokens_behind(after, first, tokenizer)
+    if fidelity in ALL_COMPUTED or any(f.visibility is Visibility.REDACTED for f in changed):
+        return EditCost(num_after)
+    num_new = sum(num_tokens_shown(fragment, tokenizer) for fragment in changed)
+    return EditCost(num_new).with_text(max(0, num_after - num_new), fidelity, len(changed))
+
+
+def num_tokens_shown(fragment: Fragment, tokenizer: Tokenizer) -> int:
+    """Tokens that the model sees of a fragment: its text, or what stands in its place."""
+    if fragment.shown is None:
+        return fragment.num_tokens
+    return sum(count_tokens(tokenizer, text) for text in fragment.shown)
 
 
 def num_tokens_behind(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> int:

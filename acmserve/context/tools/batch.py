@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from acmserve.context.edits import fragments as edit
-from acmserve.context.edits.cost import EditCost, edit_cost
+from acmserve.context.edits.cost import EditCost, edit_cost, num_tokens_shown
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.run import SummaryWanted, ToolContext
-from acmserve.context.transcript.tokenizer import count_tokens
+from acmserve.context.tools.tool import SummaryWanted, ToolContext
 from acmserve.errors import InvalidRequest
 
 
@@ -63,7 +62,7 @@ class BatchOutcome:
 
 
 def run_batch(
-    state: SessionState, batch: Sequence[Edit], bench: ToolContext, summaries: Mapping[tuple[str, str], str]
+    state: SessionState, batch: Sequence[Edit], context: ToolContext, summaries: Mapping[tuple[str, str], str]
 ) -> BatchOutcome:
     """Carry out all edits in order. `summaries` has the summaries made so far, by (fragment id, focus).
 
@@ -72,30 +71,23 @@ def run_batch(
     before, done = state, []
     for index, wanted in enumerate(batch):
         try:
-            state, fragment = _target(state, wanted, bench)
+            state, fragment = _target(state, wanted, context)
             if wanted.kind is EditKind.SUMMARIZE:
                 missing = _missing_summary(state, fragment, wanted, summaries)
                 if missing is not None:
                     return BatchOutcome(before, needs=missing)
-            num_before = num_shown_tokens(fragment, bench)
-            state = _apply(state, fragment, wanted, bench, summaries)
+            num_before = num_tokens_shown(fragment, context.tokenizer)
+            state = _apply(state, fragment, wanted, context, summaries)
         except InvalidRequest as error:
             raise type(error)(f"edits[{index}].{error.field}", error.message, error.remedy) from None
         new = state.fragment(fragment.fragment_id)
-        num_after = num_shown_tokens(new, bench)
-        cost = edit_cost(state, new, num_after, bench.fidelity, bench.tokenizer)
+        num_after = num_tokens_shown(new, context.tokenizer)
+        cost = edit_cost(state, new, num_after, context.fidelity, context.tokenizer)
         done.append(EditDone(wanted.kind, new, num_before, num_after, cost))
     return BatchOutcome(state, tuple(done))
 
 
-def num_shown_tokens(fragment: Fragment, bench: ToolContext) -> int:
-    """Tokens that the model sees of a fragment: its text, or what stands in its place."""
-    if fragment.shown is None:
-        return fragment.num_tokens
-    return sum(count_tokens(bench.tokenizer, text) for text in fragment.shown)
-
-
-def _target(state: SessionState, wanted: Edit, bench: ToolContext) -> tuple[SessionState, Fragment]:
+def _target(state: SessionState, wanted: Edit, context: ToolContext) -> tuple[SessionState, Fragment]:
     if (wanted.fragment_id is None) == (wanted.messages is None):
         raise InvalidRequest("fragment_id", "name a fragment or a range of messages, one of the two.")
     if wanted.fragment_id is not None:
@@ -103,7 +95,7 @@ def _target(state: SessionState, wanted: Edit, bench: ToolContext) -> tuple[Sess
     if wanted.kind is EditKind.RESTORE:
         raise InvalidRequest("messages", "a restore needs the id of a fragment.", "GET .../context lists the ids.")
     assert wanted.messages is not None
-    cut = edit.cut_messages(state, *wanted.messages, bench.tokenizer)
+    cut = edit.cut_messages(state, *wanted.messages, context.tokenizer)
     return cut.state, cut.fragments[0]
 
 
@@ -125,13 +117,13 @@ def _apply(
     state: SessionState,
     fragment: Fragment,
     wanted: Edit,
-    bench: ToolContext,
+    context: ToolContext,
     summaries: Mapping[tuple[str, str], str],
 ) -> SessionState:
     fragment_id = fragment.fragment_id
     match wanted.kind:
         case EditKind.FOLD:
-            return edit.fold(state, fragment_id, bench.suite, bench.tokenizer)
+            return edit.fold(state, fragment_id, context.suite, context.tokenizer)
         case EditKind.RESTORE:
             return edit.restore(state, fragment_id)
         case EditKind.REDACT:
@@ -141,4 +133,4 @@ def _apply(
             summary = fragment.summary(focus)
             if summary is None:
                 summary = summaries[fragment_id, focus]
-            return edit.summarize(state, fragment_id, focus, summary, bench.suite, bench.tokenizer)
+            return edit.summarize(state, fragment_id, focus, summary, context.suite, context.tokenizer)

@@ -1,18 +1,38 @@
-"""The tool suites as JSON schemas, ready for the `tools` array of a chat request, and the prompts that teach them.
+"""Which tools a suite offers, and the prompts that teach them. This is the only list of tools.
 
-`sculptor` has the six tools of 000, Figures 10 to 15: names, types, defaults, bounds and enums are the paper's.
-`sculptor-v1` has the eight tools of 001 section 3.2 under their own names, on the same engine. The descriptions are
-ours; they tell the model what the schema cannot. Schemas are part of the cached prefix: they never depend on a session.
-`cwl` has the one tool of 002, `delimiter`, `branch` the two of Context-Folding; both go together with all others.
+    SUITES["sculptor"]    one line for each tool; its schema, function and words stand in a file of its own
+
+`sculptor` has the six tools of version 2 of *Sculptor: Empowering LLMs with Cognitive Agency via Active Context
+Management* (arXiv 2508.04664), Figures 10 to 15. `sculptor-v1` has the eight tools of version 1, section 3.2, under
+their own names. Names, types, defaults, bounds and enums are the paper's. The descriptions are ours: they tell the
+model what the schema cannot. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of
+*Context-Folding* (arXiv 2510.11967). Both go together with all others.
+
+Decision: schemas never depend on a session, because they are part of the cached prefix.
+
+`python -m acmserve.context.tools.suites` prints the table of the documentation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from acmserve.context.episodes.delimiter import DELIMITER_TOOL, GUIDANCE
-from acmserve.context.schema.tool_schema import Schema, text, tool_schema
-from acmserve.context.session.branch_tool import BRANCH_GUIDANCE, BRANCH_TOOL, RETURN_TOOL
+from acmserve.context.episodes.delimiter import GUIDANCE
+from acmserve.context.schema.arguments import echo
+from acmserve.context.schema.tool_schema import Schema
+from acmserve.context.session.branch_tool import BRANCH_GUIDANCE
+from acmserve.context.session.marker import RESTORE_TOOLS
+from acmserve.context.tools.branch import BRANCH, RETURN
+from acmserve.context.tools.delimiter import DELIMITER
+from acmserve.context.tools.fold_fragment import FOLD_FRAGMENT
+from acmserve.context.tools.fragment_context import FRAGMENT_CONTEXT
+from acmserve.context.tools.get_search_detail import GET_SEARCH_DETAIL
+from acmserve.context.tools.restore_context import RESTORE_CONTEXT
+from acmserve.context.tools.restore_fragment import EXPAND_FRAGMENT, RESTORE_FRAGMENT, REVERT_SUMMARY
+from acmserve.context.tools.search_context import SEARCH_CONTEXT, SEARCH_CONTEXT_V1
+from acmserve.context.tools.summarize_fragment import SUMMARIZE_FRAGMENT, SUMMARY_FRAGMENT
+from acmserve.context.tools.tool import Tool
 from acmserve.errors import InvalidRequest, NotFound
 
 SCULPTOR = "sculptor"
@@ -21,134 +41,44 @@ CWL = "cwl"
 BRANCHES = "branch"
 
 
-def _integer(default: int, minimum: int, maximum: int, description: str) -> Schema:
-    return {
-        "type": "integer",
-        "default": default,
-        "minimum": minimum,
-        "maximum": maximum,
-        "description": description,
-    }
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tools that are offered together, in this order; `summary` is a few words for the HTTP document."""
+
+    summary: str
+    tools: tuple[Tool, ...]
 
 
-def _role(description: str) -> Schema:
-    return {"type": "string", "enum": ["user", "assistant", "all"], "default": "user", "description": description}
-
-
-_FRAGMENT_ID = text("Id of the fragment, for instance 'f1a2b3'")
-
-_FRAGMENT_CONTEXT = tool_schema(
-    "fragment_context",
-    "Cut the conversation text between two markers into fragments with ids, so that they can be folded, summarized "
-    "and restored. Cutting changes nothing that you see.",
-    {
-        "start_marker": text("Text that marks the beginning of what to fragment, copied exactly"),
-        "end_marker": text("Text that marks the end of what to fragment, copied exactly"),
-        "num_fragments": _integer(5, 1, 20, "How many fragments to make (default: 5)"),
-        "role": _role("Whose messages to look into (default: user)"),
-    },
-    ["start_marker", "end_marker"],
-)
-_FOLD_FRAGMENT = tool_schema(
-    "fold_fragment",
-    "Hide a fragment behind a short marker. Its text is kept and can be restored at any time. Folding is cheapest "
-    "early, while little text follows the fragment.",
-    {"fragment_id": _FRAGMENT_ID},
-    ["fragment_id"],
-)
-_SUMMARY = {
-    "fragment_id": _FRAGMENT_ID,
-    "focus": text(
-        "What the summary is to keep (for instance 'technical details', 'key decisions', 'action items', "
-        "'main points', 'problems', 'solutions')"
-    ),
-}
-_SUMMARY_TEXT = "Replace a fragment by a summary with a focus. The original is kept and can be restored at any time."
-_RESTORE_FRAGMENT = tool_schema(
-    "restore_fragment",
-    "Show the original text of a folded or summarized fragment again.",
-    {"fragment_id": _FRAGMENT_ID},
-    ["fragment_id"],
-)
-_SEARCH: Schema = {
-    "query": text("Exact text to search for"),
-    "role": _role("Whose messages to search (default: user)"),
-    "max_results": _integer(10, 1, 50, "Most results to return"),
-    "context_size": _integer(200, 50, 1000, "Characters to show before and after each match"),
-}
-_SEARCH_CONTEXT = tool_schema(
-    "search_context",
-    "Find exact text in the conversation, folded text included. Reads only: it changes nothing and costs nothing but "
-    "its result.",
-    _SEARCH,
-    ["query"],
-)
-_GET_SEARCH_DETAIL = tool_schema(
-    "get_search_detail",
-    "Show more of the text around a search result. Reads only.",
-    {
-        "search_id": text("Id of a result of search_context, for instance 's1a2b3'"),
-        "extended_context": _integer(500, 100, 2000, "Characters to show before and after the match (default: 500)"),
-    },
-    ["search_id"],
-)
-_SEARCH_CONTEXT_V1 = tool_schema(
-    "search_context",
-    "Find text in the conversation, folded text included: exactly, or by meaning. Reads only.",
-    {
-        **_SEARCH,
-        "query": text("Text to search for"),
-        "mode": {
-            "type": "string",
-            "enum": ["exact", "semantic"],
-            "default": "exact",
-            "description": "exact finds the very text, semantic finds passages of similar meaning",
-        },
-        "similarity_threshold": {
-            "type": "number",
-            "default": 0.3,
-            "minimum": 0,
-            "maximum": 1,
-            "description": "Least cosine similarity of a semantic result (default: 0.3)",
-        },
-    },
-    ["query"],
-)
-
-SUITES: Mapping[str, tuple[Schema, ...]] = {
-    SCULPTOR: (
-        _FRAGMENT_CONTEXT,
-        _FOLD_FRAGMENT,
-        _RESTORE_FRAGMENT,
-        tool_schema("summarize_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
-        _SEARCH_CONTEXT,
-        _GET_SEARCH_DETAIL,
-    ),
-    SCULPTOR_V1: (
-        _FRAGMENT_CONTEXT,
-        tool_schema("summary_fragment", _SUMMARY_TEXT, _SUMMARY, ["fragment_id", "focus"]),
-        tool_schema(
-            "revert_summary",
-            "Show the original text of a summarized fragment again.",
-            {"fragment_id": _FRAGMENT_ID},
-            ["fragment_id"],
+SUITES: dict[str, Suite] = {
+    SCULPTOR: Suite(
+        "six tools",
+        (
+            FRAGMENT_CONTEXT,
+            FOLD_FRAGMENT,
+            RESTORE_FRAGMENT,
+            SUMMARIZE_FRAGMENT,
+            SEARCH_CONTEXT,
+            GET_SEARCH_DETAIL,
         ),
-        _FOLD_FRAGMENT,
-        tool_schema(
-            "expand_fragment",
-            "Show the original text of a folded fragment again.",
-            {"fragment_id": _FRAGMENT_ID},
-            ["fragment_id"],
-        ),
-        tool_schema("restore_context", "Show everything again and forget all fragments.", {}, []),
-        _SEARCH_CONTEXT_V1,
-        _GET_SEARCH_DETAIL,
     ),
-    CWL: (DELIMITER_TOOL,),
-    BRANCHES: (BRANCH_TOOL, RETURN_TOOL),
+    SCULPTOR_V1: Suite(
+        "eight tools, semantic search",
+        (
+            FRAGMENT_CONTEXT,
+            SUMMARY_FRAGMENT,
+            REVERT_SUMMARY,
+            FOLD_FRAGMENT,
+            EXPAND_FRAGMENT,
+            RESTORE_CONTEXT,
+            SEARCH_CONTEXT_V1,
+            GET_SEARCH_DETAIL,
+        ),
+    ),
+    CWL: Suite("`delimiter`", (DELIMITER,)),
+    BRANCHES: Suite("`branch`, `return`", (BRANCH, RETURN)),
 }
-# The suites that edit; a session has one of them.
-EDITING_SUITES = (SCULPTOR, SCULPTOR_V1)
+EDITING_SUITES = tuple(RESTORE_TOOLS)
+"""The suites whose markers name a way back. A session has one of them."""
 
 _UNIFIED = (
     "You are a helpful assistant. You can autonomously manage your own context: fold irrelevant information, focus on "
@@ -188,20 +118,25 @@ PRESETS: Mapping[str, str] = {
 
 def suite_tools(suite: str, field: str = "suite") -> tuple[Schema, ...]:
     """The schemas of a suite; raises `NotFound` naming the suites there are."""
-    if suite not in tuple(SUITES):
-        raise NotFound(field, f"there is no tool suite {str(suite)[:40]!a}.", f"Choose {' or '.join(SUITES)}.")
-    return SUITES[suite]
+    return tuple(tool.schema for tool in _suite(suite, field).tools)
 
 
-def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
-    """Several suites, offered together; raises when there is none, or when two of them share tools."""
-    for suite in suites:
-        suite_tools(suite, field)
-    if not suites:
-        raise InvalidRequest(field, "names no tool suite.", f"Choose {' or '.join(SUITES)}.")
-    if len(set(suites) & set(EDITING_SUITES)) > 1:
-        raise InvalidRequest(field, "names two suites with the same tools.", f"Choose {' or '.join(EDITING_SUITES)}.")
-    return tuple(dict.fromkeys(suites))
+def tool_names(suite: str) -> tuple[str, ...]:
+    """The names of the tools of a suite, in order."""
+    return tuple(tool.name for tool in _suite(suite).tools)
+
+
+def all_names() -> frozenset[str]:
+    """The names of the tools of all suites."""
+    return frozenset(tool.name for suite in SUITES.values() for tool in suite.tools)
+
+
+def find_tool(suite: str, name: str) -> Tool:
+    """A tool by its name; raises `NotFound` naming the tools of the suite."""
+    for tool in _suite(suite).tools:
+        if tool.name == name:
+            return tool
+    raise NotFound("name", f"suite {suite} has no tool {echo(name)}.", f"Its tools: {', '.join(tool_names(suite))}.")
 
 
 def find_suite(suites: Collection[str], tool: str) -> str:
@@ -209,6 +144,45 @@ def find_suite(suites: Collection[str], tool: str) -> str:
     return next((suite for suite in suites if tool in tool_names(suite)), next(iter(suites)))
 
 
-def tool_names(suite: str) -> tuple[str, ...]:
-    """The names of the tools of a suite, in order."""
-    return tuple(tool["function"]["name"] for tool in suite_tools(suite))
+def offered_beside(suite: str) -> tuple[str, ...]:
+    """An editing suite, and those that go together with every other."""
+    return (suite, *(name for name in SUITES if name not in EDITING_SUITES))
+
+
+def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
+    """Several suites, offered together; raises when there is none, or when two of them share tools."""
+    for suite in suites:
+        _suite(suite, field)
+    if not suites:
+        raise InvalidRequest(field, "names no tool suite.", f"Choose {' or '.join(SUITES)}.")
+    if len(set(suites) & set(EDITING_SUITES)) > 1:
+        raise InvalidRequest(field, "names two suites with the same tools.", f"Choose {' or '.join(EDITING_SUITES)}.")
+    return tuple(dict.fromkeys(suites))
+
+
+def describe(suites: Collection[str]) -> str:
+    """The suites with what they have, as one phrase for the HTTP document."""
+    *others, last = (f"`{name}` ({SUITES[name].summary})" for name in suites)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def table() -> list[str]:
+    """The rows of a Markdown table of all tools."""
+    suites_of: dict[Tool, list[str]] = {}
+    for name, suite in SUITES.items():
+        for tool in suite.tools:
+            suites_of.setdefault(tool, []).append(f"`{name}`")
+    rows = ["| tool | suites | what it does | what the next turn computes under `exact` |", "|---|---|---|---|"]
+    for tool, names in suites_of.items():
+        rows.append(f"| `{tool.name}` | {', '.join(names)} | {tool.does} | {tool.computes} |")
+    return rows
+
+
+def _suite(suite: str, field: str = "suite") -> Suite:
+    if suite not in tuple(SUITES):
+        raise NotFound(field, f"there is no tool suite {str(suite)[:40]!a}.", f"Choose {' or '.join(SUITES)}.")
+    return SUITES[suite]
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.context.storage.session import Session
-from acmserve.context.tools.results import refused
-from acmserve.context.tools.run import ToolCall
+from acmserve.context.tools.run import ToolCall, refused
 from acmserve.context.tools.suites import find_suite
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
 from acmserve.server.chat.branches import NAMES, LoopBranches

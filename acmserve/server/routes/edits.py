@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from acmserve.context.edits.turn_cost import turn_cost
+from acmserve.context.edits.cost import turn_cost
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind
 from acmserve.errors import Conflict

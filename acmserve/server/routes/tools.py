@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from acmserve.context.tools.run import ToolCall, find_tool
-from acmserve.context.tools.suites import BRANCHES, CWL, PRESETS, find_suite, suite_tools
+from acmserve.context.tools.suites import PRESETS, SUITES, describe, find_suite, offered_beside, suite_tools
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
@@ -20,10 +20,7 @@ tools_router = APIRouter(route_class=AcmRoute, tags=["acm: tools"])
 async def list_tools(
     suite: Annotated[
         AnySuite,
-        Query(
-            description="`sculptor` (six tools), `sculptor-v1` (eight tools, semantic search), `cwl` (`delimiter`) or "
-            "`branch` (`branch`, `return`)."
-        ),
+        Query(description=f"{describe(SUITES)}."),
     ] = "sculptor",
 ) -> ToolSuite:
     """Gives the tools of a suite, ready for the `tools` array of a chat request, and the prompts that teach them.
@@ -55,7 +52,7 @@ async def call_tool(
     call = given or ToolRequest()
     async with caller.held(session_id) as session:
         before = session.state
-        suite = call.suite or find_suite((session.suite, CWL, BRANCHES), name)
+        suite = call.suite or find_suite(offered_beside(session.suite), name)
         find_tool(suite, name)
         outcome = await caller.server.editor.call_tool(session, ToolCall(name, call.arguments), suite, call.fidelity)
         if outcome.state.fragments != before.fragments:

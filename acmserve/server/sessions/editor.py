@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.edits.turn_cost import turn_cost
+from acmserve.context.edits.cost import turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
-from acmserve.context.tools import results as tool_result
 from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
 from acmserve.context.tools.run import (
     EmbeddingsWanted,
@@ -27,6 +26,7 @@ from acmserve.context.tools.run import (
     ToolCall,
     ToolContext,
     ToolOutcome,
+    refused,
     run_tool,
     with_input,
 )
@@ -82,7 +82,7 @@ class SessionEditor:
             try:
                 supplied = await self._supply(outcome.needs)
             except InvalidRequest as error:
-                return ToolOutcome(session.state, tool_result.refused(error), error=error)
+                return ToolOutcome(session.state, refused(error), error=error)
             outcome = run_tool(session.state, call, with_input(context, supplied))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)

@@ -12,8 +12,8 @@ from acmserve.context.tools.suites import SCULPTOR_V1, SUITES, tool_names
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import bench, call, refusal, state_of, user
 
-FRAGMENT = find_tool("sculptor", "fragment_context")
-SEARCH = find_tool(SCULPTOR_V1, "search_context")
+FRAGMENT = find_tool("sculptor", "fragment_context").schema
+SEARCH = find_tool(SCULPTOR_V1, "search_context").schema
 MARKERS = {"start_marker": "a", "end_marker": "b"}
 
 
@@ -43,7 +43,7 @@ def test_null_means_not_given() -> None:
 
 @pytest.mark.parametrize("arguments", [None, "", "  ", {}, "null"])
 def test_no_arguments_are_an_empty_object(arguments: object) -> None:
-    assert parse_arguments(find_tool(SCULPTOR_V1, "restore_context"), arguments) == {}
+    assert parse_arguments(find_tool(SCULPTOR_V1, "restore_context").schema, arguments) == {}
 
 
 COUNT = "Give an integer from 1 to 20: How many fragments to make (default: 5)."

@@ -11,7 +11,7 @@ from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
-from acmserve.context.tools.search import search_exact
+from acmserve.context.tools.search.exact import search_exact
 from acmserve.context.transcript.message import digest_message
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, WORDS, assistant, contents, lines, state_of, user

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.context.edits.turn_cost import turn_cost
+from acmserve.context.edits.cost import turn_cost
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch

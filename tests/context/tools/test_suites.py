@@ -1,7 +1,8 @@
-"""The tool suites against the papers: 000 Figures 10 to 15, and the tools of 001 section 3.2."""
+"""The suites against the Sculptor paper (arXiv 2508.04664): version 2, Figures 10 to 15, and version 1, section 3.2."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from acmserve.context.session.marker import RESTORE_TOOLS
-from acmserve.context.tools.run import _HANDLERS
 from acmserve.context.tools.suites import (
     BRANCHES,
     CWL,
@@ -19,6 +19,7 @@ from acmserve.context.tools.suites import (
     SCULPTOR_V1,
     SUITES,
     suite_tools,
+    table,
     tool_names,
 )
 from acmserve.errors import NotFound
@@ -60,6 +61,12 @@ TABLE: dict[str, dict[str, tuple[dict[str, Any], list[str]]]] = {
         "get_search_detail": (DETAIL, ["search_id"]),
     },
 }
+DIGESTS = {
+    SCULPTOR: "ff2e0848ff3107a8",
+    SCULPTOR_V1: "35644eb108906b22",
+    CWL: "c732a04a83ef627e",
+    BRANCHES: "3c85f943197bc45b",
+}
 
 
 def test_the_suites_and_their_tools_in_order() -> None:
@@ -70,7 +77,7 @@ def test_the_suites_and_their_tools_in_order() -> None:
 
 @pytest.mark.parametrize(("suite", "name"), [(suite, name) for suite, tools in TABLE.items() for name in tools])
 def test_a_tool_has_the_papers_schema(suite: str, name: str) -> None:
-    [tool] = [tool for tool in SUITES[suite] if tool["function"]["name"] == name]
+    [tool] = [tool for tool in suite_tools(suite) if tool["function"]["name"] == name]
     properties, required = TABLE[suite][name]
     assert tool.keys() == {"type", "function"}
     assert tool["type"] == "function"
@@ -96,8 +103,21 @@ def test_schemas_are_valid_and_ready_for_a_request(suite: str) -> None:
         Draft202012Validator.check_schema(tool["function"]["parameters"])
 
 
-def test_every_tool_has_a_handler_and_every_marker_names_a_tool() -> None:
-    assert _HANDLERS.keys() == {name for suite in EDITING_SUITES for name in tool_names(suite)}
+@pytest.mark.parametrize(("suite", "digest"), DIGESTS.items())
+def test_not_a_byte_of_a_schema_changes(suite: str, digest: str) -> None:
+    """A changed byte computes every conversation that has the tools again."""
+    written = json.dumps(suite_tools(suite)).encode()
+    assert hashlib.blake2b(written, digest_size=8).hexdigest() == digest
+
+
+def test_the_table_of_the_documentation_has_every_tool() -> None:
+    rows = table()[2:]
+    offered = {(tool.name, tool.does) for suite in SUITES.values() for tool in suite.tools}
+    assert len(rows) == len(offered)
+    assert all(any(row.startswith(f"| `{name}` |") and does in row for row in rows) for name, does in offered)
+
+
+def test_every_marker_names_a_tool() -> None:
     assert set(RESTORE_TOOLS) == set(EDITING_SUITES) == SUITES.keys() - {CWL, BRANCHES}
     for suite, tools in RESTORE_TOOLS.items():
         assert set(tools) <= set(tool_names(suite))

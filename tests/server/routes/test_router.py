@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from acmserve.context.session.history import adopt, append_answer, append_internal
-from acmserve.context.tools.suites import SUITES
+from acmserve.context.tools.suites import SUITES, suite_tools
 from acmserve.server.context.server import ContextServer
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, lines, make_app, make_client, make_server
 
@@ -72,7 +72,7 @@ def cut(client: TestClient, num_fragments: int = 4, name: str = "alpha") -> list
 def test_the_tools_of_a_suite_are_ready_for_a_chat_request(client: TestClient, suite: str) -> None:
     body = client.get("/v1/acm/tools", params={"suite": suite}).json()
     assert body["suite"] == suite
-    assert body["tools"] == list(SUITES[suite])
+    assert body["tools"] == list(suite_tools(suite))
     assert {"unified", "pi-llm", "needlebench"} <= body["presets"].keys()
 
 

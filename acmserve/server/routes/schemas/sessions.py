@@ -8,11 +8,21 @@ chat template knows, and are kept as they were sent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from acmserve.context.edits.fragments import MAX_FOCUS_CHARS
+from acmserve.context.tools.suites import EDITING_SUITES, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.branches import BranchInfo
 
@@ -20,12 +30,13 @@ MAX_MESSAGES = 65_536
 MAX_EDITS = 1_000
 MAX_PAGE = 1_000
 
-Suite = Literal["sculptor", "sculptor-v1"]
-AnySuite = Literal["sculptor", "sculptor-v1", "cwl", "branch"]
+# Literals whose values come from the registry of the suites.
+Suite = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(list(EDITING_SUITES)))]
+AnySuite = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(list(SUITES)))]
 Fidelity = Literal["exact", "reuse", "repair", "auto"]
 FragmentState = Literal["visible", "folded", "summarized", "redacted"]
 
-_SUITE = "The tool suite: `sculptor` (six tools) or `sculptor-v1` (eight tools, semantic search)."
+_SUITE = f"The tool suite: {describe(EDITING_SUITES)}."
 _FIDELITY = (
     "How the next turn will be computed, for the estimate of its cost: `exact`, `reuse`, `repair` (with the default "
     "repair) or `auto` (the most that it may cost). Default: the server's."

@@ -6,9 +6,8 @@ Tokens are those of the texts, without the chat template's own: the receipt of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
-from acmserve.context.edits.turn_cost import num_tokens_shown
+from acmserve.context.edits.cost import num_tokens_shown
 from acmserve.context.session.branch import branch_at
 from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.precompute_options import PrecomputeOptions
@@ -25,7 +24,6 @@ from acmserve.server.routes.schemas.sessions import (
     FragmentPiece,
     PrecomputeView,
     SessionInfo,
-    Suite,
 )
 from acmserve.server.routes.views.branches import branch_infos
 
@@ -36,7 +34,7 @@ def session_info(session: Session, precompute: PrecomputeOptions) -> SessionInfo
     """The session without its contents; `precompute` is what holds for it."""
     return SessionInfo(
         session_id=session.session_id,
-        suite=cast(Suite, session.suite),
+        suite=session.suite,
         created_at=session.created_at,
         used_at=session.used_at,
         num_messages=len(session.state.entries),

@@ -16,8 +16,8 @@ from acmserve.context.session.history import append_internal
 from acmserve.context.session.render import render
 from acmserve.context.session.state import MAX_SEARCH_HITS
 from acmserve.context.tools.run import EmbeddingsWanted
-from acmserve.context.tools.search import search_exact
-from acmserve.context.tools.semantic_search import PASSAGE_CHARS, passages
+from acmserve.context.tools.search.exact import search_exact
+from acmserve.context.tools.search.semantic import PASSAGE_CHARS, passages
 from acmserve.context.transcript.message import Place
 from tests.support.context.conversation import WORDS, assistant, call, done, lines, refusal, state_of, user
 
@@ -241,7 +241,7 @@ def test_passages_end_with_a_line_and_skip_what_was_redacted() -> None:
 
 
 def test_a_conversation_can_be_too_long_to_search_by_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acmserve.context.tools.semantic_search.MAX_PASSAGES", 3)
+    monkeypatch.setattr("acmserve.context.tools.search.semantic.MAX_PASSAGES", 3)
     state = state_of(user(lines(100)))
     outcome = call(state, "search_context", suite="sculptor-v1", query="x", mode="semantic")
     assert "Error: mode: semantic search reads at most 3 passages, there are 9. Search with" in refusal(state, outcome)

@@ -1,12 +1,12 @@
 """Search by meaning: the conversation as passages, ranked by the cosine of their embeddings to the query's.
 
-The vectors come from an embedder that the server was given; this file cuts and ranks, and is as deterministic as the
-vectors are. Passages end at line boundaries where lines are short enough, and never span two messages or a redaction.
+The vectors come from an embedder that the server was given. This file cuts and ranks, and is as deterministic as the
+vectors are. Passages end at line boundaries where lines are short enough. None spans two messages or a redaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from acmserve.context.edits.find import pieces_by_place, stretches
 from acmserve.context.session.fragment import Piece, Visibility
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.search import searchable_texts
+from acmserve.context.tools.search.exact import searchable_texts
 from acmserve.context.transcript.message import Place
 from acmserve.errors import InvalidRequest
 
@@ -30,11 +30,11 @@ class Passage:
     text: str
 
 
-def passages(state: SessionState, role: str) -> list[Passage]:
+def passages(state: SessionState, role: str, own_tools: Collection[str] = ()) -> list[Passage]:
     """The searchable texts of a role, cut into passages of at most `PASSAGE_CHARS` characters."""
     redacted = pieces_by_place(state, Visibility.REDACTED)
     found = []
-    for entry, part, text in searchable_texts(state, role):
+    for entry, part, text in searchable_texts(state, role, own_tools):
         place = Place(entry, part)
         for start, end in _spans(text, stretches(len(text), redacted.get(place, ()))):
             passage = text[start:end]

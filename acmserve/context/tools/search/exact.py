@@ -1,25 +1,23 @@
-"""Exact search over the conversation, hidden text included. Reads only: the state that it returns differs in the ids
-of the results it has shown, and the conversation not at all, so the next step recomputes no old token. What an eviction
-took out of the conversation is found too, and said to be so.
+"""Exact search over the conversation, hidden text included. It only reads.
 
-The search is for the very text (the Ctrl+F of 000 section 2.1); when that is nowhere, letters may differ in case, and
-the result says so. Results of our own tools are not searched: they would find themselves. A redacted text is gone.
+The state that it returns differs in the ids of the results it has shown. The conversation stays as it was, so the next
+step computes no old token again. What an eviction took out of the conversation is found too, and said to be so.
+
+The search is for the very text. When that is nowhere, letters may differ in case, and the result says so. Results of
+context tools (`own_tools`) are not searched, because they would find themselves. A redacted text is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from acmserve.context.edits.find import FoundText, find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.render import evicted_entries, splice
 from acmserve.context.session.state import MAX_SEARCH_HITS, SearchHit, SessionState
-from acmserve.context.tools.suites import SUITES
 from acmserve.context.transcript.message import Message, Place
 from acmserve.errors import InvalidRequest
-
-_OUR_TOOLS = frozenset(tool["function"]["name"] for tools in SUITES.values() for tool in tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,15 @@ class TextMatch:
     score: float | None = None
     evicted: bool = False
 
+    def __str__(self) -> str:
+        """The match as one entry of a result."""
+        score = "" if self.score is None else f", similarity {self.score}"
+        inside = self.hidden_in
+        hidden = "" if inside is None else f", in {inside.visibility.value} {inside.fragment_id}"
+        evicted = ", evicted" if self.evicted else ""
+        where = f"message {self.hit.place.entry}, {self.role}{hidden}{evicted}{score}"
+        return f"{self.hit.search_id} ({where}): {self.excerpt}"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -50,11 +57,18 @@ class Found:
     ignored_case: bool = False
 
 
-def search_exact(state: SessionState, query: str, role: str, max_results: int, context_size: int) -> Found:
+def search_exact(
+    state: SessionState,
+    query: str,
+    role: str,
+    max_results: int,
+    context_size: int,
+    own_tools: Collection[str] = (),
+) -> Found:
     """Find `query` in the texts of a role, left to right."""
     if not query:
         raise InvalidRequest("query", "is empty.", "Give the text to search for.")
-    where = list(searchable_texts(state, role))
+    where = list(searchable_texts(state, role, own_tools))
     spans, num_matches = _find(state, where, query, max_results, _as_it_is)
     ignored_case = num_matches == 0
     if ignored_case:
@@ -108,17 +122,17 @@ def _excerpt(text: str, hit: SearchHit, context_size: int, redacted: Sequence[Pi
     return before + splice(text[start:end], gone) + after
 
 
-def searchable_texts(state: SessionState, role: str) -> Iterator[FoundText]:
-    """The texts of a role without the results of our own tools."""
-    ours = {call_id for entry in state.entries for call_id in _our_calls(entry.message)}
+def searchable_texts(state: SessionState, role: str, own_tools: Collection[str] = ()) -> Iterator[FoundText]:
+    """The texts of a role without the results of these tools."""
+    ours = {call_id for entry in state.entries for call_id in _calls_of(own_tools, entry.message)}
     for found in texts_of(state, role):
         call_id = state.entries[found[0]].message.get("tool_call_id") if ours else None
         if not isinstance(call_id, str) or call_id not in ours:
             yield found
 
 
-def _our_calls(message: Message) -> Sequence[str]:
-    """The ids of the context tool calls in a message, whatever its client wrote there."""
+def _calls_of(tools: Collection[str], message: Message) -> Sequence[str]:
+    """The ids of the calls of these tools in a message, whatever its client wrote there."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return ()
@@ -127,7 +141,7 @@ def _our_calls(message: Message) -> Sequence[str]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping) and isinstance(call.get("id"), str):
             name = function.get("name")
-            if isinstance(name, str) and name in _OUR_TOOLS:
+            if isinstance(name, str) and name in tools:
                 found.append(call["id"])
     return found
 

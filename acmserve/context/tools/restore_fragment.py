@@ -1,0 +1,59 @@
+"""The tool `restore_fragment`: shows the original of a fragment again.
+
+Version 1 has two tools for it, `expand_fragment` for what is folded and `revert_summary` for what is summarized.
+"""
+
+from __future__ import annotations
+
+from acmserve.context.edits.cost import edit_cost
+from acmserve.context.edits.fragments import restore
+from acmserve.context.schema.tool_schema import tool_schema
+from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.state import SessionState
+from acmserve.context.tools.tool import FRAGMENT_ID, Arguments, Tool, ToolContext, ToolOutcome
+from acmserve.errors import Conflict
+
+_OTHER_WAY = {
+    Visibility.FOLDED: "Call expand_fragment instead.",
+    Visibility.SUMMARIZED: "Call revert_summary instead.",
+}
+
+
+def _tool(name: str, description: str, *allowed: Visibility) -> Tool:
+    """A tool that restores fragments in one of these states."""
+
+    def run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
+        fragment = state.fragment(args["fragment_id"])
+        if fragment.visibility in _OTHER_WAY and fragment.visibility not in allowed:
+            raise Conflict(
+                "fragment_id",
+                f"{fragment.fragment_id} is {fragment.visibility.value}, not {allowed[0].value}.",
+                _OTHER_WAY[fragment.visibility],
+            )
+        new = restore(state, fragment.fragment_id)
+        cost = edit_cost(new, fragment, fragment.num_tokens, context.fidelity, context.tokenizer)
+        result = (
+            f"{fragment.fragment_id} is visible again: {fragment.num_tokens:,} tokens. The next step {cost} at most."
+        )
+        return ToolOutcome(new, result, changed=True, fragment_ids=(fragment.fragment_id,))
+
+    schema = tool_schema(name, description, {"fragment_id": FRAGMENT_ID}, ["fragment_id"])
+    which = " or ".join(state.value for state in allowed)
+    return Tool(
+        schema,
+        run,
+        f"shows the original of a {which} fragment again, byte for byte",
+        "what stands behind the fragment, or nothing where its original blocks are still cached",
+    )
+
+
+RESTORE_FRAGMENT = _tool(
+    "restore_fragment",
+    "Show the original text of a folded or summarized fragment again.",
+    Visibility.FOLDED,
+    Visibility.SUMMARIZED,
+)
+EXPAND_FRAGMENT = _tool("expand_fragment", "Show the original text of a folded fragment again.", Visibility.FOLDED)
+REVERT_SUMMARY = _tool(
+    "revert_summary", "Show the original text of a summarized fragment again.", Visibility.SUMMARIZED
+)
