@@ -125,11 +125,10 @@ class Sessions:
         """
         self.store.delete(*session.key)
         self.served.drop(*session.key)
-        parent = session.state.parent
-        if parent is None:
+        if session.state.parent is None:
             self._deleted[session.key] = None
         elif session.key in self._redacted:
-            self._redacted.add((session.tenant, parent.session_id))
+            self._redacted.add(engine_key(session))
         self._redacted.discard(session.key)
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
@@ -149,8 +148,13 @@ class Sessions:
         self._deleted.pop(session.key, None)
 
 
-def engine_name(session: Session) -> str:
-    """The name of a session in the engine: a branch goes by that of its parent, whose KV it shares."""
+def engine_key(session: Session) -> Key:
+    """Whose name a session has in the engine: a branch goes by that of its parent, whose KV it shares."""
     parent = session.state.parent
-    session_id = session.session_id if parent is None else parent.session_id
-    return engine_session_id(session.tenant, session_id) if session.tenant else session_id
+    return session.key if parent is None else (session.tenant, parent.session_id)
+
+
+def engine_name(session: Session) -> str:
+    """The name of a session in the engine."""
+    tenant, session_id = engine_key(session)
+    return engine_session_id(tenant, session_id) if tenant else session_id
