@@ -59,7 +59,9 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
         TranscriptEntry(message, Author.CLIENT, digest)
         for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
     )
-    adopted = end_where_interrupted(replace(left, entries=(*left.entries, *new)))
+    adopted = replace(left, entries=(*left.entries, *new))
+    if adopted.branches:
+        adopted = end_where_interrupted(adopted)
     stays = {fragment.fragment_id for fragment in left.fragments}
     return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
 

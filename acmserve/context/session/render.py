@@ -16,13 +16,14 @@ from collections.abc import Sequence
 
 from acmserve.context.session.fragment import Piece
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.message import Message, Place, with_texts
-from acmserve.context.transcript.omissions import omit_from_messages, render_without
+from acmserve.context.transcript.message import Message, Place, text_at, with_texts
+from acmserve.context.transcript.omissions import EMPTY, omit_from_messages, render_without
 
 
 def render(state: SessionState) -> list[Message]:
     """The messages that the model sees, in order."""
-    return render_without(render_whole(state), state.omissions)
+    messages = render_whole(state)
+    return messages if state.omissions == EMPTY else render_without(messages, state.omissions)
 
 
 def render_entries(state: SessionState) -> list[Message | None]:
@@ -47,7 +48,7 @@ def render_whole(state: SessionState) -> list[Message]:
     """One message for each entry: edits applied, and nothing taken out."""
     changed: dict[int, dict[int | None, str]] = defaultdict(dict)
     for place, hidden in hidden_pieces(state).items():
-        changed[place.entry][place.part] = splice(state.text_at(place), hidden)
+        changed[place.entry][place.part] = splice(text_at(state.entries[place.entry].message, place.part), hidden)
     if not changed:
         return [entry.message for entry in state.entries]
     return [

@@ -19,7 +19,8 @@ Key = tuple[str, str]
 class Session:
     """`tenant` is "" on a server without API keys. Times are seconds since the epoch.
 
-    `entry_bytes` and `fragment_bytes` hold the size of each entry and fragment as JSON; the store keeps them.
+    `entry_bytes` and `fragment_bytes` hold the size of each entry and fragment as JSON; the store keeps them. `key`
+    names a session, since the same id of another tenant is another session.
     """
 
     tenant: str
@@ -30,11 +31,10 @@ class Session:
     used_at: float = 0.0
     entry_bytes: list[int] = field(default_factory=list, repr=False)
     fragment_bytes: list[int] = field(default_factory=list, repr=False)
+    key: Key = field(init=False, repr=False)
 
-    @property
-    def key(self) -> Key:
-        """What names a session: the same id of another tenant is another session."""
-        return self.tenant, self.session_id
+    def __post_init__(self) -> None:
+        self.key = (self.tenant, self.session_id)
 
     @property
     def num_bytes(self) -> int:

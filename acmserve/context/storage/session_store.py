@@ -114,7 +114,7 @@ class SessionStore:
     def list(self, tenant: str) -> list[Session]:
         """The sessions of a tenant, the one used last first. Does not count as use."""
         now = self._clock()
-        self._drop([session for session in self._sessions.values() if self.limits.expired(session.used_at, now)])
+        self._drop([session for session in self._sessions.values() if self._is_expired(session, now)])
         return [session for session in reversed(self._sessions.values()) if session.tenant == tenant]
 
     def close(self) -> None:
@@ -176,10 +176,13 @@ class SessionStore:
     def _find(self, tenant: str, session_id: str) -> Session | None:
         """The session, when there is one whose time is not over."""
         session = self._sessions.get((tenant, session_id))
-        if session is None or not self.limits.expired(session.used_at, self._clock()):
+        if session is None or not self._is_expired(session, self._clock()):
             return session
         self._drop([session])
         return None
+
+    def _is_expired(self, session: Session, now: float) -> bool:
+        return now - session.used_at >= self.limits.ttl_seconds
 
     def _write(self, session: Session, state: SessionState, change: StateChange, now: float) -> None:
         entry_bytes = change.entries.sizes(session.entry_bytes)
@@ -192,7 +195,8 @@ class SessionStore:
                 f"{self.limits.max_bytes:,}. Nothing was changed.",
                 "Go on in a new session, or start the server with a larger limit.",
             )
-        others = self._num_bytes - (session.num_bytes if session.key in self._sessions else 0)
+        num_old = sum(session.entry_bytes) + sum(session.fragment_bytes)
+        others = self._num_bytes - (num_old if session.key in self._sessions else 0)
         dropped = self._pushed_out(session.key, others + num_bytes, now)
         if self._archive is not None:
             self._archive.save(session, state, now, change, [gone.key for gone in dropped])
@@ -211,7 +215,7 @@ class SessionStore:
         gone = []
         for key, session in self._sessions.items():
             fits = num_sessions <= self.limits.max_sessions and num_bytes <= self.limits.max_bytes
-            if fits and not self.limits.expired(session.used_at, now):
+            if fits and not self._is_expired(session, now):
                 break
             if key != keep:
                 gone.append(session)

@@ -23,6 +23,7 @@ from acmserve.context.session.state import Author, SearchHit, SessionState, Tran
 from acmserve.context.storage.branch_codec import branch_from, branch_value, parent_from, parent_value
 from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
 from acmserve.context.transcript.message import Place
+from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
 VERSION = 2
@@ -155,7 +156,7 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
         value["parent"] = parent_value(state.parent)
     if state.precompute is not None:
         value["precompute"] = state.precompute.as_dict()
-    if not value and not state.omissions and state.budget is None:
+    if not value and state.omissions == EMPTY and state.budget is None:
         return []
     return [
         {

@@ -31,18 +31,16 @@ from vllm.logger import init_logger
 
 from acmserve.context.anthropic.compaction_blocks import check_compaction, has_compaction
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
-from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.app.startup import has_api_keys, open_server
-from acmserve.server.chat.turn import ChatRequest, answer_chat
+from acmserve.server.chat.turn import chat_route
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
-from acmserve.server.exchange.responses import deliver
+from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate
 from acmserve.server.http.errors import problem_response
-from acmserve.server.http.json_body import parse_json
+from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import CallerMiddleware, Tenants, engine_session_id
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import extended_signature
@@ -51,8 +49,6 @@ from acmserve.server.models.template_probe import open_probe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.context_management import FIELD, parse_context_management
-from acmserve.server.options.loop_options import parse_loop_options
-from acmserve.server.options.map_options import parse_map_options
 from acmserve.server.options.session_params import check_no_loop, parse_session_params
 from acmserve.server.routes.router import router
 from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
@@ -95,7 +91,7 @@ class SessionEndpoint:
         for route in routes:
             app.add_api_route(
                 route.path,
-                with_session(route.endpoint),
+                _coated(route),
                 methods=["POST"],
                 dependencies=route.dependencies,
                 responses=route.responses,
@@ -121,11 +117,21 @@ class SessionEndpoint:
             state.acm_server = open_server(engine_client, state, args, probe)
 
 
-def with_session(core: Endpoint) -> Endpoint:
-    """Wrap one of vLLM's route functions `(request, raw_request)`; its signature, which FastAPI reads, stays.
+def _coated(route: APIRoute) -> Endpoint:
+    """Ours around vLLM's function of a route. Its name and its signature, which FastAPI reads, stay.
 
     Only the requests of /v1/messages may have more than vLLM's own: compaction blocks.
     """
+    core: Endpoint = route.endpoint
+    endpoint = with_session(core)
+    if route.path == CHAT_PATH:
+        endpoint = functools.wraps(core)(chat_route(core, endpoint))
+    set_signature(endpoint, extended_signature(core))
+    return endpoint
+
+
+def with_session(core: Endpoint) -> Endpoint:
+    """Wrap one of vLLM's route functions `(request, raw_request)`; `chat_route` has the chats of sessions held here."""
 
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
@@ -142,21 +148,16 @@ def with_session(core: Endpoint) -> Endpoint:
                 is_edited = is_edited or path.endswith(COUNT_PATH)
             if params is None and not is_edited:
                 return await core(*args, **kwargs)
-            if params is not None and server is not None and path.endswith(CHAT_PATH):
-                own_body = parse_json(await raw_request.body())
-                response = await answer_chat(server, _chat_request(server, params, own_body, kwargs), core)
-            else:
-                if params is not None:
-                    check_no_loop(body)
-                    CURRENT.set(_engine_exchange(params, body, raw_request))
-                answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
-                response = await answer
+            if params is not None:
+                check_no_loop(body)
+                CURRENT.set(_engine_exchange(params, body, raw_request))
+            answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
+            response = await answer
         except InvalidRequest as error:
             return refuse(error, path)
         exchange = CURRENT.get()
         return response if exchange is None else deliver(response, exchange)
 
-    set_signature(endpoint, extended_signature(core))
     return endpoint
 
 
@@ -187,39 +188,6 @@ def _check_no_compact(edits: Sequence[VendorEdit]) -> None:
                 f"{FIELD}.edits[{index}].type",
                 f"{COMPACT} needs a session here, which keeps the summary.",
                 "Send a `session_id`, or use /v1/messages, where the client keeps it.",
-            )
-
-
-def _chat_request(server: ContextServer, params: SessionParams, body: Any, kwargs: Mapping[str, Any]) -> ChatRequest:
-    raw_request: Request = kwargs["raw_request"]
-    if params.precompute:
-        raise InvalidRequest(
-            "kv_transfer_params.acm.precompute",
-            "has no meaning in a chat of a session, whose answer is recorded.",
-            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
-        )
-    tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
-    loop = parse_loop_options(body.get("acm") or {}, server.max_tool_calls)
-    budget = (body.get("acm") or {}).get("budget")
-    wanted = None if budget is None else server.budgets.parse(budget, "acm.budget")
-    options = parse_map_options((body.get("acm") or {}).get("map"))
-    precompute = (body.get("acm") or {}).get("precompute")
-    wanted_precompute = None if precompute is None else parse_precompute(precompute, "acm.precompute")
-    edits = parse_context_management(body)
-    _check_no_pause(edits or ())
-    return ChatRequest(
-        kwargs["request"], raw_request, body, params, tenant, loop, wanted, options, edits, wanted_precompute
-    )
-
-
-def _check_no_pause(edits: Sequence[VendorEdit]) -> None:
-    """Raise InvalidRequest for an answer that would end behind its summary: a chat's summary is no part of it."""
-    for index, edit in enumerate(edits):
-        if isinstance(edit, Compact) and edit.pause_after_compaction:
-            raise InvalidRequest(
-                f"{FIELD}.edits[{index}].pause_after_compaction",
-                "has no form in a chat: the session keeps the summary itself, and the answer follows at once.",
-                "Leave it out, or use /v1/messages.",
             )
 
 

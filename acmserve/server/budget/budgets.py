@@ -50,6 +50,7 @@ class Budgets:
     overheads: Overheads = field(default_factory=Overheads)
     num_base: int = 0
     rates: Rates = field(default_factory=Rates)
+    scoped: set[Key] = field(default_factory=set)
     _meters: OrderedDict[Key, ContextMeter] = field(default_factory=OrderedDict)
 
     def parse(self, value: object, where: str) -> Budget:
@@ -99,6 +100,7 @@ class Budgets:
     def declare(self, session: Session, scope: Scope) -> None:
         """Remember the scope behind a call, until the transcript has it."""
         self.meter(session).scope = scope
+        self.scoped.add(session.key)
 
     def follow(self, session: Session, state: SessionState) -> tuple[ContextMeter, SessionState]:
         """The meter at `state`, which goes on from the session's own, and the state (see `ContextMeter.follow`)."""
@@ -110,6 +112,7 @@ class Budgets:
 
     def end_scope(self, session: Session) -> None:
         """The step that ran is over, and the transcript says it all."""
+        self.scoped.discard(session.key)
         if session.key in self._meters:
             self._meters[session.key].scope = None
 

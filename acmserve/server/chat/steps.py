@@ -54,7 +54,10 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer to be made: the session whose lock the caller holds, and what its request asks for."""
+    """One answer to be made: the session whose lock the caller holds, and what its request asks for.
+
+    `is_watched`: something may be precomputed behind it.
+    """
 
     server: ContextServer
     session: Session
@@ -62,6 +65,7 @@ class Turn:
     params: SessionParams
     turn_map: MapTurn | None = None
     edits: tuple[VendorEdit, ...] | None = None
+    is_watched: bool = True
 
 
 @dataclass(slots=True)
@@ -162,7 +166,8 @@ class ToolLoop:
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
         turn = self.turn
-        self._exchange = turn.server.exchanges.of(turn.session, turn.params, messages, self._enforced, turn.turn_map)
+        sessions = turn.server.sessions
+        self._exchange = sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
@@ -256,9 +261,9 @@ class ToolLoop:
             state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
         turn = self.turn
         turn.server.store.save(turn.session, state)
-        if self.stopped_by is not None:
+        if self.stopped_by is not None and turn.turn_map is not None:
             turn.server.maps.finished(turn.turn_map, turn.session)
-        if self.stopped_by is not None and turn.turn_map is None:
+        if self.stopped_by is not None and turn.is_watched:
             frame = frame_of(self.request.frame(), self.request.preset_name)
             suite = next((name for name in turn.options.suites if name in RESTORE_TOOLS), None)
             turn.server.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)

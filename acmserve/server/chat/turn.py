@@ -18,77 +18,101 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.session.branch import hide_closed
-from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt, append_answer, end_turn
-from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import Omissions
+from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import PromptOverhead, set_budget
 from acmserve.server.chat.branches import fail_open
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
+from acmserve.server.chat.options import ChatRequest, read_options
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT
-from acmserve.server.exchange.responses import deliver_field
-from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
+from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
+from acmserve.server.http.errors import problem_response
+from acmserve.server.http.strict_json import parse_json
+from acmserve.server.maps.turn import MapTurn
 from acmserve.server.options.context_management import FIELD
-from acmserve.server.options.loop_options import LoopOptions
-from acmserve.server.options.map_options import MapOptions
+from acmserve.server.options.session_params import parse_session_params
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 
 Endpoint = Callable[..., Awaitable[Response | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat request of a session, validated: `request` is vLLM's object, `body` the JSON that it was read from.
+def chat_route(core: Endpoint, otherwise: Endpoint) -> Endpoint:
+    """vLLM's route function of chats, `core(request, raw_request)`, for the sessions that are held here.
 
-    They share nothing: vLLM changes the messages of its request in place, and those of `body` become the transcript.
+    A request without a session, and all where no sessions are held, are answered by `otherwise`.
     """
 
-    request: ChatCompletionRequest
-    raw_request: Request
-    body: dict[str, Any]
-    params: SessionParams
-    tenant: str
-    loop: LoopOptions | None
-    budget: Budget | None = None
-    map: MapOptions | None = None
-    edits: tuple[VendorEdit, ...] | None = None
-    precompute: PrecomputeOptions | None = None
+    async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
+        raw_request: Request = kwargs["raw_request"]
+        server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
+        CURRENT.set(None)
+        try:
+            params = parse_session_params(await raw_request.json(), raw_request.headers)
+            if params is None or server is None:
+                return await otherwise(*args, **kwargs)
+            body = parse_json(await raw_request.body())
+            _check_no_background(params)
+            tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+            chat = ChatRequest(kwargs["request"], raw_request, body, params, tenant)
+            if body.get("acm") or body.get(FIELD) is not None:
+                chat = read_options(server, chat)
+            response = await answer_chat(server, chat, core)
+        except InvalidRequest as error:
+            return problem_response(error)
+        exchange = CURRENT.get()
+        return response if exchange is None else deliver(response, exchange)
+
+    return endpoint
+
+
+def _check_no_background(params: SessionParams) -> None:
+    if params.precompute:
+        raise InvalidRequest(
+            "kv_transfer_params.acm.precompute",
+            "has no meaning in a chat of a session, whose answer is recorded.",
+            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
+        )
 
 
 async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
     is_new = not server.store.has(chat.tenant, chat.params.session_id)
     session = server.store.open(chat.tenant, chat.params.session_id)
-    server.precompute.begin_turn(session)
     answer = _answer_once if chat.loop is None else _answer_in_loop
+    is_watched = _is_watched(server, session, chat)
     answered = False
     try:
-        with server.precompute.serving(session):
+        if is_watched:
+            server.precompute.begin_turn(session)
+        with server.precompute.serving(session) if is_watched else nullcontext():
             response = await answer(server, session, chat, core)
         answered = response is not None and response.status_code == 200
         return response
     finally:
         if is_new and not answered and not session.state.entries and server.store.holds(session):
             server.store.delete(*session.key)
+
+
+def _is_watched(server: ContextServer, session: Session, chat: ChatRequest) -> bool:
+    """Whether something may be precomputed behind this turn, or behind that of another session."""
+    return server.precompute.in_use or chat.precompute is not None or session.state.precompute is not None
 
 
 async def _answer_once(server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
@@ -98,21 +122,33 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
     """
     async with server.sessions.locked(session):
         before = session.state
-        taken_in = _taken_in(server, before, chat)
-        turn_map = _begin_map(server, session, chat, taken_in)
-        beside = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_tokens_of(turn_map))
-        enforced = await server.enforce(session, taken_in, beside, chat.params.fidelity, chat.edits)
-    state, recording = enforced.state, _Recording(server, session, before, enforced.state, chat, turn_map)
+        state = _taken_in(server, before, chat)
+        turn_map = _begin_map(server, session, chat, state)
+        enforced = None
+        if _must_enforce(server, session, chat, state):
+            num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
+            overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens)
+            enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits)
+            state = enforced.state
+    recording = _Recording(server, session, before, state, chat, turn_map)
     messages = render(state)
-    CURRENT.set(server.exchanges.of(session, chat.params, messages, enforced, turn_map))
-    request = _edited(chat, state, placed(turn_map, messages))
+    CURRENT.set(server.sessions.exchange(session, chat.params, messages, enforced, turn_map))
+    request = _edited(chat, state, messages if turn_map is None else turn_map.place(messages))
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
         response.body_iterator = _recorded(recording, response.body_iterator)
     elif isinstance(response, JSONResponse) and response.status_code == 200:
         choices = json.loads(bytes(response.body))["choices"]
         recording.record(choices[0]["message"] if choices else None)
-    return response if enforced.edited is None else deliver_field(response, FIELD, enforced.edited)
+    if enforced is None or enforced.edited is None:
+        return response
+    return deliver_field(response, FIELD, enforced.edited)
+
+
+def _must_enforce(server: ContextServer, session: Session, chat: ChatRequest, state: SessionState) -> bool:
+    """Whether edits of the request or a budget hold, or a tool has declared a scope that ends now."""
+    has_budget = state.budget is not None or server.budgets.default is not None
+    return has_budget or chat.edits is not None or session.key in server.budgets.scoped
 
 
 def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> SessionState:
@@ -129,7 +165,7 @@ def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> 
             f"{state.parent.session_id!a}.",
             "Send the messages of that session as they were when the branch was made, then the branch's own.",
         )
-    if chat.loop is None or BRANCHES not in chat.loop.suites:
+    if adopted.branches and (chat.loop is None or BRANCHES not in chat.loop.suites):
         adopted = fail_open(adopted, "a request without the tools of branches came.", server.tokenizer)
     if chat.precompute is not None and adopted.precompute != chat.precompute:
         adopted = replace(adopted, precompute=chat.precompute)
@@ -137,13 +173,15 @@ def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> 
 
 
 def _begin_map(server: ContextServer, session: Session, chat: ChatRequest, state: SessionState) -> MapTurn | None:
-    """The context map that the request asks for."""
-    return server.maps.begin(session, chat.map, state, can_move=server.can_move(chat.params.fidelity))
+    """The context map that the request asks for. Where it asks for none, the session ends to read one."""
+    if chat.map is None and session.key not in server.maps.reads:
+        return None
+    return server.maps.begin(session, chat.map, state, can_move=server.sessions.can_move(chat.params.fidelity))
 
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
     """The request with the messages that the model is to see; the very object where that is what the client sent."""
-    as_sent = not state.omissions and all(entry.origin is not Author.INTERNAL for entry in state.entries)
+    as_sent = state.omissions == EMPTY and all(entry.origin is not Author.INTERNAL for entry in state.entries)
     if as_sent and messages == chat.body["messages"]:
         return chat.request
     return ChatCompletionRequest.model_validate(chat.body | {"messages": copy.deepcopy(messages)})
@@ -183,9 +221,10 @@ class _Recording:
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         self.server.store.save(self.session, end_turn(state))
-        self.server.maps.finished(self.turn_map, self.session)
-        if self.turn_map is None:
-            chat = self.chat
+        chat = self.chat
+        if self.turn_map is not None:
+            self.server.maps.finished(self.turn_map, self.session)
+        elif _is_watched(self.server, self.session, chat):
             self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
 
     @property
@@ -220,14 +259,17 @@ async def _answer_in_loop(
     """
     assert chat.loop is not None
     async with AsyncExitStack() as held:
-        held.enter_context(server.precompute.serving(session))
+        is_watched = _is_watched(server, session, chat)
+        if is_watched:
+            held.enter_context(server.precompute.serving(session))
         await held.enter_async_context(server.sessions.locked(session))
         before = session.state
         server.budgets.know(session)
         server.store.save(session, _taken_in(server, before, chat))
         try:
             turn_map = _begin_map(server, session, chat, session.state)
-            turn = Turn(server, session, chat.loop, chat.params, turn_map, chat.edits)
+            is_watched = is_watched and turn_map is None
+            turn = Turn(server, session, chat.loop, chat.params, turn_map, chat.edits, is_watched)
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
             server.store.save(session, before)

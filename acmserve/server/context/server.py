@@ -1,9 +1,8 @@
 """`ContextServer`: the parts that a request of a session may need, built once and held together.
 
-    sessions     store, tenants, locks, what the engine has to forget
-    editor       tool calls and edits of a session
-    exchanges    what goes to the engine with a request, and comes back
-    budgets      budgets and meters        maps    context maps        precompute    contexts computed between turns
+    sessions    store, tenants, locks, and what goes to the engine with a request
+    editor      tool calls and edits of a session
+    budgets     budgets and meters        maps    context maps        precompute    contexts computed between turns
 
 Chat and routes take what they use from here. Knows no HTTP and no block tables. Decision: budgets, maps and
 precompute are asked only by a request that uses them, so that a plain turn runs through few rooms.
@@ -33,7 +32,6 @@ from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
-from acmserve.server.sessions.exchanges import Exchanges
 from acmserve.server.sessions.sessions import Sessions
 
 
@@ -60,12 +58,14 @@ class ContextServer:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
+        self.store = store
         self.served = served
-        self.sessions = Sessions(store, has_api_keys=has_api_keys)
         self.budgets = budgets or Budgets(tokenizer)
+        self.sessions = Sessions(
+            store, served, self.budgets.rates, default_fidelity=default_fidelity, has_api_keys=has_api_keys
+        )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
-        self.exchanges = Exchanges(self.sessions, served, self.budgets.rates, default_fidelity)
-        self.precompute = Precomputer(self.sessions, self.exchanges, self.budgets, background, precompute, pool_tokens)
+        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens)
         self.editor = SessionEditor(
             self.sessions,
             self.budgets,
@@ -76,15 +76,6 @@ class ContextServer:
             on_redacted=self._redacted,
         )
         self._summarizer = summarizer
-
-    @property
-    def store(self) -> SessionStore:
-        """The sessions themselves."""
-        return self.sessions.store
-
-    def can_move(self, fidelity: str | None) -> bool:
-        """Whether a request of this fidelity moves KV."""
-        return self.exchanges.can_move(fidelity)
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
@@ -99,7 +90,6 @@ class ContextServer:
     def delete(self, session: Session) -> None:
         """Delete a session, and everything that was kept for it."""
         self.sessions.delete(session)
-        self.served.drop(*session.key)
         self.budgets.drop(session)
         self.precompute.forget(session)
 
@@ -127,11 +117,10 @@ class ContextServer:
             session,
             overhead,
             self._summarizer,
-            self.can_move(fidelity),
+            self.sessions.can_move(fidelity),
             lambda state: self.precompute.options(state).predicts,
         )
 
     def _redacted(self, session: Session) -> None:
-        self.served.drop(*session.key)
         self.precompute.forget(session)
         self.sessions.forget(session)

@@ -1,4 +1,4 @@
-"""Puts `acm` (session id and receipt) into an answer that vLLM has rendered: JSON, or a stream of server-sent events.
+"""Puts `acm` (session id and receipt) into a stream of server-sent events that vLLM has rendered.
 
     vLLM's stream    data: {.. "content": "He"}   data: {.. "finish_reason": "stop"}   data: [DONE]
                          |  untouched text            |  parsed, + "acm"                   |
@@ -9,23 +9,28 @@ The receipt joins the event that ends the answer instead of coming in an event o
 makes clients stumble that read `choices[0]` of every chunk, and official clients keep unknown fields of known events.
 Nothing is held back: an event is looked into only once the engine has finished, so of a whole stream one or two are.
 
-It knows the events of four protocols by their finishing mark; it knows neither vLLM nor the web framework.
+It knows the events of four protocols by their finishing mark. It knows neither vLLM nor the web framework.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
-
-from acmserve.server.exchange.exchange import Exchange
+from typing import Any, Protocol
 
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 # As vLLM writes them; inside a text the quotes would be escaped.
 _END_MARKS = ('"type":"message_delta"', '"finish_reason":"')
 
 
-async def stream_with_receipt(events: AsyncIterator[str], exchange: Exchange) -> AsyncIterator[str]:
+class ReceiptSource(Protocol):
+    """`acm` is the receipt, with `finished` there is no other to come."""
+
+    acm: dict[str, Any] | None
+    finished: bool
+
+
+async def stream_with_receipt(events: AsyncIterator[str], exchange: ReceiptSource) -> AsyncIterator[str]:
     """Yield `events`, the receipt of `exchange` joined to the one that ends the answer."""
     pending = True
     async for event in events:
@@ -71,9 +76,3 @@ def find_end(payload: dict[str, Any]) -> dict[str, Any] | None:
         response: dict[str, Any] = payload["response"]
         return response
     return payload if kind == "message_delta" else None
-
-
-def join_body(body: bytes, value: dict[str, Any], name: str = "acm") -> dict[str, Any]:
-    """Return a JSON answer, parsed, with `name: value` at its top level."""
-    payload: dict[str, Any] = json.loads(body)
-    return payload | {name: value}

@@ -13,6 +13,7 @@ invalid session never reaches the engine core.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -21,9 +22,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+from acmserve.server.exchange.answer import stream_with_field, stream_with_receipt
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.http.tenants import CALLER, Tenants, engine_session_id
@@ -51,16 +55,17 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class Exchange:
     """`acm` is what the answer carries: `{"session_id", "receipt"}`, None until the engine has said it.
 
-    `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served` is
-    the memory of the session's chat, `messages` what was rendered for this request. `on_receipt` is told the receipt
-    and the seconds to the first token; what `fields` holds joins `acm`. `slot` is that of a context map in the prompt.
-    A background request does not `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end.
+    `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served`
+    looks up the memory of the session's chat, when a prompt passes. `messages` were rendered for this request.
+    `on_receipt` takes the receipt and the seconds to the first token; what `fields` holds joins `acm`. `slot` is that
+    of a context map in the prompt. A background request does not `remember` in `served` what it was, and may be cut
+    by `num_cut` tokens at its end.
     `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
     """
 
     params: SessionParams
     session_id: str = ""
-    served: ServedContext | None = None
+    served: Callable[[], ServedContext] | None = None
     messages: Sequence[Message] = ()
     on_receipt: Callable[[Mapping[str, Any], float], None] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +80,7 @@ class Exchange:
     _in_deltas: bool = False
     _sent_at: float = 0.0
     _seconds: float | None = None
-    _is_told: bool = False
+    _has_receipt: bool = False
 
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
@@ -83,7 +88,7 @@ class Exchange:
     def send(self, sampling_params: SamplingArgs) -> None:
         """Put the session into the arguments that travel to the engine core."""
         _send(sampling_params, self.params)
-        self._sent_at, self._seconds, self._is_told = time.monotonic(), None, False
+        self._sent_at, self._seconds, self._has_receipt = time.monotonic(), None, False
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
 
     def prepare(self, prompt: Any, num_room: int) -> Any:
@@ -95,7 +100,7 @@ class Exchange:
             if self.slot is not None:
                 raise InvalidRequest("acm.map.placement", "'head' needs a prompt of text alone.", "Send 'tail'.")
             return prompt
-        self._prompt = self.served.splice(prompt["prompt_token_ids"], num_room)
+        self._prompt = self.served().splice(prompt["prompt_token_ids"], num_room)
         if self.slot is not None:
             self._prompt = self.slot.fill(self._prompt)
         if self.num_cut:
@@ -113,12 +118,12 @@ class Exchange:
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
             self.acm = {**transfer["acm"], "session_id": self.session_id, **self.fields}
-            if self.on_receipt is not None and not self._is_told:
-                self._is_told = True
+            if self.on_receipt is not None and not self._has_receipt:
+                self._has_receipt = True
                 self.on_receipt(transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
         if self.served is not None and self.remembers:
-            self._remember(output, self.served)
+            self._remember(output, self.served())
         if self.finished and self.acm is None:
             logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)
 
@@ -135,6 +140,35 @@ class Exchange:
 
 
 CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
+
+
+def deliver(response: Response | None, exchange: Exchange) -> Response | None:
+    """Add the receipt to an answer of vLLM's. Errors pass as they are, and so does None: the client has gone."""
+    if isinstance(response, StreamingResponse):
+        response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
+        return response
+    return response if exchange.acm is None else _joined(response, "acm", exchange.acm)
+
+
+def deliver_field(response: Response | None, name: str, value: dict[str, Any]) -> Response | None:
+    """Add a field that is known before the answer begins."""
+    if isinstance(response, StreamingResponse):
+        response.body_iterator = stream_with_field(response.body_iterator, name, value)
+        return response
+    return _joined(response, name, value)
+
+
+def _joined(response: Response | None, name: str, value: dict[str, Any]) -> Response | None:
+    if not isinstance(response, JSONResponse) or response.status_code != 200:
+        return response
+    kept = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
+    return JSONResponse(join_body(bytes(response.body), value, name), headers=kept, background=response.background)
+
+
+def join_body(body: bytes, value: dict[str, Any], name: str = "acm") -> dict[str, Any]:
+    """Return a JSON answer, parsed, with `name: value` at its top level."""
+    payload: dict[str, Any] = json.loads(body)
+    return payload | {name: value}
 
 
 def tap_generate(generate: Generate, max_model_len: int = 0, tenants: Tenants | None = None) -> Generate:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from acmserve.errors import AcmError, Conflict, InvalidRequest, NotFound, Unavailable
-from acmserve.server.http.json_body import BodyTooLarge, NotJson
+from acmserve.server.http.strict_json import BodyTooLarge, NotJson
 
 _STATUSES: tuple[tuple[type[AcmError], HTTPStatus], ...] = (
     (BodyTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),

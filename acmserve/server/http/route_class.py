@@ -1,7 +1,7 @@
 """The route class of `/v1/acm`: what every route of ours does before and after its function.
 
     raw path  /v1/acm/sessions/a%2Fb/context     split at "/" first, decoded then: session "a/b"
-    body      bounded, strict JSON (`json_body`)
+    body      bounded, strict JSON (`strict_json`)
     errors    InvalidRequest, Unavailable, FastAPI's validation errors --> `problem`
 
 Decision: a session id may contain any character, also a slash, so paths are matched as they were sent, still
@@ -26,7 +26,7 @@ from starlette.types import Scope
 from acmserve.errors import AcmError
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.field_error import explain
-from acmserve.server.http.json_body import StrictRequest
+from acmserve.server.http.strict_json import StrictRequest
 
 # Of a body with thousands of wrong messages only the first is told.
 MAX_ERRORS = 100

@@ -48,12 +48,15 @@ class _Read:
 
 
 class Maps:
-    """At `Sessions.maps`. `slots` is None where the tokenizer has no ids (tests of routes): no placement `head`."""
+    """At `ContextServer.maps`. `reads` is what sessions read of maps, by session.
+
+    `slots` is None where the tokenizer has no ids (tests of routes): no placement `head`.
+    """
 
     def __init__(self, updates: MapUpdates, slots: MapSlots | None = None) -> None:
         self.updates = updates
         self._slots = slots
-        self._reads: OrderedDict[Key, _Read] = OrderedDict()
+        self.reads: OrderedDict[Key, _Read] = OrderedDict()
 
     @property
     def store(self) -> MapStore:
@@ -90,22 +93,22 @@ class Maps:
         Raises `InvalidRequest`, `Conflict` for settings that contradict those of the map.
         """
         if options is None:
-            self._reads.pop(session.key, None)
+            self.reads.pop(session.key, None)
             return None
         held = self._open(session.tenant, options)
         messages = [entry.message for entry in state.entries]
         placement = placement_for(options, can_move=can_move)
-        before, new_query = self._reads.get(session.key), is_new_query(messages)
+        before, new_query = self.reads.get(session.key), is_new_query(messages)
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
-            before, new_query = self._reads.get((session.tenant, state.parent.session_id)), False
+            before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
         if before is not None and (before.held is not held or before.placement != placement):
             before = None
         read = _follow(before, held, placement, messages, new_query=new_query)
-        self._reads[session.key] = read
-        self._reads.move_to_end(session.key)
-        while len(self._reads) > MAX_READERS:
-            self._reads.popitem(last=False)
+        self.reads[session.key] = read
+        self.reads.move_to_end(session.key)
+        while len(self.reads) > MAX_READERS:
+            self.reads.popitem(last=False)
         budget = held.context_map.budget
         slot = self._slot(read.text, budget) if placement == "head" else None
         num_tokens = budget + ALIGNMENT + _NUM_LEAD_TOKENS if slot is not None else self._count(read.copies)

@@ -40,7 +40,6 @@ from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.precompute.background_request import Background, RequestFrame
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
-from acmserve.server.sessions.exchanges import Exchanges
 from acmserve.server.sessions.sessions import Sessions
 
 MAX_WATCHED = 1024
@@ -94,24 +93,24 @@ class _Watch:
 class Precomputer:
     """`default` holds for sessions without options of their own; `pool_tokens` is the size of the KV cache.
 
-    Without `background` (no engine) nothing is computed.
+    Without `background` (no engine) nothing is computed. `in_use` turns true once anybody wants something precomputed:
+    the default, a session, or a caller of `prepare`. Until then no request has to be watched.
     """
 
     def __init__(
         self,
         sessions: Sessions,
-        exchanges: Exchanges,
         budgets: Budgets,
         background: Background | None = None,
         default: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
     ) -> None:
         self._sessions = sessions
-        self._exchanges = exchanges
         self._budgets = budgets
         self._background = background
         self._default = default or PrecomputeOptions()
         self._pool_tokens = pool_tokens
+        self.in_use = self._default.mode != "off"
         self._watched: OrderedDict[Key, _Watch] = OrderedDict()
         self._asking = asyncio.Lock()
         self._num_served = 0
@@ -151,6 +150,7 @@ class Precomputer:
         suite: str | None = None,
     ) -> None:
         """The session was answered, and the answer recorded: look what may come next. `suite` is what it folds with."""
+        self.in_use = self.in_use or self.options(session.state).mode != "off"
         watch = self._watch(session)
         watch.frame, watch.fidelity, watch.edits, watch.suite = frame, fidelity, edits or (), suite
         watch.was_served, watch.was_edited, watch.wants_look = True, False, True
@@ -175,6 +175,7 @@ class Precomputer:
 
     def prepare(self, session: Session, state: SessionState, num_new: int, cache_salt: str | None) -> Preparation:
         """Have a state computed that the caller is about to make of the session's."""
+        self.in_use = True
         watch = self._watch(session)
         if not watch.was_served and cache_salt:
             watch.frame = RequestFrame({"cache_salt": cache_salt})
@@ -247,7 +248,7 @@ class Precomputer:
             is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None
             if candidates.reason is Reason.AS_IT_IS and is_whole:
                 watch.was_edited = False
-                self._exchanges.served.of(*session.key).note_healed()
+                self._sessions.served.of(*session.key).note_healed()
             if candidates.reason is Reason.EVICTION and is_whole:
                 turn_stats = self._budgets.meter(session).turn_stats
                 turn_stats.num_ready = len(candidates.state.entries)
@@ -273,12 +274,12 @@ class Precomputer:
         options = self.options(state)
         if options.mode == "off":
             return ()
-        served = self._exchanges.served.of(*session.key)
+        served = self._sessions.served.of(*session.key)
         if not options.predicts:
             return heal(state, served.num_stale)
         num_stale = max(1, served.num_served) if watch.was_edited else served.num_stale
         meter, budget = self._budgets.meter(session), self._budgets.of(state)
-        can_move = self._exchanges.can_move(watch.fidelity)
+        can_move = self._sessions.can_move(watch.fidelity)
         measured = None if budget is None else self._budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
         return plan_precompute(meter, state, view, self._budgets.tokenizer)
@@ -287,7 +288,7 @@ class Precomputer:
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
     ) -> Mapping[str, Any] | None:
         """The receipt of a context that was computed, without its last `num_cut` tokens; None where there is none."""
-        exchange = self._exchanges.background(session, num_cut)
+        exchange = self._sessions.background_exchange(session, num_cut)
         CURRENT.set(exchange)
         await background(watch.frame.body(render(state)))
         return None if exchange.acm is None else exchange.acm["receipt"]

@@ -139,7 +139,7 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     """
     session = caller.session(session_id)
     return context_view(
-        session, caller.server.tokenizer, caller.server.exchanges.describe_kv(session, caller.server.tokenizer)
+        session, caller.server.tokenizer, caller.server.sessions.describe_kv(session, caller.server.tokenizer)
     )
 
 

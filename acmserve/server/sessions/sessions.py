@@ -1,38 +1,71 @@
-"""The sessions of this server: the store, whose they are, who may change one now, what the engine has to forget.
+"""The sessions of this server: the store, whose they are, who may change one now, and their names in the engine.
+
+    session --locked--> changed by one caller alone
+            --exchange--> what goes to the engine with a request, and what its receipt brings back
 
 A session belongs to the API key that made it (on a server that has keys) and to its cache salt. One call at a time
-changes a session: who changes one holds its lock, a server loop for the whole turn.
+changes a session. Who changes one holds its lock, a server loop for the whole turn.
 
-Knows no routes, no budgets and no engine, but for the name that a session has there.
+The engine knows a session by a name that its tenant and its id make. What was redacted or deleted the engine forgets
+with the next request of that name. It knows no routes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
+from acmserve.context.session.render import render
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
-from acmserve.server.http.tenants import Tenants
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.plan.request import SessionParams
+from acmserve.server.budget.enforcement import Enforced
+from acmserve.server.budget.rates import Rates
+from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.http.tenants import SALT_HEADER, Tenants, engine_session_id
+from acmserve.server.maps.turn import MapTurn
 
 MAX_DELETED = 4096
 
 
 class Sessions:
-    """See the module. Of deleted sessions the last `MAX_DELETED` are remembered, for the engine has to forget them."""
+    """`served` remembers the last prompts, `rates` what prefill and moves cost.
 
-    def __init__(self, store: SessionStore, *, has_api_keys: bool = False) -> None:
+    Of deleted sessions the last `MAX_DELETED` are remembered, for the engine has to forget them.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        served: ServedContexts,
+        rates: Rates,
+        *,
+        default_fidelity: str = "exact",
+        has_api_keys: bool = False,
+    ) -> None:
         self.store = store
+        self.served = served
+        self._rates = rates
+        self._default_fidelity = default_fidelity
+        self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
         self._redacted: set[Key] = set()
         self._deleted: OrderedDict[Key, None] = OrderedDict()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def tenant_of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
-        """The tenant of a request."""
+        """The tenant of a request. Without keys and salts there is one tenant, ""."""
+        if not (self._has_api_keys or cache_salt or SALT_HEADER in headers):
+            return ""
         return self._tenants.of(headers, cache_salt)
 
     @asynccontextmanager
@@ -44,6 +77,46 @@ class Sessions:
         async with lock:
             yield
 
+    def can_move(self, fidelity: str | None) -> bool:
+        """Whether a request of this fidelity moves KV. `auto` moves where little is removed, so it counts."""
+        return (fidelity or self._default_fidelity) != "exact"
+
+    def exchange(
+        self,
+        session: Session,
+        params: SessionParams,
+        messages: Sequence[Message],
+        enforced: Enforced | None = None,
+        turn_map: MapTurn | None = None,
+    ) -> Exchange:
+        """The exchange of one request of this session, for which `messages` were rendered; the map is not in them."""
+        must_forget = params.forget or self.must_forget(session)
+        engine_params = replace(params, session_id=engine_name(session), forget=must_forget)
+
+        def take(receipt: Mapping[str, Any], seconds: float) -> None:
+            if must_forget:
+                self.forgotten(session)
+            self._rates.note(receipt["computed_tokens"], receipt["moved_tokens"], seconds)
+            if enforced is not None and enforced.on_served is not None:
+                enforced.on_served(receipt["prompt_tokens"])
+
+        fields = {"budget": enforced.report} if enforced is not None and enforced.report is not None else {}
+        slot = None
+        if turn_map is not None:
+            fields, slot = {**fields, **turn_map.fields}, turn_map.slot
+        served = partial(self.served.of, *session.key)
+        return Exchange(engine_params, session.session_id, served, messages, take, fields, slot)
+
+    def background_exchange(self, session: Session, num_cut: int) -> Exchange:
+        """The exchange of a request that precomputes for this session, all but the last `num_cut` tokens."""
+        params = SessionParams(engine_name(session), "exact", precompute=True)
+        served = partial(self.served.of, *session.key)
+        return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
+
+    def describe_kv(self, session: Session, tokenizer: Tokenizer) -> list[str | None]:
+        """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`)."""
+        return self.served.of(*session.key).describe_kv(render(session.state), tokenizer)
+
     def delete(self, session: Session) -> None:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
 
@@ -51,6 +124,7 @@ class Sessions:
         What a branch was served goes with its parent, under whose name it was; what was redacted in it goes first.
         """
         self.store.delete(*session.key)
+        self.served.drop(*session.key)
         if session.state.parent is None:
             self._deleted[session.key] = None
         elif session.key in self._redacted:
@@ -61,6 +135,7 @@ class Sessions:
 
     def forget(self, session: Session) -> None:
         """Something in the session was redacted: its next request has the engine forget."""
+        self.served.drop(*session.key)
         self._redacted.add(session.key)
 
     def must_forget(self, session: Session) -> bool:
@@ -77,3 +152,9 @@ def engine_key(session: Session) -> Key:
     """Whose name a session has in the engine: a branch goes by that of its parent, whose KV it shares."""
     parent = session.state.parent
     return session.key if parent is None else (session.tenant, parent.session_id)
+
+
+def engine_name(session: Session) -> str:
+    """The name of a session in the engine."""
+    tenant, session_id = engine_key(session)
+    return engine_session_id(tenant, session_id) if tenant else session_id

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from acmserve.plan.request import SessionParams
-from acmserve.server.exchange.answer import join_body, join_event, stream_with_receipt
-from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.exchange.answer import join_event, stream_with_receipt
+from acmserve.server.exchange.exchange import Exchange, join_body
 
 ACM = {"session_id": "s", "receipt": {"fidelity": "exact", "prompt_tokens": 3}}
 DONE = "data: [DONE]\n\n"

@@ -124,7 +124,9 @@ def test_invalid_session_of_any_other_route_never_reaches_the_engine(
 
 def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
     slots = MapSlots(tokenizer)
-    exchange = Exchange(SessionParams("s"), served=ServedContext(tokenizer), slot=Slot(slots, "388 records", 64))
+    exchange = Exchange(
+        SessionParams("s"), served=lambda: ServedContext(tokenizer), slot=Slot(slots, "388 records", 64)
+    )
     prompt = tokenizer.encode(f"Map:\n{slots.placeholder(64)}\nGo on.")
     sent = exchange.prepare({"type": "token", "prompt_token_ids": prompt}, 10_000)
     assert "Map:\n" in tokenizer.decode(sent["prompt_token_ids"])

@@ -24,7 +24,8 @@ from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.plan.request import SessionParams
 from acmserve.server.app.serve import build_parser, merge_kv_transfer_config
 from acmserve.server.chat.loop import run_loop
-from acmserve.server.chat.turn import ChatRequest, answer_chat
+from acmserve.server.chat.options import ChatRequest
+from acmserve.server.chat.turn import answer_chat
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
@@ -138,7 +139,7 @@ class Client:
             "computed_tokens": num_prompt - num_moved,
             "moves": self.moves,
         }
-        exchange.served.record(exchange.messages, list(range(num_prompt)), receipt)
+        exchange.served().record(exchange.messages, list(range(num_prompt)), receipt)
         assert exchange.on_receipt is not None
         exchange.on_receipt(receipt, 0.1)
 
@@ -441,7 +442,7 @@ def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
     engine = Engine()
     turn = make_turn(suites=("sculptor-v1",), preset="unified")
     turn.server.precompute = Precomputer(
-        turn.server.sessions, turn.server.exchanges, turn.server.budgets, engine, PrecomputeOptions("predict")
+        turn.server.sessions, turn.server.budgets, engine, PrecomputeOptions("predict")
     )
 
     async def scene() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from acmserve.server.http import json_body
-from acmserve.server.http.json_value import MAX_DEPTH
+from acmserve.server.http import strict_json
+from acmserve.server.http.strict_json import MAX_DEPTH
 from tests.support.server.acm_app import HISTORY, SESSIONS, make_app, make_client, make_server
 
 USER = {"role": "user", "content": "x"}
@@ -219,7 +219,7 @@ def chunks() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("content", [b"".join(chunks()), chunks()])
 def test_a_body_over_the_limit(client: TestClient, content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_body, "MAX_BODY_BYTES", 1_000)
+    monkeypatch.setattr(strict_json, "MAX_BODY_BYTES", 1_000)
     error = error_of(client.post(SESSIONS, content=content, headers=JSON), 413, "body")
     assert "1,000" in error["message"]
 

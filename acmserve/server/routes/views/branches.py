@@ -7,7 +7,7 @@ from acmserve.context.session.branching import Spent, spent_in
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import texts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
-from acmserve.server.http.json_value import clean_json
+from acmserve.server.http.strict_json import clean_json
 from acmserve.server.routes.schemas.branches import BranchInfo
 
 
