@@ -25,11 +25,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.gpu.kernels import KVLayer, SlotRun, Tensor, check_slots, reference, slot_range, torch
+import torch
+from torch import Tensor
+
 from acmserve.bench.gpu.plot import draw
 from acmserve.bench.gpu.prefill import Layer
 from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
+from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.movers import reference
+from acmserve.kernels.slots import SlotRun, check_slots, slot_range
 
 DELTA = -1980
 TOKENS = tuple(1024 << i for i in range(8))

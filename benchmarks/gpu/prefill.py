@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from acmserve.bench.gpu.kernels import Tensor, angles, torch
+import torch
+from torch import Tensor
+
 from acmserve.bench.gpu.shapes import Latent, ModelShape
+from acmserve.kernels.rope import angles
 
 F = torch.nn.functional
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from acmserve.bench.gpu.kernels import Isa, KVLayer, KVLayout, Rope, Tensor, torch
+import torch
+from torch import Tensor
+
+from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layouts.latent import LatentLayout
+from acmserve.kernels.layouts.strided import StridedLayout
+from acmserve.kernels.rope import Rope
 
 BLOCK_SIZE = 16
 
@@ -48,10 +54,10 @@ class ModelShape:
     latent: Latent | None = None
 
     @property
-    def layout(self) -> KVLayout:
+    def layout(self) -> StridedLayout:
         if self.latent is not None:
-            return KVLayout(Isa.LATENT, 1, BLOCK_SIZE, self.latent.rope_size, latent_size=self.latent.rank)
-        return KVLayout(Isa.STRIDED, self.num_kv_heads, BLOCK_SIZE, self.head_size)
+            return LatentLayout(1, BLOCK_SIZE, self.latent.rope_size, self.latent.rank)
+        return StridedLayout(self.num_kv_heads, BLOCK_SIZE, self.head_size)
 
     @property
     def rope(self) -> Rope:

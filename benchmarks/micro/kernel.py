@@ -36,17 +36,19 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options
 from acmserve.kernels.dispatch import LayerMover
-from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
+from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
 
 NUM_LAYERS, NUM_HEADS, HEAD_SIZE, BLOCK_SIZE = 30, 3, 64, 128
 TYPES = {
-    "float32 vec": (torch.float32, Isa.VEC),
-    "bfloat16 vec": (torch.bfloat16, Isa.VEC),
-    "float16 vec": (torch.float16, Isa.VEC),
-    "bfloat16 amx": (torch.bfloat16, Isa.AMX),
+    "float32 vec": (torch.float32, CpuVecLayout),
+    "bfloat16 vec": (torch.bfloat16, CpuVecLayout),
+    "float16 vec": (torch.float16, CpuVecLayout),
+    "bfloat16 amx": (torch.bfloat16, CpuAmxLayout),
 }
 # Delta, offset in the first source block, offset in the first destination block.
 MOVES = {"copy": (0, 0, 0), "move": (-1980, 100, 20), "odd": (-31, 31, 0)}
@@ -85,10 +87,10 @@ class KernelBench:
     """One KV cache type: its layers, filled once, and the moves timed on them."""
 
     def __init__(self, kv: str, num_tokens: int) -> None:
-        dtype, isa = TYPES[kv]
+        dtype, kind = TYPES[kv]
         self._kv, self._num_tokens = kv, num_tokens
         self._blocks = num_tokens // BLOCK_SIZE + 2
-        layout = KVLayout(isa, NUM_HEADS, BLOCK_SIZE, HEAD_SIZE)
+        layout = kind(NUM_HEADS, BLOCK_SIZE, HEAD_SIZE)
         inv_freq = 10_000.0 ** (-np.arange(0, HEAD_SIZE, 2) / HEAD_SIZE)
         rope = Rope(tuple(inv_freq.tolist()), HEAD_SIZE, True)
         shape = (2 * self._blocks, NUM_HEADS, BLOCK_SIZE, 2 * HEAD_SIZE)

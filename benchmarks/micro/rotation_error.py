@@ -20,7 +20,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from acmserve.bench.gpu.kernels import Rope, Tensor, reference, torch
+import torch
+from torch import Tensor
+
+from acmserve.kernels.movers import reference
+from acmserve.kernels.rope import Rope
 
 HEAD_SIZE = 128
 TYPES = {

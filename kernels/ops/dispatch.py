@@ -1,11 +1,12 @@
-"""Chooses the kernel for each layer and runs `move`; the one entry that the engine uses.
+"""Chooses the mover of each layer and runs `move`; the one entry that the engine uses.
 
-    layer                                     implementation
-    vec, vec16, amx on the CPU                cpu.CpuMover          C++, threaded
-    strided, latent on a GPU                  strided.StridedMover  Triton
-    anything else                             reference.move        torch; right, not fast
+    mover        by                         for
+    cpu          movers/cpu.py, C++         the layouts of vLLM's CPU attention
+    triton       movers/triton.py           row caches on a GPU
+    reference    movers/reference.py        any layout, anywhere; right, not fast
 
-Checks the slots once for all of them. Does not know requests or blocks' owners.
+A layout names the mover that is the fastest for it. Where that mover cannot run here, the reference moves instead.
+Checks the slots once for all of them. It does not know requests, the owners of blocks, or any layout.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from acmserve.kernels.layout import ROW_ISAS, KVLayer
+from acmserve.kernels.layout import REFERENCE, KVLayer
 from acmserve.kernels.movers import reference
 from acmserve.kernels.slots import SlotRun, check_segments, check_slots
 
@@ -52,7 +54,7 @@ class LayerMover:
         for layer in layers:
             chosen.setdefault(choose(layer), []).append(layer)
         self.implementations = {name: len(members) for name, members in chosen.items()}
-        self._functions = [_build(name, members, num_threads, cpus) for name, members in chosen.items()]
+        self._functions = [MOVERS[name].build(members, num_threads, cpus) for name, members in chosen.items()]
 
     def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
         """Copy K and V of all layers between slots, K turned by each segment's delta.
@@ -90,42 +92,52 @@ def move(
 
 
 def choose(layer: KVLayer) -> str:
-    """Name of the implementation that serves this layer: `cpu`, `strided` or `reference`."""
-    if layer.layout.isa in ROW_ISAS:
-        return "strided" if layer.kv.device.type == "cuda" and _why_not_strided() is None else "reference"
-    if _why_not_cpu() is not None:
-        return "reference"
-    from acmserve.kernels.movers import cpu
-
-    return "cpu" if cpu.refusal(layer) is None else "reference"
+    """Name of the mover that serves this layer."""
+    name = layer.layout.mover(layer.kv, layer.rope)
+    return name if MOVERS[name].why_not() is None else REFERENCE
 
 
 class Availability(NamedTuple):
-    """Whether a kernel can run here; `detail` says with what, or why not."""
+    """Whether a mover can run here; `detail` says with what, or why not."""
 
     usable: bool
     detail: str
 
 
 def available() -> dict[str, Availability]:
-    """Every implementation and whether it can run on this machine, for `acmserve doctor`."""
-    cpu, strided = _why_not_cpu(), _why_not_strided()
-    return {
-        "cpu": Availability(cpu is None, _build_detail() if cpu is None else cpu),
-        "strided": Availability(strided is None, torch.version.cuda or "cuda" if strided is None else strided),
-        "reference": Availability(True, f"torch {torch.__version__}"),
-    }
+    """Every mover and whether it can run on this machine, for `acmserve doctor`."""
+    found = {}
+    for name, mover in MOVERS.items():
+        reason = mover.why_not()
+        found[name] = Availability(reason is None, mover.describe() if reason is None else reason)
+    return found
 
 
-def _build(name: str, layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
-    if name == "cpu":
-        from acmserve.kernels.movers.cpu import CpuMover
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """`why_not` says what keeps it from running here, `describe` with what it runs.
 
-        return CpuMover(layers, num_threads, cpus).move
-    if name == "strided":
-        from acmserve.kernels.movers.triton import StridedMover
+    `build` gets the layers, the bound of threads and the cores for them.
+    """
 
-        return StridedMover(layers).move
+    why_not: Callable[[], str | None]
+    describe: Callable[[], str]
+    build: Callable[[list[KVLayer], int, Sequence[int] | None], MoveFunction]
+
+
+def _build_cpu(layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+    from acmserve.kernels.movers.cpu import CpuMover
+
+    return CpuMover(layers, num_threads, cpus).move
+
+
+def _build_triton(layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+    from acmserve.kernels.movers.triton import StridedMover
+
+    return StridedMover(layers).move
+
+
+def _build_reference(layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
     return lambda src, dst, segments: reference.move(layers, src, dst, segments)
 
 
@@ -137,7 +149,7 @@ def _why_not_cpu() -> str | None:
     return None
 
 
-def _why_not_strided() -> str | None:
+def _why_not_triton() -> str | None:
     if not torch.cuda.is_available():
         return "no CUDA device"
     if importlib.util.find_spec("triton") is None:
@@ -145,8 +157,15 @@ def _why_not_strided() -> str | None:
     return None
 
 
-def _build_detail() -> str:
+def _describe_cpu() -> str:
     import acmserve._native as _native
 
     info = _native.build_info()
     return f"{info['compiler']} {info['compiler_version']}, {info['instructions']}"
+
+
+MOVERS = {
+    "cpu": Mover(_why_not_cpu, _describe_cpu, _build_cpu),
+    "triton": Mover(_why_not_triton, lambda: torch.version.cuda or "cuda", _build_triton),
+    REFERENCE: Mover(lambda: None, lambda: f"torch {torch.__version__}", _build_reference),
+}

@@ -12,12 +12,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import acmserve._native as _native
-from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.layout import KVLayer, KVLayout
+from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
+from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.movers.cpu import CpuMover, process_cpus
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
 from tests.support.kernels.cases import Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
+
+TYPES = [
+    (CpuVecLayout, torch.float32),
+    (CpuVecLayout, torch.bfloat16),
+    (CpuVecLayout, torch.float16),
+    (CpuAmxLayout, torch.bfloat16),
+]
 
 
 @pytest.fixture(params=[0, 256, 512], ids=["scalar", "AVX2", "AVX-512"])
@@ -39,18 +48,13 @@ def test_move(case: Case, num_threads: int) -> None:
 
 @pytest.mark.usefixtures("vector_bits")
 @pytest.mark.parametrize(
-    ("isa", "dtype"),
-    [
-        (Isa.VEC, torch.float32),
-        (Isa.VEC, torch.bfloat16),
-        (Isa.VEC, torch.float16),
-        (Isa.AMX, torch.bfloat16),
-    ],
+    ("kind", "dtype"),
+    TYPES,
 )
 @pytest.mark.parametrize("num_layers", [4, 20])
-def test_large_moves(isa: Isa, dtype: torch.dtype, num_layers: int) -> None:
+def test_large_moves(kind: type[KVLayout], dtype: torch.dtype, num_layers: int) -> None:
     """4 layers: enough bytes for helpers to be woken (512 KiB); 20: for stores around the caches (8 MiB)."""
-    layout = KVLayout(isa, 3, 32, 64)
+    layout = kind(3, 32, 64)
     ropes = [make_rope(64, True), make_rope(24, False), None]
     layers = tuple(make_layer(layout, dtype, 40, ropes[i % 3]) for i in range(num_layers))
     src, dst = slot_range(range(20), 7, 600, 32), slot_range(range(20, 40), 19, 600, 32)
@@ -64,15 +68,15 @@ def test_large_moves(isa: Isa, dtype: torch.dtype, num_layers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("isa", "dtype"),
-    [(Isa.VEC, torch.float32), (Isa.VEC, torch.bfloat16), (Isa.VEC, torch.float16), (Isa.AMX, torch.bfloat16)],
+    ("kind", "dtype"),
+    TYPES,
 )
 @pytest.mark.parametrize(("src_offset", "dst_offset"), [(0, 0), (31, 0), (0, 31), (96, 1), (64, 64), (100, 20)])
 def test_large_moves_between_all_kinds_of_offsets(
-    isa: Isa, dtype: torch.dtype, src_offset: int, dst_offset: int
+    kind: type[KVLayout], dtype: torch.dtype, src_offset: int, dst_offset: int
 ) -> None:
     """Lines that are filled from one place, from two, from two segments; copies that ascend and that descend."""
-    layout = KVLayout(isa, 2, 128, 96)
+    layout = kind(2, 128, 96)
     ropes = [make_rope(96, True), make_rope(96, False), make_rope(24, True), make_rope(2, False), None]
     layers = tuple(make_layer(layout, dtype, 16, ropes[i % len(ropes)]) for i in range(20 // dtype.itemsize))
     src = slot_range(range(8), src_offset, 900, 128)
@@ -85,10 +89,10 @@ def test_large_moves_between_all_kinds_of_offsets(
 
 
 @pytest.mark.usefixtures("vector_bits")
-@pytest.mark.parametrize("isa", [Isa.VEC, Isa.AMX])
-def test_large_moves_of_scattered_tokens(isa: Isa) -> None:
+@pytest.mark.parametrize("kind", [CpuVecLayout, CpuAmxLayout])
+def test_large_moves_of_scattered_tokens(kind: type[KVLayout]) -> None:
     """Every token a run of its own: a line is put together from many places, or written in many steps."""
-    layout = KVLayout(isa, 2, 32, 64)
+    layout = kind(2, 32, 64)
     layers = tuple(make_layer(layout, torch.bfloat16, 80, make_rope(64, True)) for _ in range(14))
     generator = torch.Generator().manual_seed(12)
     scattered = torch.randperm(40 * 32, generator=generator)
@@ -111,7 +115,7 @@ def test_every_16_bit_number_is_rounded_as_torch_rounds(dtype: torch.dtype, bloc
     """
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
     rope = Rope((math.acos(0.75),), 2, True)
-    layer = make_layer(KVLayout(Isa.VEC, 1, block_size, 2), dtype, 2 * len(every) // block_size, rope)
+    layer = make_layer(CpuVecLayout(1, block_size, 2), dtype, 2 * len(every) // block_size, rope)
     slots = torch.arange(len(every))
     key = torch.stack((every, torch.zeros_like(every)), dim=-1)[:, None, :]
     reference.scatter(layer.kv, layer.layout, slots, key, key)
@@ -128,7 +132,7 @@ def test_amx_keys_are_rounded_as_torch_rounds() -> None:
     """As above, through the conversions of packed words."""
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     rope = Rope((math.acos(0.75), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 16, False)
-    layer = make_layer(KVLayout(Isa.AMX, 1, 4096, 16), torch.bfloat16, 32, rope)
+    layer = make_layer(CpuAmxLayout(1, 4096, 16), torch.bfloat16, 32, rope)
     slots = torch.arange(len(every))
     key = torch.zeros(len(every), 1, 16, dtype=torch.bfloat16)
     key[:, 0, 0] = every
@@ -146,7 +150,7 @@ def test_addresses_beyond_32_bits() -> None:
     """Blocks 2^31 + 64 elements apart, in memory that is reserved and hardly touched."""
     kv = torch.empty_strided((3, 1, 16, 32), (2**31 + 64, 512, 32, 1), dtype=torch.bfloat16)
     kv.fill_(1.0)
-    layer = KVLayer(kv, KVLayout(Isa.VEC, 1, 16, 16), make_rope(16, True))
+    layer = KVLayer(kv, CpuVecLayout(1, 16, 16), make_rope(16, True))
     case = Case((layer,), slot_range([0, 1], 3, 16, 16), slot_range([2], 0, 16, 16), (SlotRun(0, 16, 5),))
     fill_sources(case, seed=4)
     after = case.clone()
@@ -156,7 +160,7 @@ def test_addresses_beyond_32_bits() -> None:
 
 def test_rotations_add_up() -> None:
     """Turning by a, then by b, agrees with turning by a + b to float32 rounding, at large angles too."""
-    layout = KVLayout(Isa.VEC, 2, 16, 64)
+    layout = CpuVecLayout(2, 16, 64)
     rope = make_rope(64, True)
     a, b = 131_072, -130_001
     slots = torch.arange(16)
@@ -172,7 +176,7 @@ def test_rotations_add_up() -> None:
 
 
 def test_a_slot_outside_of_the_cache_is_refused_before_anything_is_written() -> None:
-    layer = make_layer(KVLayout(Isa.VEC, 1, 16, 8), torch.float32, 2, None)
+    layer = make_layer(CpuVecLayout(1, 16, 8), torch.float32, 2, None)
     before = layer.kv.clone()
     mover = CpuMover([layer], 1)
     with pytest.raises(ValueError, match="block 2 outside of a cache of 2 blocks"):

@@ -7,15 +7,18 @@ import torch
 
 from acmserve.errors import IntegrityError
 from acmserve.kernels import dispatch
-from acmserve.kernels.layout import Isa, KVLayout
+from acmserve.kernels.layout import KVLayout
+from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
+from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
+from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.slots import SlotRun, slot_range
 from tests.support.kernels.cases import Case, check_result, fill_sources, make_layer, make_rope
 
 BLOCK_SIZE = 16
 
 
-def make_case(isa: Isa, dtype: torch.dtype = torch.float32, rot_dim: int = 32) -> Case:
-    layout = KVLayout(isa, 2, BLOCK_SIZE, 32)
+def make_case(kind: type[KVLayout], dtype: torch.dtype = torch.float32, rot_dim: int = 32) -> Case:
+    layout = kind(2, BLOCK_SIZE, 32)
     layers = (make_layer(layout, dtype, 4, make_rope(rot_dim, True)), make_layer(layout, dtype, 4, None))
     src, dst = slot_range([1], 2, 12, BLOCK_SIZE), slot_range([3], 0, 12, BLOCK_SIZE)
     case = Case(layers, src, dst, (SlotRun(0, 5, 0), SlotRun(5, 12, 99)))
@@ -26,13 +29,13 @@ def make_case(isa: Isa, dtype: torch.dtype = torch.float32, rot_dim: int = 32) -
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        (make_case(Isa.VEC), {"cpu": 2}),
-        (make_case(Isa.VEC16, torch.float16), {"cpu": 2}),
-        (make_case(Isa.AMX, torch.bfloat16), {"cpu": 2}),
-        (make_case(Isa.AMX, torch.bfloat16, rot_dim=30), {"reference": 1, "cpu": 1}),
-        (make_case(Isa.STRIDED), {"reference": 2}),
+        (make_case(CpuVecLayout), {"cpu": 2}),
+        (make_case(CpuVecLayout, torch.float16), {"cpu": 2}),
+        (make_case(CpuAmxLayout, torch.bfloat16), {"cpu": 2}),
+        (make_case(CpuAmxLayout, torch.bfloat16, rot_dim=30), {"reference": 1, "cpu": 1}),
+        (make_case(StridedLayout), {"reference": 2}),
     ],
-    ids=["vec", "vec16", "amx", "amx with odd pairs", "strided on the CPU"],
+    ids=["vec", "vec in float16", "amx", "amx with odd pairs", "strided on the CPU"],
 )
 def test_move(case: Case, expected: dict[str, int]) -> None:
     after = case.clone()
@@ -57,7 +60,7 @@ def test_move(case: Case, expected: dict[str, int]) -> None:
 def test_a_move_that_breaks_the_rules_writes_nothing(
     src: list[int], dst: list[int], segments: list[SlotRun], message: str
 ) -> None:
-    layers = make_case(Isa.VEC).layers
+    layers = make_case(CpuVecLayout).layers
     before = [layer.kv.clone() for layer in layers]
     with pytest.raises(IntegrityError, match=message):
         dispatch.move(layers, torch.tensor(src), torch.tensor(dst), segments)
@@ -67,19 +70,19 @@ def test_a_move_that_breaks_the_rules_writes_nothing(
 def test_slots_of_the_wrong_type_are_refused() -> None:
     slots = torch.tensor([16], dtype=torch.int32)
     with pytest.raises(IntegrityError, match=r"src_slots must be int64 \[n\] on the CPU, is torch.int32"):
-        dispatch.move(make_case(Isa.VEC).layers, slots, slots, [SlotRun(0, 1, 0)])
+        dispatch.move(make_case(CpuVecLayout).layers, slots, slots, [SlotRun(0, 1, 0)])
 
 
 def test_an_empty_move_is_allowed() -> None:
     empty = torch.empty(0, dtype=torch.int64)
-    layers = make_case(Isa.VEC).layers
+    layers = make_case(CpuVecLayout).layers
     before = layers[0].kv.clone()
     dispatch.move(layers, empty, empty, [])
     assert torch.equal(layers[0].kv, before)
 
 
 def test_layers_that_do_not_share_slots_are_refused() -> None:
-    layers = [make_layer(KVLayout(Isa.VEC, 1, size, 8), torch.float32, 4, None) for size in (16, 32)]
+    layers = [make_layer(CpuVecLayout(1, size, 8), torch.float32, 4, None) for size in (16, 32)]
     with pytest.raises(ValueError, match="share slots"):
         dispatch.LayerMover(layers)
 
@@ -94,5 +97,5 @@ def test_available_says_why_a_kernel_is_missing() -> None:
     kernels = dispatch.available()
     assert kernels["cpu"].usable
     assert kernels["reference"].usable
-    assert kernels["strided"].usable == torch.cuda.is_available()
+    assert kernels["triton"].usable == torch.cuda.is_available()
     assert all(kernel.detail for kernel in kernels.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,13 @@ import torch
 from torch import Tensor
 from vllm import _custom_ops as vllm_ops
 
+from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
-from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.layout import KVLayer, KVLayout
+from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
+from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
+from acmserve.kernels.layouts.latent import LatentLayout
+from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
@@ -20,26 +26,31 @@ NEEDS_AMX = pytest.mark.skipif(
     not torch.cpu._is_amx_tile_supported(), reason="vLLM's op writes this layout on machines with AMX only"
 )
 GEOMETRIES = [
-    (Isa.VEC, torch.float32, 32, 64),
-    (Isa.VEC, torch.float32, 128, 64),
-    (Isa.VEC, torch.bfloat16, 128, 96),
-    (Isa.VEC, torch.float16, 32, 128),
-    (Isa.VEC16, torch.float32, 16, 80),
-    (Isa.VEC16, torch.bfloat16, 48, 80),
-    pytest.param(Isa.AMX, torch.bfloat16, 32, 64, marks=NEEDS_AMX),
-    pytest.param(Isa.AMX, torch.bfloat16, 128, 96, marks=NEEDS_AMX),
+    ("vec", torch.float32, 32, 64),
+    ("vec", torch.float32, 128, 64),
+    ("vec", torch.bfloat16, 128, 96),
+    ("vec", torch.float16, 32, 128),
+    ("vec16", torch.float32, 16, 80),
+    ("vec16", torch.bfloat16, 48, 80),
+    pytest.param("amx", torch.bfloat16, 32, 64, marks=NEEDS_AMX),
+    pytest.param("amx", torch.bfloat16, 128, 96, marks=NEEDS_AMX),
 ]
 NUM_HEADS = 2
 
 
-def cache_with_vllm(isa: Isa, block_size: int, slots: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def cache_with_vllm(isa: str, block_size: int, slots: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """A poisoned KV cache into which vLLM's op `cpu_attn_reshape_and_cache` wrote K and V `[n, heads, head_size]`."""
     head_size = key.shape[-1]
     kv = torch.full((8, NUM_HEADS, block_size, 2 * head_size), POISON).to(key.dtype)
     # As vllm/v1/attention/backends/cpu_attn.py:do_kv_cache_update passes it.
     key_cache, value_cache = kv.view(8, NUM_HEADS, 2 * block_size, head_size).chunk(2, dim=2)
-    vllm_ops.cpu_attn_reshape_and_cache(key, value, key_cache, value_cache, slots, isa.value)
+    vllm_ops.cpu_attn_reshape_and_cache(key, value, key_cache, value_cache, slots, isa)
     return kv
+
+
+def layout_of(isa: str, kv: Tensor) -> KVLayout:
+    """The layout that the registry finds for a layer of vLLM's CPU attention."""
+    return find_layer("layer", SimpleNamespace(isa=isa, head_size=kv.shape[3] // 2), kv).layout
 
 
 def roped(key: Tensor, rope: Rope, first_position: int) -> Tensor:
@@ -49,29 +60,29 @@ def roped(key: Tensor, rope: Rope, first_position: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("isa", "dtype", "block_size", "head_size"), GEOMETRIES)
-def test_index_functions_are_vllms(isa: Isa, dtype: torch.dtype, block_size: int, head_size: int) -> None:
+def test_index_functions_are_vllms(isa: str, dtype: torch.dtype, block_size: int, head_size: int) -> None:
     key, value = torch.randn(2, 3 * block_size, NUM_HEADS, head_size).to(dtype)
     slots = torch.randperm(8 * block_size)[: 3 * block_size]
     theirs = cache_with_vllm(isa, block_size, slots, key, value)
     ours = torch.full_like(theirs, POISON)
-    reference.scatter(ours, KVLayout(isa, NUM_HEADS, block_size, head_size), slots, key, value)
+    reference.scatter(ours, layout_of(isa, ours), slots, key, value)
     assert torch.equal(bits(ours), bits(theirs))
 
 
 @pytest.mark.parametrize("is_neox", [True, False])
 @pytest.mark.parametrize(("isa", "dtype", "block_size", "head_size"), GEOMETRIES)
 def test_a_moved_key_is_the_key_cached_at_its_new_position(
-    isa: Isa, dtype: torch.dtype, block_size: int, head_size: int, is_neox: bool
+    isa: str, dtype: torch.dtype, block_size: int, head_size: int, is_neox: bool
 ) -> None:
     """Cache a key roped at p by vLLM's op and move it by delta: as if vLLM had cached it roped at p + delta."""
     num_tokens, position, delta = 2 * block_size - 3, 4096, -1980
     rope = make_rope(head_size // 2, is_neox)
-    layout = KVLayout(isa, NUM_HEADS, block_size, head_size)
     key, value = torch.randn(2, num_tokens, NUM_HEADS, head_size, generator=torch.Generator().manual_seed(2)).to(dtype)
     src = slot_range([7, 1, 4], block_size - 5, num_tokens, block_size)
     dst = slot_range([2, 6, 0], 9, num_tokens, block_size)
 
     kv = cache_with_vllm(isa, block_size, src, roped(key, rope, position), value)
+    layout = layout_of(isa, kv)
     mover = dispatch.LayerMover([KVLayer(kv, layout, rope)])
     assert mover.implementations == {"cpu": 1}
     mover.move(src, dst, [SlotRun(0, num_tokens, delta)])
@@ -87,20 +98,29 @@ def test_a_moved_key_is_the_key_cached_at_its_new_position(
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("sizes", "message"),
     [
-        ({"num_kv_heads": 2, "latent_size": 512}, "a latent cache has one head"),
-        ({"latent_size": 0}, "latent_size belongs to latent caches, and they need one"),
-        ({"isa": Isa.STRIDED, "latent_size": 512}, "latent_size belongs to latent caches"),
+        ((2, 16, 64, 512), "a latent cache has one head"),
+        ((1, 16, 64, 0), "a latent cache needs a latent"),
+        ((1, 0, 64, 512), "has an empty dimension"),
     ],
 )
-def test_a_latent_cache_has_one_head_and_a_latent(fields: dict[str, Any], message: str) -> None:
+def test_a_latent_cache_has_one_head_and_a_latent(sizes: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        KVLayout(**{"isa": Isa.LATENT, "num_kv_heads": 1, "block_size": 16, "head_size": 64, **fields})
+        LatentLayout(*sizes)
+
+
+def test_a_layer_of_latent_attention_is_found() -> None:
+    attention = SimpleNamespace(kv_lora_rank=512, qk_rope_head_dim=64, head_size=576)
+    layer = find_layer("layer", attention, torch.zeros(2, 16, 576))
+    assert layer.layout == LatentLayout(1, 16, 64, 512)
+    assert layer.kv.shape == (2, 1, 16, 576)
+    with pytest.raises(MoveRefused, match="for a latent of 512 is not supported"):
+        find_layer("layer", attention, torch.zeros(2, 16, 656))
 
 
 def test_the_whole_rotary_key_of_a_latent_cache_turns() -> None:
-    layout = KVLayout(Isa.LATENT, 1, 16, 64, latent_size=512)
+    layout = LatentLayout(1, 16, 64, 512)
     with pytest.raises(ValueError, match="rot_dim 32 is not the 64 dimensions of k_pe"):
         KVLayer(torch.zeros(2, 16, 576).unsqueeze(1), layout, make_rope(32, False))
 
@@ -110,18 +130,17 @@ def test_the_whole_rotary_key_of_a_latent_cache_turns() -> None:
     [
         ({"dtype": torch.float64}, "only bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 can be moved"),
         ({"shape": (4, 2, 32, 64)}, "is not"),
-        ({"isa": Isa.AMX}, "amx holds bfloat16 only"),
+        ({"kind": CpuAmxLayout}, "amx holds bfloat16 only"),
         ({"rot_dim": 66}, "rot_dim 66 exceeds head_size 64"),
         ({"transposed": True}, "vec needs contiguous heads"),
     ],
 )
 def test_a_cache_that_does_not_fit_its_layout_is_refused(kwargs: dict[str, object], message: str) -> None:
-    isa = kwargs.get("isa", Isa.VEC)
-    assert isinstance(isa, Isa)
+    kind: Any = kwargs.get("kind", CpuVecLayout)
     kv = torch.zeros(kwargs.get("shape", (4, 2, 32, 128)), dtype=kwargs.get("dtype", torch.float32))  # type: ignore[call-overload]
     if kwargs.get("transposed"):
         kv = torch.zeros(4, 2, 128, 32).transpose(2, 3)
     rot_dim = kwargs.get("rot_dim", 64)
     assert isinstance(rot_dim, int)
     with pytest.raises(ValueError, match=message):
-        KVLayer(kv, KVLayout(isa, 2, 32, 64), make_rope(rot_dim, True))
+        KVLayer(kv, kind(2, 32, 64), make_rope(rot_dim, True))

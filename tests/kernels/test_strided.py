@@ -11,7 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layouts.latent import LatentLayout
+from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
@@ -58,7 +60,7 @@ def test_move_in_every_layout_of_vllm(
     strided: ModuleType, layout: KVCacheLayout, head_size: int, dtype: torch.dtype
 ) -> None:
     """One launch for a model with two thetas and a layer without positions; segments with their own deltas."""
-    geometry = KVLayout(Isa.STRIDED, 2, 16, head_size)
+    geometry = StridedLayout(2, 16, head_size)
     ropes = [make_rope(head_size, True), make_rope(head_size, True, base=1e6), None]
     shape = (len(ropes), 7, 2, 16, geometry.row_size)
     memory = torch.full([shape[axis] for axis in layout.stride_order], POISON).to(dtype)
@@ -79,7 +81,7 @@ def test_move_in_every_layout_of_vllm(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
 def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype) -> None:
     """`[num_blocks, block_size, kv_lora_rank + rope_dim]`: kv_c bit for bit, k_pe turned in interleaved pairs."""
-    layout, rope = KVLayout(Isa.LATENT, 1, 64, 64, latent_size=512), make_rope(64, False)
+    layout, rope = LatentLayout(1, 64, 64, latent_size=512), make_rope(64, False)
     caches = [torch.full((4, 64, 576), POISON).to(dtype) for _ in range(2)]
     before = Case(
         tuple(KVLayer(kv.unsqueeze(1), layout, rope) for kv in caches),
@@ -99,7 +101,7 @@ def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype)
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["block", "head", "token"])
 def test_addresses_beyond_32_bits(strided: ModuleType, axis: int) -> None:
     """Neighbours 2^31 + 64 elements apart, in memory that is reserved and hardly touched."""
-    layout, rope = KVLayout(Isa.STRIDED, 2, 2, 16), make_rope(16, True)
+    layout, rope = StridedLayout(2, 2, 16), make_rope(16, True)
     strides = [128, 64, 32, 1]
     strides[axis] = 2**31 + 64
     kv = torch.empty_strided((2, 2, 2, 32), strides, dtype=torch.float8_e4m3fn)
@@ -117,7 +119,7 @@ def test_every_8_bit_number_is_widened_and_rounded_as_torch_does(strided: Module
     """(x, y) for all finite x and some y, turned by 1 radian: NaN stays, what overflows becomes the largest number."""
     every = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
     partner = torch.tensor([0.0, 0.013, -3.0, torch.finfo(dtype).max]).to(dtype)
-    layout, rope = KVLayout(Isa.STRIDED, 4, 256, 2), Rope((1.0,), 2, False)
+    layout, rope = StridedLayout(4, 256, 2), Rope((1.0,), 2, False)
     layer = make_layer(layout, dtype, 2, rope)
     slots = torch.arange(256)
     key = torch.stack((every[:, None].float().expand(-1, 4), partner.float().expand(256, -1)), dim=-1)
@@ -141,7 +143,7 @@ def test_quantised_keys_lose_one_rounding(strided: ModuleType, dtype: torch.dtyp
 
     Relative to the key that is at most 2^-4 (e4m3) and 2^-3 (e5m2), and about 0.4 of that in the mean.
     """
-    layout, rope = KVLayout(Isa.STRIDED, 1, 64, 128), make_rope(128, True)
+    layout, rope = StridedLayout(1, 64, 128), make_rope(128, True)
     layer = make_layer(layout, dtype, 2, rope)
     case = Case((layer,), torch.arange(64), torch.arange(64, 128), (SlotRun(0, 64, -1980),))
     fill_sources(case, seed=8)

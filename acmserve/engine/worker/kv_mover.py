@@ -19,7 +19,7 @@ from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
-from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
 
@@ -85,7 +85,8 @@ class KVMover:
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:
-            layers = [self._describe(name) for name in names]
+            modules = self._vllm_config.compilation_config.static_forward_context
+            layers = [find_layer(name, modules[name], self._kv_caches[name]) for name in names]
             try:
                 layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
             except ValueError as unfit:
@@ -111,22 +112,3 @@ class KVMover:
             segments.append(SlotRun(start, start + copy.num_tokens, copy.delta))
             start += copy.num_tokens
         self._layer_mover.move(torch.cat(src), torch.cat(dst), segments)
-
-    def _describe(self, name: str) -> KVLayer:
-        """The layer as one that carries no positions: all that a copy needs."""
-        kv = self._kv_caches[name]
-        if not isinstance(kv, torch.Tensor):
-            raise MoveRefused(f"kv cache: {name} keeps a {type(kv).__name__} instead of one tensor")
-        attention = self._vllm_config.compilation_config.static_forward_context[name]
-        dtype = getattr(attention, "kv_cache_dtype", "auto")
-        if kv.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise MoveRefused(f"kv cache: dtype {dtype} ({kv.dtype}) is not supported")
-        if kv.dim() != 4:
-            raise MoveRefused(f"kv cache: shape {tuple(kv.shape)} is not supported")
-        isa = getattr(attention, "isa", Isa.STRIDED)
-        if isa not in tuple(Isa):
-            raise MoveRefused(f"kv cache: CPU layout {isa!r} is not supported")
-        _, num_kv_heads, block_size, width = kv.shape
-        if width != 2 * attention.head_size:
-            raise MoveRefused(f"kv cache: rows of {width} for head size {attention.head_size} are not supported")
-        return KVLayer(kv, KVLayout(Isa(isa), num_kv_heads, block_size, width // 2), None)

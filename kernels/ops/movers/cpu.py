@@ -14,22 +14,9 @@ import numpy as np
 from torch import Tensor
 
 import acmserve._native as _native
-from acmserve.kernels.layout import FP8_TYPES, Isa, KVLayer
+from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import SlotRun
-
-ISAS = frozenset({Isa.VEC, Isa.VEC16, Isa.AMX})
-
-
-def refusal(layer: KVLayer) -> str | None:
-    """Why the kernel cannot serve this layer; None if it can."""
-    if layer.kv.device.type != "cpu" or layer.layout.isa not in ISAS:
-        return f"layout {layer.layout.isa} on {layer.kv.device.type}"
-    if layer.kv.dtype in FP8_TYPES:
-        return f"dtype {layer.kv.dtype}"
-    if layer.layout.isa is Isa.AMX and layer.rope is not None and layer.rope.is_neox and layer.rope.rot_dim % 4:
-        return f"amx with NeoX rotation and rot_dim {layer.rope.rot_dim}, not divisible by 4"
-    return None
 
 
 class CpuMover:
@@ -39,7 +26,7 @@ class CpuMover:
         """Keep the layers' memory alive and build the table.
 
         Args:
-            layers: each one with `refusal(layer)` None.
+            layers: of layouts that csrc/layout.hpp knows, float types only.
             num_threads: upper bound of threads, the caller's included.
             cpus: cores for the helper threads. None: every core that some thread of this process may use at the time
                 of construction. Inheriting would not do: an OpenMP runtime pins the main thread to one core.
@@ -72,7 +59,7 @@ class CpuMover:
         return _native.Layer(
             base=layer.kv.data_ptr(),
             dtype=str(layer.kv.dtype).removeprefix("torch."),
-            isa=layer.layout.isa.value,
+            isa=layer.layout.name,
             num_blocks=layer.kv.shape[0],
             num_kv_heads=layer.layout.num_kv_heads,
             block_size=layer.layout.block_size,

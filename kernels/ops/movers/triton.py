@@ -33,6 +33,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import SlotRun
 
@@ -233,6 +234,7 @@ def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> Tensor:
 
 def _launch(group: _Group, tokens: Tensor, deltas: Sequence[int]) -> None:
     layer, layout = group.first, group.first.layout
+    assert isinstance(layout, StridedLayout)
     half = group.ropes[0].rot_dim // 2 if group.ropes else 0
     turns = _turns(group.ropes, deltas).to(tokens.device)
     num_tokens, num_layers = tokens.shape[1], group.table.shape[0]

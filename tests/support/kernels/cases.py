@@ -12,14 +12,18 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acmserve.kernels.layout import Isa, KVLayer, KVLayout
+from acmserve.kernels.layout import KVLayer, KVLayout
+from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
+from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
+from acmserve.kernels.layouts.latent import LatentLayout
+from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
 
 POISON = 12345.0
 MAX_DELTA = 131_072
-DTYPES = {Isa.VEC: (torch.float32, torch.bfloat16, torch.float16), Isa.AMX: (torch.bfloat16,)}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 # Relative to the key's norm for float32; one rounding of the storage type (half an ulp) for the others.
 HALF_ULP = {
@@ -105,14 +109,13 @@ def bits(tensor: Tensor) -> Tensor:
 @st.composite
 def cpu_cases(draw: st.DrawFn) -> Case:
     """Up to three layers with their own ropes, up to four segments, in one CPU layout."""
-    isa = draw(st.sampled_from([Isa.VEC, Isa.VEC16, Isa.AMX]))
-    amx = isa is Isa.AMX
+    amx = draw(st.booleans())
     block_size = draw(st.sampled_from([16, 32, 48])) if amx else draw(st.sampled_from([1, 5, 16, 32, 80]))
     head_size = (
         draw(st.sampled_from([16, 32, 80, 96, 256])) if amx else draw(st.sampled_from([2, 8, 24, 64, 80, 96, 256]))
     )
-    layout = KVLayout(isa, draw(st.integers(1, 3)), block_size, head_size)
-    dtype = draw(st.sampled_from(DTYPES.get(isa, DTYPES[Isa.VEC])))
+    layout = (CpuAmxLayout if amx else CpuVecLayout)(draw(st.integers(1, 3)), block_size, head_size)
+    dtype = torch.bfloat16 if amx else draw(st.sampled_from(DTYPES))
     return draw(_cases(layout, dtype, rot_step=4 if amx else 2, orders=[(0, 1, 2, 3), (1, 0, 2, 3)]))
 
 
@@ -120,13 +123,15 @@ def cpu_cases(draw: st.DrawFn) -> Case:
 def strided_cases(draw: st.DrawFn) -> Case:
     """The same for strided and latent caches, 8-bit types too, with the axes in memory in any order."""
     block_size, head_size = draw(st.sampled_from([3, 16])), draw(st.sampled_from([4, 10, 32, 80, 96]))
-    if draw(st.booleans()):
-        layout = KVLayout(Isa.STRIDED, draw(st.integers(1, 2)), block_size, head_size)
+    layout: KVLayout
+    is_latent = draw(st.booleans())
+    if is_latent:
+        layout = LatentLayout(1, block_size, head_size, draw(st.sampled_from([7, 64])))
     else:
-        layout = KVLayout(Isa.LATENT, 1, block_size, head_size, latent_size=draw(st.sampled_from([7, 64])))
-    dtype = draw(st.sampled_from([*DTYPES[Isa.VEC], *FP8_DTYPES]))
+        layout = StridedLayout(draw(st.integers(1, 2)), block_size, head_size)
+    dtype = draw(st.sampled_from([*DTYPES, *FP8_DTYPES]))
     orders = [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (2, 0, 1, 3), (0, 1, 3, 2)]
-    return draw(_cases(layout, dtype, rot_step=head_size if layout.latent_size else 2, orders=orders))
+    return draw(_cases(layout, dtype, rot_step=head_size if is_latent else 2, orders=orders))
 
 
 @st.composite

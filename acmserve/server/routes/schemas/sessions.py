@@ -1,23 +1,18 @@
 """What the `/v1/acm` routes take and give, as pydantic models; they are the OpenAPI document.
 
 Requests refuse fields that they do not know, so that a misspelt one is not dropped in silence. JSON null means "not
-given", as OpenAI's clients mean it. Messages are the exception: they may carry anything that OpenAI's protocol or a
-chat template knows, and are kept as they were sent.
+given", as OpenAI's clients mean it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     GetPydanticSchema,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    model_validator,
 )
 from pydantic_core import core_schema
 
@@ -25,6 +20,7 @@ from acmserve.context.edits.fragments import MAX_FOCUS_CHARS
 from acmserve.context.tools.suites import EDITING_SUITES, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.branches import BranchInfo
+from acmserve.server.routes.schemas.messages import Message
 
 MAX_MESSAGES = 65_536
 MAX_EDITS = 1_000
@@ -45,49 +41,6 @@ _FIDELITY = (
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class CalledFunction(BaseModel):
-    """The function of a tool call."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str = Field(default="", description="Name of the function.")
-    arguments: str | dict[str, Any] | None = Field(default=None, description="Arguments, as JSON text or an object.")
-
-
-class MessageToolCall(BaseModel):
-    """One call in the `tool_calls` of an assistant's message."""
-
-    model_config = ConfigDict(extra="allow")
-    id: str | None = Field(default=None, description="Id that the tool message repeats as `tool_call_id`.")
-    function: CalledFunction = Field(default_factory=CalledFunction, description="What is called.")
-
-
-class Message(BaseModel):
-    """One chat message, as in `POST /v1/chat/completions`; further fields are kept as they are."""
-
-    model_config = ConfigDict(extra="allow")
-    role: str = Field(min_length=1, max_length=64, description="`system`, `user`, `assistant`, `tool`, ...")
-    content: str | list[str | dict[str, Any]] | None = Field(
-        default=None, description="The text, or a list of parts such as `{'type': 'text', 'text': ...}`."
-    )
-    name: str | None = Field(default=None, description="Name of the author.")
-    tool_calls: list[MessageToolCall] | None = Field(default=None, description="Calls made by the assistant.")
-    tool_call_id: str | None = Field(default=None, description="The call that a tool message answers.")
-    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _keep_given(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        message = validate(given)
-        if isinstance(given, Mapping):
-            message._given = given
-        return message
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The message as the client sent it, the very object."""
-        return self._given
 
 
 class NewSession(_Request):

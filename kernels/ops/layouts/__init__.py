@@ -1,0 +1,1 @@
+"""The KV layouts, one file each. `registry.py` is the list of them."""
