@@ -135,8 +135,9 @@ class SessionStore:
                 f"{num_bytes} bytes of {self.limits.max_bytes}"
             )
         for key, session in self._sessions.items():
-            if key != session.key:
-                raise IntegrityError(f"store: session {session.key} is filed as {key}")
+            named = (session.tenant, session.session_id)
+            if key != session.key or key != named:
+                raise IntegrityError(f"store: session {named} is filed as {key}")
             session.state.check_integrity()
             entries = [len(pack(entry_value(entry))) for entry in session.state.entries]
             fragments = [len(pack(fragment_value(fragment))) for fragment in session.state.fragments]
