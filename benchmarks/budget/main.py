@@ -24,7 +24,7 @@ from acmserve.bench.agent.scripted_server import TINY, read_trace, scripted_serv
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.budget.plot import draw
 from acmserve.bench.budget.runs import check_budget_run, computed_per_new, make_runs, new_tokens
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
@@ -132,7 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-BENCHMARK = Benchmark("budget", "one long agent conversation under a token budget, treated in six ways", main)
+BENCHMARK = Benchmark(
+    "budget",
+    "one long agent conversation under a token budget, treated in six ways",
+    main,
+    (BenchmarkRun("budget", ("budget",)),),
+)
 
 
 if __name__ == "__main__":

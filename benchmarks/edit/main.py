@@ -36,7 +36,7 @@ from acmserve.bench.edit.run import (
     EditMeasurement,
     run_repetition,
 )
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -290,5 +290,13 @@ def _say(line: str) -> None:
 
 
 BENCHMARK = Benchmark(
-    "edit", "time to first token after a context edit, beside a plain append and a stock engine", main
+    "edit",
+    "time to first token after a context edit, beside a plain append and a stock engine",
+    main,
+    (
+        BenchmarkRun("edit", ("edit",), is_quick=True),
+        BenchmarkRun("edit-kinds", ("edit", "--kinds", "all")),
+        BenchmarkRun("edit-sweep", ("edit", "--sweep")),
+        BenchmarkRun("edit-neighbours", ("edit", "--neighbours")),
+    ),
 )

@@ -26,7 +26,7 @@ from acmserve.bench.fidelity.summary import summarise
 from acmserve.bench.fidelity.table import as_table
 from acmserve.bench.fidelity.text import choose_documents, digest
 from acmserve.bench.fidelity.variants import VARIANTS
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -140,7 +140,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-BENCHMARK = Benchmark("fidelity", "how far answers after an edit are from exact ones, in every way to serve them", main)
+BENCHMARK = Benchmark(
+    "fidelity",
+    "how far answers after an edit are from exact ones, in every way to serve them",
+    main,
+    (BenchmarkRun("fidelity", ("fidelity",), is_quick=True),),
+)
 
 
 if __name__ == "__main__":

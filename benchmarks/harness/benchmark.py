@@ -20,12 +20,26 @@ _MARK = "\nBENCHMARK = Benchmark("
 
 
 @dataclass(frozen=True, slots=True)
+class BenchmarkRun:
+    """One run of `acmserve bench all`: the stem of its files, and what follows `acmserve bench`.
+
+    `is_quick`: it knows `--quick`, and is part of `bench all --quick`. `can_plot`: it knows `--plot`.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    is_quick: bool = False
+    can_plot: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """`run` takes what follows the name and returns the exit code: 0 where the gate is green, else 1."""
 
     name: str
     help: str
     run: Callable[[Sequence[str]], int]
+    runs: tuple[BenchmarkRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, progress, red_gate
 from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
@@ -143,7 +143,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-BENCHMARK = Benchmark("map", "what a context map saves an agent and what its updates cost, on a generated corpus", main)
+BENCHMARK = Benchmark(
+    "map",
+    "what a context map saves an agent and what its updates cost, on a generated corpus",
+    main,
+    (BenchmarkRun("map", ("map",)),),
+)
 
 
 if __name__ == "__main__":

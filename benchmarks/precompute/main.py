@@ -24,7 +24,7 @@ from typing import Any
 
 from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_conversation
 from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
 from acmserve.bench.models.witnessed_model import WITNESS, Agreement
@@ -134,6 +134,7 @@ BENCHMARK = Benchmark(
     "precompute",
     "what the turn after an eviction waits for, when the engine may compute while tools run",
     main,
+    (BenchmarkRun("precompute", ("precompute",)),),
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
 from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
 from acmserve.bench.harness.workloads import Workload, needle_chain, pi_llm, plan_script
@@ -113,7 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-BENCHMARK = Benchmark("sculptor", "what context tools save and what they cost, on two scripted conversations", main)
+BENCHMARK = Benchmark(
+    "sculptor",
+    "what context tools save and what they cost, on two scripted conversations",
+    main,
+    (BenchmarkRun("sculptor", ("sculptor",)),),
+)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -128,6 +128,10 @@ BENCHMARK = Benchmark(
     "tasks",
     "right answers after a fold on five generated tasks, and how much auto may move before they suffer",
     main,
+    (
+        BenchmarkRun("tasks", ("tasks",), is_quick=True),
+        BenchmarkRun("tasks-gemma3", ("tasks", "--model", "gemma3")),
+    ),
 )
 
 

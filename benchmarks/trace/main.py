@@ -21,7 +21,7 @@ from typing import Any
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.scripted_agent import make_trace
-from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.harness.machine import describe_machine, one_line
@@ -192,6 +192,7 @@ BENCHMARK = Benchmark(
     "trace",
     "whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL",
     main,
+    (BenchmarkRun("trace", ("trace",), is_quick=True),),
 )
 
 

@@ -10,8 +10,8 @@ from statistics import mean
 import pytest
 
 from acmserve.bench.report.edit_picture import RESULT, draw
-from acmserve.bench.report.markdown import SECTIONS
-from acmserve.bench.report.markdown import page as benchmark_page
+from acmserve.bench.report.page import SECTIONS
+from acmserve.bench.report.page import page as benchmark_page
 from tests.support.docs.pages import GENERATED, ROOT, links_of, num_words, page_names, read_page, sentences_of
 
 MAX_WORDS, MAX_MEAN = 35, 20
@@ -63,7 +63,7 @@ def test_dead_links_are_found() -> None:
 
 
 def test_the_page_of_benchmarks_is_what_the_results_say() -> None:
-    """`acmserve bench report --markdown docs/benchmarks.md` makes it anew."""
+    """`acmserve bench report docs/benchmarks.md` makes it anew."""
     assert read_page(GENERATED) == benchmark_page(SECTIONS, ROOT / "benchmarks/results")
 
 

@@ -49,7 +49,7 @@ MICRO = (
     PageSection(
         "The move",
         "How fast are 3,000 tokens of KV moved, beside memcpy of the same bytes on the same threads?",
-        "acmserve bench kernel --repetitions 21",
+        "acmserve bench micro kernel",
         "The moved KV equals the reference.",
         ("kernel",),
         (PageTable(("KV cache", "offsets", "threads", "move", "memcpy", "speed of memcpy"), _kernel),),
@@ -61,7 +61,7 @@ MICRO = (
     PageSection(
         "A scheduler step",
         "What does a step of 64 decoding requests without session pay for the plugin?",
-        "acmserve bench step",
+        "acmserve bench micro step",
         "Every run schedules the same tokens for the same requests.",
         ("step",),
         (PageTable(("engine", "median step"), _step),),
@@ -70,7 +70,7 @@ MICRO = (
     PageSection(
         "Search",
         "What does one `search_context` call take over a million characters?",
-        "acmserve bench search",
+        "acmserve bench micro search",
         "Matches and their positions are those of a regular expression over the same texts.",
         ("search",),
         (PageTable(("query", "median, by script and number of messages"), _search),),
@@ -78,7 +78,7 @@ MICRO = (
     PageSection(
         "The eviction pass",
         "What does a budget cost a step beside the model, in a conversation of 10,000 episodes?",
-        "acmserve bench budget-pass",
+        "acmserve bench micro budget-pass",
         "The running count equals one built anew. The plan meets its target, and comes twice the same.",
         ("budget-pass",),
         (PageTable(("part", "median", "worst"), _pass),),

@@ -1,4 +1,4 @@
-"""`acmserve bench report --markdown`: `docs/benchmarks.md`, one section a benchmark, every number out of its JSON file.
+"""`acmserve bench report`: `docs/benchmarks.md`, one section a benchmark, every number out of its JSON file.
 
     results/*.json  --SECTIONS-->  question, command, gate, tables, what to know, plot
 
@@ -8,10 +8,12 @@ What a section shows is a row of data in `sections/`. This module knows no bench
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.report.markdown_text import table
 from acmserve.bench.report.page_section import PageSection, Report, Reports
 from acmserve.bench.report.sections.agents import AGENTS
@@ -21,7 +23,7 @@ from acmserve.bench.report.sections.micro import MICRO
 from acmserve.errors import AcmError
 
 HEAD = """\
-<!-- Made by `acmserve bench report --markdown docs/benchmarks.md`: change results or sections, not this page. -->
+<!-- Made by `acmserve bench report docs/benchmarks.md`: change results or sections, not this page. -->
 # Benchmarks
 
 Each section has one question, the command that answers it, the gate, and the numbers.
@@ -34,8 +36,7 @@ Both sides of each comparison run vLLM 0.32 with `--dtype float32`, `--enforce-e
 Float32 and eager mode are not vLLM's own defaults, and they slow vLLM down.
 The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 """
-
-
+RESULTS = Path(__file__).parents[1] / "results"
 SECTIONS = (*EDITS, *ANSWERS, *AGENTS, *MICRO)
 
 
@@ -64,3 +65,22 @@ def _section(section: PageSection, folder: Path) -> str:
     if section.plot:
         lines += [f"![{section.title}](../benchmarks/results/{section.plot})", ""]
     return "\n".join([*lines, f"Results: {files}.", ""])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of `acmserve bench report`; 0 when the page is written."""
+    parser = argparse.ArgumentParser(
+        prog="acmserve bench report",
+        description="Writes the page of benchmarks anew, from the JSON files of results that a checkout holds.",
+    )
+    parser.add_argument("page", type=Path, metavar="FILE", help="the page, for instance docs/benchmarks.md")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="DIR", help="default: the results of the checkout"
+    )
+    options = parser.parse_args(argv)
+    options.page.write_text(page(SECTIONS, options.results), encoding="utf-8")
+    print(f"{options.page}: {len(SECTIONS)} benchmarks of {options.results}")
+    return 0
+
+
+BENCHMARK = Benchmark("report", "the page of benchmarks, from their results", main)

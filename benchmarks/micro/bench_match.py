@@ -1,20 +1,16 @@
-"""How long the matcher takes: ordinary edits and adversarial repetition, printed as JSON.
+"""How long the matcher takes over ordinary edits and adversarial repetition: `acmserve bench micro match`.
 
-    python -m acmserve.bench.micro.match [--repetitions 9]
-
-The contract: 5 ms for a 32K-token prompt against 32K-token sources, 40 ms for 128K. Exit code 1 where a case misses it.
+The contract: 5 ms for a 32K-token prompt against 32K-token sources, 40 ms for 128K. The gate: every match that is found
+stands there.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from acmserve.plan.match import find_matches
@@ -81,40 +77,17 @@ CASES: dict[str, Callable[[int], tuple[Tokens, list[Tokens]]]] = {
 }
 
 
-def measure(name: str, length: int, min_tokens: int, repetitions: int) -> dict[str, object]:
-    """Median milliseconds of one case."""
-    prompt, sources = CASES[name](length)
-    times = []
-    for _ in range(repetitions):
-        begin = time.perf_counter()
-        matches = find_matches(prompt, sources, 0, len(prompt) - 1, min_tokens)
-        times.append(1e3 * (time.perf_counter() - begin))
-    return {
-        "case": name,
-        "prompt_tokens": len(prompt),
-        "source_tokens": sum(len(source) for source in sources),
-        "min_tokens": min_tokens,
-        "num_matches": len(matches),
-        "median_ms": round(statistics.median(times), 3),
-        "max_ms": round(max(times), 3),
-        "budget_ms": BUDGET_MS[length],
-    }
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print one JSON object per case and size."""
-    parser = argparse.ArgumentParser(prog="python -m acmserve.bench.micro.match", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=9)
-    repetitions = parser.parse_args(argv).repetitions
-    within = True
-    for length in BUDGET_MS:
-        for name in CASES:
-            for min_tokens in (MIN_TOKENS, 8 * MIN_TOKENS):
-                row = measure(name, length, min_tokens, repetitions)
-                within &= float(str(row["median_ms"])) <= BUDGET_MS[length]
-                print(json.dumps(row))
-    return 0 if within else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("min_tokens", [MIN_TOKENS, 8 * MIN_TOKENS])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("length", BUDGET_MS)
+def bench_match(benchmark: Any, length: int, case: str, min_tokens: int) -> None:
+    """One case of one size."""
+    prompt, sources = CASES[case](length)
+    matches = find_matches(prompt, sources, 0, len(prompt) - 1, min_tokens)
+    for match in matches:
+        found, source = prompt[match.dst_start :][: match.num_tokens], sources[match.source]
+        assert np.array_equal(found, source[match.src_start :][: match.num_tokens])
+    benchmark.group = f"{length:,} tokens, at least {min_tokens}"
+    benchmark.extra_info |= {"case": case, "prompt_tokens": len(prompt), "min_tokens": min_tokens}
+    benchmark.extra_info |= {"num_matches": len(matches), "limit_ms": BUDGET_MS[length]}
+    benchmark(find_matches, prompt, sources, 0, len(prompt) - 1, min_tokens)

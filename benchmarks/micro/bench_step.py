@@ -1,0 +1,126 @@
+"""What a request *without* session pays for the plugin, in scheduler time per step: `acmserve bench micro step`.
+
+Drives vLLM's real scheduler with and without the plugin over the same decode steps, no model and no device, so that
+nothing hides the difference. The connector interface itself costs too (vLLM hands every step's block state to it). So
+a column between the two runs vLLM's own scheduler with our connector: the last difference is what acmserve's code
+around the scheduler costs. Each column runs in a process of its own (`main.py`), several times in turn.
+
+The gate: every column schedules the tokens that a stock scheduler schedules.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 8192
+COLUMNS = ("stock", "connector", "acmserve")
+NUM_REQUESTS, NUM_STEPS, NUM_WARMUP_STEPS = 64, 400, 50
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def bench_step(benchmark: Any, tmp_path: Path, column: str) -> None:
+    """One step after the other, on one scheduler."""
+    from acmserve.engine.plugin import entry_point
+
+    entry_point.register()
+    expected = _scheduled(tmp_path, "stock", num_steps=20)
+    assert _scheduled(tmp_path, column, num_steps=20) == expected
+    scheduler = _started(tmp_path, column)
+    benchmark.extra_info |= {"name": column, "requests": NUM_REQUESTS, "steps": NUM_STEPS}
+    benchmark.pedantic(_step, args=(scheduler,), rounds=NUM_STEPS, warmup_rounds=NUM_WARMUP_STEPS)
+
+
+def _scheduled(folder: Path, column: str, num_steps: int) -> list[dict[str, int]]:
+    """The first steps of a scheduler of its own."""
+    scheduler = _started(folder, column)
+    return [_step(scheduler) for _ in range(num_steps)]
+
+
+def _started(folder: Path, column: str) -> Any:
+    scheduler = _scheduler(folder, column)
+    for request in _requests(NUM_REQUESTS):
+        scheduler.add_request(request)
+    return scheduler
+
+
+def _step(scheduler: Any) -> dict[str, int]:
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    output = scheduler.schedule()
+    request_ids = list(output.num_scheduled_tokens)
+    prefilled = [r.num_computed_tokens >= r.num_tokens for r in map(scheduler.requests.__getitem__, request_ids)]
+    result = ModelRunnerOutput(
+        req_ids=request_ids,
+        req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
+        sampled_token_ids=[[7] if done else [] for done in prefilled],
+    )
+    scheduler.update_from_output(output, result)
+    return dict(output.num_scheduled_tokens)
+
+
+def _requests(num_requests: int) -> list[Any]:
+    from vllm.sampling_params import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.request import Request
+
+    init_none_hash(sha256)
+    hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
+    return [
+        Request(
+            request_id=f"r{number}",
+            prompt_token_ids=[number * 31 % 997 + token % 7 for token in range(200)],
+            sampling_params=SamplingParams(max_tokens=1000, ignore_eos=True),
+            pooling_params=None,
+            block_hasher=hasher,
+        )
+        for number in range(num_requests)
+    ]
+
+
+def _scheduler(folder: Path, name: str) -> Any:
+    import torch
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    config = _config(folder, with_connector=name != "stock")
+    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=16, dtype=torch.float32)
+    kv_cache = KVCacheConfig(NUM_BLOCKS, [], [KVCacheGroupSpec(["model.layers.0.self_attn.attn"], spec)])
+    chosen = config.scheduler_config.get_scheduler_cls() if name == "acmserve" else Scheduler
+    return chosen(
+        vllm_config=config,
+        kv_cache_config=kv_cache,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_SIZE,
+        log_stats=True,
+    )
+
+
+def _config(folder: Path, *, with_connector: bool) -> Any:
+    from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+
+    from acmserve.engine.config import engine_config
+
+    shape = dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), 16)
+    counts = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
+    sizes = {**shape, **counts, "vocab_size": 1000, "max_position_embeddings": 2048}
+    text = json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes})
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    transfer = KVTransferConfig(**engine_config()["kv_transfer_config"]) if with_connector else None
+    config = VllmConfig(
+        model_config=ModelConfig(model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=2048),
+        cache_config=CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=True),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=512, max_num_batched_tokens=4096, max_model_len=2048, is_encoder_decoder=False
+        ),
+        device_config=DeviceConfig("cpu"),
+        kv_transfer_config=transfer,
+    )
+    config.cache_config.num_gpu_blocks = NUM_BLOCKS
+    return config
