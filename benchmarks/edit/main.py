@@ -1,8 +1,8 @@
 """`acmserve bench edit`: time to first token on the turn after a context edit, as a table and as JSON.
 
 Two engines on the same machine, one with acmserve and one without, take turns; only one computes at a time. The table
-of the README (`edit_plan.py`, `edit_run.py`) is the default; `--kinds` and `--sweep` measure every kind of edit
-(`edit_kinds.py`, `edit_cells.py`), `--neighbours` what other requests notice (`edit_neighbours.py`).
+of the README (`cases.py`, `run.py`) is the default. `--kinds` and `--sweep` measure every kind of edit (`kinds.py`,
+`cells.py`).
 
 The gate: `exact` after the edit gives the stock engine's first token and moved nothing, every receipt sums to its
 prompt, and under `reuse` nine tenths of the text behind the edit came along. When it is red the speed is worthless: no
@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.edit import cells as edit_cells
-from acmserve.bench.edit import neighbours as edit_neighbours
 from acmserve.bench.edit import plot as edit_plot
 from acmserve.bench.edit.cases import EditSizes, Tokens, plan_repetition
-from acmserve.bench.edit.kinds import KINDS, POSITIONS, Shape
+from acmserve.bench.edit.kinds import KINDS, POSITIONS
 from acmserve.bench.edit.run import (
     APPEND,
     APPEND_TWO,
@@ -73,12 +72,7 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(f"{one_line(machine)}, {folder.name}", flush=True)
     with _engines(folder) as engines:
-        if options.neighbours:
-            outcome = _neighbours(*engines, text, options)
-        elif options.kinds:
-            outcome = _kinds(*engines, text, options)
-        else:
-            outcome = _readme(*engines, text, options)
+        outcome = _kinds(*engines, text, options) if options.kinds else _readme(*engines, text, options)
     print("\n".join(outcome.table))
     report = outcome.report | {"machine": machine, "model": folder.name}
     if options.json is not None:
@@ -143,18 +137,6 @@ def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess 
     llama = stack.enter_context(LlamaProcess(server, gguf, _LLAMA_WINDOW, num_threads))
     llama.wait_ready()
     return llama
-
-
-def _neighbours(ours: EngineProcess, stock: EngineProcess, text: Tokens, options: argparse.Namespace) -> EditOutcome:
-    """The gaps of another request's tokens while a fold arrives."""
-    num = 1 if options.quick else options.repetitions or 5
-    measured = edit_neighbours.Neighbours(Shape(options.sizes[0], options.positions[0]))
-    _say("warm-up, not counted")
-    warm_up = edit_neighbours.Neighbours(Shape(MIN_CONTEXT))
-    edit_neighbours.run_neighbours(ours, stock, warm_up, text, [0], _say)
-    edit_neighbours.run_neighbours(ours, stock, measured, text, range(1, num + 1), _say)
-    report = edit_neighbours.as_report(measured)
-    return EditOutcome(report, edit_neighbours.as_table(report), None if measured.failures else edit_plot.draw_gaps)
 
 
 def as_table(measured: EditMeasurement) -> list[str]:
@@ -225,14 +207,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         "and a stock engine on the same machine. Without further options the table of the README: a fold and two "
         "folds, five to ten minutes on two cores (--quick: two). Leave the machine alone meanwhile.",
         epilog="`--kinds all` takes every kind of edit at one size (6 minutes), `--sweep` at three sizes and positions "
-        "(half an hour), `--neighbours` what other running requests notice of a fold (5 minutes).",
+        "(half an hour).",
     )
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
         "--kinds", nargs="+", choices=["all", *KINDS], metavar="KIND", help=f"all, or some of: {', '.join(KINDS)}"
     )
     modes.add_argument("--sweep", action="store_true", help="all kinds at several sizes and positions")
-    modes.add_argument("--neighbours", action="store_true", help="gaps between another request's tokens meanwhile")
     parser.add_argument(
         "--sizes", nargs="+", type=_size, metavar="N", help="tokens of context (default 5500; a sweep: 1500 3000 6000)"
     )
@@ -246,10 +227,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--repetitions", type=positive, metavar="N", help="median of N (default 5; kinds and sweep 3)")
     add_report_options(parser, quick="two repetitions, of the other modes one of less: no result to quote")
     options = parser.parse_args(argv)
-    if (options.sizes or options.positions) and not (options.kinds or options.sweep or options.neighbours):
-        parser.error("--sizes and --positions go with --kinds, --sweep or --neighbours")
+    if (options.sizes or options.positions) and not (options.kinds or options.sweep):
+        parser.error("--sizes and --positions go with --kinds or --sweep")
     if options.llama_server and not (options.kinds or options.sweep):
-        parser.error("--llama-server goes with --kinds or --sweep: the other modes do not ask llama.cpp")
+        parser.error("--llama-server goes with --kinds or --sweep: the table of the README does not ask llama.cpp")
     if options.sweep or options.kinds == ["all"]:
         options.kinds = list(KINDS)
     sizes, positions = _PLACES[options.sweep, options.quick]
@@ -297,6 +278,5 @@ BENCHMARK = Benchmark(
         BenchmarkRun("edit", ("edit",), is_quick=True),
         BenchmarkRun("edit-kinds", ("edit", "--kinds", "all")),
         BenchmarkRun("edit-sweep", ("edit", "--sweep")),
-        BenchmarkRun("edit-neighbours", ("edit", "--neighbours")),
     ),
 )

@@ -1,4 +1,4 @@
-"""Draws `bench edit`: time to first token by kind of edit, and the gaps between a neighbour's tokens."""
+"""Draws `bench edit`: time to first token by kind of edit."""
 
 from __future__ import annotations
 
@@ -79,34 +79,3 @@ def _logarithmic(axis: Any) -> None:
     axis.set_xlim(low, high)
     axis.xaxis.set_major_formatter("{x:,g}")
     axis.grid(axis="x", color="#dddddd", linewidth=0.6)
-
-
-def draw_gaps(report: dict[str, Any], title: str, path: Path) -> str | None:
-    """Every gap of a neighbour as a dot, by who arrived; median and 99th percentile beside."""
-    figure = open_figure(10, 0.55 * len(report["gaps"]) + 1.8)
-    if figure is None:
-        return MISSING
-    axis = figure.subplots()
-    for at, (name, gaps) in enumerate(report["gaps_seconds"].items()):
-        color = STYLES.get(name, ("#7f7f7f", ""))[0]
-        heights = [at + 0.3 * ((index * 0.618) % 1 - 0.5) for index in range(len(gaps))]
-        axis.plot([1e3 * gap for gap in gaps], heights, ".", color=color, markersize=5, alpha=0.6)
-        told = report["gaps"][name]
-        axis.plot([told["median_ms"]] * 2, [at - 0.35, at + 0.35], color="black", linewidth=1.5)
-        axis.annotate(
-            f"median {told['median_ms']:,.0f} ms, p99 {told['p99_ms']:,.0f} ms",
-            (1.01, at),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize="small",
-        )
-    _logarithmic(axis)
-    axis.set_yticks(range(len(report["gaps"])), list(report["gaps"]))
-    axis.set_ylim(len(report["gaps"]) - 0.5, -0.5)
-    axis.set(xlabel="gap between two tokens of a neighbour (milliseconds, logarithmic)", ylabel="arriving meanwhile")
-    axis.set_title(
-        f"What another request notices of the turn after a fold at {report['context_tokens']:,} tokens\n{title}",
-        fontsize="small",
-    )
-    figure.savefig(path, dpi=110)
-    return None

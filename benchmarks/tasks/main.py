@@ -21,7 +21,7 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, as_json, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.tasks.auto import judge
 from acmserve.bench.tasks.cases import make_cases
@@ -43,8 +43,6 @@ def main(argv: Sequence[str]) -> int:
     folder = prepare_model(options.model)
     machine = describe_machine()
     print(one_line(machine), flush=True)
-    if options.attention is not None:
-        return _attention(folder, options, machine)
     num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
     updates = PAPER_UPDATES if options.paper else task_pi_llm.SMALL
     report = measure(folder, num_each, options.seed, updates) | {"machine": machine}
@@ -78,19 +76,6 @@ def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_ll
     }
 
 
-def _attention(folder: Path, options: argparse.Namespace, machine: dict[str, Any]) -> int:
-    # Imported late: it brings torch, which `--help` can do without.
-    from acmserve.bench.tasks import value_attention, value_attention_plot
-
-    report = value_attention.measure(folder, options.seed, progress) | {"machine": machine, "model": folder.name}
-    print("\n".join(value_attention.as_table(report)))
-    if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
-    said = value_attention_plot.draw(report, one_line(machine), options.attention)
-    print(said or f"plot: {options.attention}")
-    return 0
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench tasks",
@@ -113,13 +98,6 @@ def _parser() -> argparse.ArgumentParser:
         help="PI-LLM with the 46 keys of its paper and 2 to 32 updates of each, which is what 8,192 tokens hold",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws the cases (default 0)")
-    parser.add_argument(
-        "--attention",
-        type=Path,
-        metavar="PNG",
-        help="instead: draw how much attention an answer pays to the latest value and to stale ones, before and "
-        "after the fold (one context of 46 keys; a minute)",
-    )
     add_report_options(parser, quick="few cases: a look, not a result to quote")
     return parser
 

@@ -63,7 +63,7 @@ def test_bench_without_a_name_explains_itself(capsys: pytest.CaptureFixture[str]
     [
         (["--repetitions", "0"], "'0' is not a positive number"),
         (["--llama-server", "there"], "--llama-server goes with --kinds or --sweep"),
-        (["--sizes", "3000"], "--sizes and --positions go with --kinds, --sweep or --neighbours"),
+        (["--sizes", "3000"], "--sizes and --positions go with --kinds or --sweep"),
     ],
 )
 def test_bench_hands_its_flags_on_unread(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

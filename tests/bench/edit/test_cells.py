@@ -1,4 +1,4 @@
-"""The reports of `bench edit --kinds` and `--neighbours`: a red cell tells no time, the others do."""
+"""The reports of `bench edit --kinds`: a red cell tells no time, the others do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from acmserve.bench.edit.cells import (
     make_cells,
 )
 from acmserve.bench.edit.kinds import KINDS, POSITIONS, WITHOUT_POSITION, Shape
-from acmserve.bench.edit.neighbours import Neighbours
-from acmserve.bench.edit.neighbours import as_report as neighbours_report
-from acmserve.bench.edit.neighbours import as_table as neighbours_table
 from acmserve.bench.harness.engine import Ask
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "exact": 5.0, "stock": 6.0}
@@ -107,14 +104,3 @@ def test_a_sweep_has_every_kind_everywhere_but_those_without_a_place() -> None:
     cells = make_cells(list(KINDS), (1500, 3000), POSITIONS)
     assert len(cells) == 2 * (3 * len(KINDS) - 2 * len(WITHOUT_POSITION))
     assert len({(one.kind, one.shape) for one in cells}) == len(cells)
-
-
-def test_gaps_of_a_neighbour_are_told_by_who_arrived() -> None:
-    measured = Neighbours(Shape(), {"nobody": [0.05] * 100, "stock": [0.05] * 98 + [3.0, 2.0]}, chunk_tokens=4096)
-    report = neighbours_report(measured)
-    assert report["gaps"]["stock"] == {"median_ms": 50.0, "p99_ms": 2000.0, "longest_ms": 3000.0}
-    assert any(line.split() == ["stock", "50", "ms", "2,000", "ms", "3,000", "ms"] for line in neighbours_table(report))
-    measured.failures.append("exact gave another token")
-    red = neighbours_report(measured)
-    assert (red["gaps"], red["gaps_seconds"], red["gate"]["green"]) == ({}, {}, False)
-    assert neighbours_table(red) == ["GATE RED, so nothing is reported:", "  exact gave another token"]

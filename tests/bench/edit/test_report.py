@@ -42,10 +42,10 @@ def test_red_gate_gives_the_failure_and_no_ratio() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--sizes", "3000"], "--sizes and --positions go with --kinds, --sweep or --neighbours"),
+        (["--sizes", "3000"], "--sizes and --positions go with --kinds or --sweep"),
         (["--sweep", "--sizes", "9000"], "'9000' is not a number of tokens from 500 to 7000"),
         (["--kinds", "folds"], "'folds'"),
-        (["--sweep", "--neighbours"], "not allowed with"),
+        (["--sweep", "--kinds", "all"], "not allowed with"),
     ],
 )
 def test_wrong_usage_names_the_bad_option(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
