@@ -190,6 +190,11 @@ class Precomputer:
         watch = self._watched.get(session.key)
         return Preparations() if watch is None else watch.preparations
 
+    def is_working(self, session: Session) -> bool:
+        """Whether something of a session is computed, or waits for an idle moment."""
+        watch = self._watched.get(session.key)
+        return watch is not None and watch.task is not None and not watch.task.done()
+
     def _watch(self, session: Session) -> _Watch:
         """That of a session whose client is heard now; the watches are in that order."""
         watch = self._watched.setdefault(session.key, _Watch())

@@ -18,7 +18,7 @@ from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.context.branches import branches_of
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
-from acmserve.server.routes.dependencies import CallerDep, SessionId
+from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
 from acmserve.server.routes.views.context import context_view, session_info
 
@@ -53,7 +53,7 @@ async def create_session(
         store.delete(caller.tenant, session.session_id)
         raise
     response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"
-    return session_info(session, caller.server.precompute.options(session.state))
+    return _info(session, caller)
 
 
 @sessions_router.get(
@@ -80,7 +80,7 @@ async def list_sessions(
     first = 0 if after is None else _index(found, after) + 1
     page = found[first : first + limit]
     return SessionList(
-        data=[session_info(session, caller.server.precompute.options(session.state)) for session in page],
+        data=[_info(session, caller) for session in page],
         first_id=page[0].session_id if page else None,
         last_id=page[-1].session_id if page else None,
         has_more=first + limit < len(found),
@@ -93,7 +93,7 @@ async def list_sessions(
 async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
     """Shows one session without its contents: its suite, its size, and when it was used last."""
     session = caller.session(session_id)
-    return session_info(session, caller.server.precompute.options(session.state))
+    return _info(session, caller)
 
 
 @sessions_router.delete(
@@ -141,6 +141,11 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     return context_view(
         session, caller.server.tokenizer, caller.server.sessions.describe_kv(session, caller.server.tokenizer)
     )
+
+
+def _info(session: Session, caller: Caller) -> SessionInfo:
+    precompute = caller.server.precompute
+    return session_info(session, precompute.options(session.state), precompute.is_working(session))
 
 
 def _index(found: list[Session], session_id: str) -> int:

@@ -497,7 +497,11 @@ def test_prepare_by_http() -> None:
             "precompute_pool_share",
             700,
         )
-        assert client.get(SESSIONS + "/s").json()["precompute"] == {"mode": "off", "max_pool_share": 0.2}
+        assert client.get(SESSIONS + "/s").json()["precompute"] == {
+            "mode": "off",
+            "max_pool_share": 0.2,
+            "working": False,
+        }
 
 
 def test_a_prepared_summary_is_the_one_that_is_used() -> None:

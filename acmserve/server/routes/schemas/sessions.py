@@ -70,6 +70,9 @@ class PrecomputeView(BaseModel):
         "can be foreseen."
     )
     max_pool_share: float = Field(ge=0, le=1, description="The part of the KV cache that this may take.")
+    working: bool = Field(
+        description="Whether a context of this session is computed now, or waits until nobody else is served."
+    )
 
 
 class SessionInfo(BaseModel):

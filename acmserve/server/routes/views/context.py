@@ -30,8 +30,8 @@ from acmserve.server.routes.views.branches import branch_infos
 PREVIEW_CHARS = 80
 
 
-def session_info(session: Session, precompute: PrecomputeOptions) -> SessionInfo:
-    """The session without its contents; `precompute` is what holds for it."""
+def session_info(session: Session, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
+    """The session without its contents; `precompute` is what holds for it, `is_working` whether it works now."""
     return SessionInfo(
         session_id=session.session_id,
         suite=session.suite,
@@ -41,7 +41,7 @@ def session_info(session: Session, precompute: PrecomputeOptions) -> SessionInfo
         num_fragments=len(session.state.fragments),
         num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
         branch_of=None if session.state.parent is None else session.state.parent.session_id,
-        precompute=PrecomputeView.model_validate(precompute.as_dict()),
+        precompute=PrecomputeView.model_validate({**precompute.as_dict(), "working": is_working}),
     )
 
 
