@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from tests.support.server.scripted_server import FLAGS, write_model
 
-START_SECONDS = 300
+START_SECONDS = 600
 
 
 def free_port() -> int:
@@ -58,7 +58,7 @@ def running_server(model: Path | str, log: Path, flags: Sequence[str], **environ
         yield url
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=START_SECONDS)
 
 
 @pytest.fixture(scope="session")

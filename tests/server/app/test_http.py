@@ -270,12 +270,12 @@ def read_counters(server: str) -> dict[str, float]:
 
 
 def settled_counters(server: str) -> dict[str, float]:
-    """Counters once the requests of earlier tests have been recorded: two readings agree."""
-    before, after = None, read_counters(server)
-    while before != after:
+    """Counters once the requests of earlier tests have been recorded: four readings agree."""
+    readings = [read_counters(server)]
+    while readings[-4:] != 4 * readings[-1:]:
         time.sleep(0.5)
-        before, after = after, read_counters(server)
-    return after
+        readings.append(read_counters(server))
+    return readings[-1]
 
 
 def read_counters_until(server: str, expected: dict[str, float]) -> dict[str, float]:

@@ -38,7 +38,7 @@ def request(
 def ask(server: str, *args: Any, **kwargs: Any) -> Any:
     """The whole answer; `prompt_token_ids` are those of its last step."""
     url = f"{server}/v1/chat/completions"
-    return http.post(url, json=request(*args, **kwargs), timeout=120).raise_for_status().json()
+    return http.post(url, json=request(*args, **kwargs)).raise_for_status().json()
 
 
 def looped(server: str, session: str, messages: Sequence[Any], script: Sequence[str], *args: Any, **acm: Any) -> Any:
@@ -140,7 +140,7 @@ def answer_all(server: str, requests: Sequence[dict[str, Any]]) -> list[Any]:
     """The answers to requests that are sent at the same time."""
 
     async def send() -> list[Any]:
-        async with httpx.AsyncClient(timeout=120) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             url = f"{server}/v1/chat/completions"
             answers = await asyncio.gather(*(client.post(url, json=body) for body in requests))
             return [answer.raise_for_status().json() for answer in answers]

@@ -61,7 +61,7 @@ class Agent:
     seen: list[list[float]] = field(default_factory=list)
 
     def post(self, body: dict[str, Any]) -> Any:
-        return http.post(f"{self.server}/v1/chat/completions", json=body, timeout=120).raise_for_status().json()
+        return http.post(f"{self.server}/v1/chat/completions", json=body).raise_for_status().json()
 
     def get(self, what: str = "") -> Any:
         url, headers = f"{self.server}/v1/acm/maps/{self.context}{what}", {"X-Cache-Salt": self.salt}
@@ -102,7 +102,7 @@ class Agent:
         self.messages.append({"role": "assistant", "content": answer})
         if taught is not None:
             self.put(text=taught)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while (found := self.get())["num_pending"]:
             assert time.monotonic() < deadline, found
             time.sleep(0.05)
@@ -225,7 +225,7 @@ def test_a_tool_loop_under_a_budget_reads_a_map_and_teaches_it(scripted_client: 
     assert second["kept_tokens"] >= first["prompt_tokens"] - ROUGHLY
     counted = answer.acm["budget"]["tokens"]
     assert abs(counted - second["prompt_tokens"]) < ROUGHLY
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     url = f"{str(scripted_client.base_url).rstrip('/')}/acm/maps/{context}"
     while not (view := http.get(url).raise_for_status().json())["frozen"]:
         assert time.monotonic() < deadline, view

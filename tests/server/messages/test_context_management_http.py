@@ -220,11 +220,9 @@ def test_chat_completions_take_the_same_object(scripted_server: str) -> None:
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": log_lines(NUM_LINES)})
     asked = {"model": MODEL, "messages": messages, "max_tokens": 20, "context_management": tool_uses(100)}
-    answer = http.post(f"{scripted_server}/v1/chat/completions", json=asked, timeout=60).json()
+    answer = http.post(f"{scripted_server}/v1/chat/completions", json=asked).json()
     assert answer["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 3
-    plain = http.post(
-        f"{scripted_server}/v1/chat/completions", json=asked | {"context_management": None}, timeout=60
-    ).json()
+    plain = http.post(f"{scripted_server}/v1/chat/completions", json=asked | {"context_management": None}).json()
     told = answer["context_management"]["applied_edits"][0]["cleared_input_tokens"]
     assert abs(plain["usage"]["prompt_tokens"] - answer["usage"]["prompt_tokens"] - told) <= 3 * TOLERANCE
 
@@ -239,7 +237,7 @@ def test_a_chat_session_keeps_the_edited_prefix(scripted_server: str) -> None:
     answers = []
     for trigger in (100, 100_000):
         body = asked | {"context_management": tool_uses(trigger)}
-        answers.append(http.post(f"{scripted_server}/v1/chat/completions", json=body, timeout=60).json())
+        answers.append(http.post(f"{scripted_server}/v1/chat/completions", json=body).json())
         messages += [answers[-1]["choices"][0]["message"], {"role": "user", "content": "And then?"}]
     first, second = answers
     assert first["context_management"]["applied_edits"] == second["context_management"]["applied_edits"]

@@ -57,7 +57,7 @@ class Session:
         return self.post("edits", {"edits": list(edits)}).raise_for_status().json()
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return http.post(f"{self.url}/{path}", json=body, headers={"X-Cache-Salt": self.name}, timeout=60)
+        return http.post(f"{self.url}/{path}", json=body, headers={"X-Cache-Salt": self.name})
 
     @property
     def context(self) -> Any:
