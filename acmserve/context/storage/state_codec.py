@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from acmserve.context.eviction.budget_json import budget_value, parse_budget
+from acmserve.context.eviction.registry import known
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
@@ -214,6 +215,15 @@ def state_from(value: Any, where: str) -> SessionState:
     return state
 
 
+def _check_loaded(policy: object) -> None:
+    """Raise `AcmError` for a policy of another package that this server was not started with."""
+    if isinstance(policy, str) and ":" in policy and policy not in known():
+        raise AcmError(
+            f"A stored session has a budget of the policy {policy!a}, which is not loaded. "
+            f"Start the server with --eviction-policy {policy}."
+        )
+
+
 def _limits(rows: Sequence[Any]) -> dict[str, Any]:
     """The fields of a state that `limit_values` wrote."""
     if not rows:
@@ -221,6 +231,7 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
     [row] = ({_RENAMED.get(key, key): value for key, value in row.items()} for row in rows)
     budget = _field(row, "budget", dict, type(None))
     if budget is not None:
+        _check_loaded(budget.get("policy"))
         budget = parse_budget(budget, _is(budget.get("max_tokens"), "max_tokens", int))
     return {
         "omissions": omissions_from(_field(row, "omissions", dict)),

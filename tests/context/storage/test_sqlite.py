@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.edits.fragments import cut_messages, redact, summarize
+from acmserve.context.eviction import registry
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
@@ -274,3 +275,22 @@ def test_a_save_that_cannot_be_written_changes_nothing(store: SessionStore, path
     store._archive._db.execute("PRAGMA max_page_count = 1000000")
     store.save(session, replace(conversation(["hello", "world"]), digest_key=before.digest_key))
     store.check_integrity()
+
+
+def test_a_policy_that_is_not_loaded_again_is_named_with_its_flag_and_nothing_is_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "tests.support.context.lru_policy:LeastRecentlyUsed"
+    monkeypatch.setattr(registry, "_loaded", {})
+    registry.load(name)
+    store = SessionStore(archive=Archive(path.parent))
+    state = replace(conversation(["hello"]), budget=Budget(5_000, None, name, {"spare_tools": frozenset()}))
+    saved(store, state)
+    store.close()
+    registry._loaded.clear()
+    with pytest.raises(AcmError, match=f"Start the server with --eviction-policy {name}"):
+        SessionStore(archive=Archive(path.parent))
+    registry.load(name)
+    again = SessionStore(archive=Archive(path.parent))
+    assert again.get("", "a").state.budget == state.budget
+    again.close()
