@@ -284,7 +284,7 @@ def test_a_policy_that_is_not_loaded_again_is_named_with_its_flag_and_nothing_is
     monkeypatch.setattr(registry, "_loaded", {})
     registry.load(name)
     store = SessionStore(archive=Archive(path.parent))
-    state = replace(conversation(["hello"]), budget=Budget(5_000, None, name, {"spare_tools": frozenset()}))
+    state = replace(conversation(["hello"]), budget=Budget(5_000, None, name, {"spare_tools": frozenset({"grep"})}))
     saved(store, state)
     store.close()
     registry._loaded.clear()
