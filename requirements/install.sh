@@ -3,7 +3,8 @@
 #   requirements/install.sh packages VENV   checks the machine, makes VENV, installs requirements/cpu.lock into it
 #   requirements/install.sh build VENV      compiles csrc/ and installs acmserve itself (editable)
 #   requirements/install.sh wheel VENV      builds the sdist and a manylinux wheel into dist/, with the tools of VENV
-# Quiet but for one line per step; the full output is in build/setup.log and its end is shown when a step fails.
+# Quiet but for one line per step; the full output is in build/setup.log (of a wheel: build/wheel.log), and its end is
+# shown when a step fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -112,8 +113,11 @@ build() {
 # glibc that the extension runs on, and refuses libraries that other machines lack.
 wheel() {
     local made=build/wheel
+    [ -x "$venv/bin/auditwheel" ] || die "no auditwheel in $venv; \`make wheel\` installs it from requirements/wheel.lock"
     check_compiler "$venv/bin/python"
     rm -rf "$made" dist
+    log=build/wheel.log
+    : >"$log"
     quietly "the sdist or the wheel could not be built; the messages are above" \
         "$venv/bin/python" -m build --no-isolation --outdir "$made" .
     PATH="$venv/bin:$PATH" quietly "auditwheel found no manylinux tag for the extension; its reason is above" \
