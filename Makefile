@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 PACKAGES := $(VENV)/packages.stamp
 BUILT := $(VENV)/build.stamp
 DOCS := build/docs-venv
+WHEEL := build/wheel-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test serve lint bench docs clean
+.PHONY: help setup demo test serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,14 @@ $(DOCS)/packages.stamp: requirements/docs.lock
 docs: $(DOCS)/packages.stamp ## build the pages of docs/ into build/site; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+$(WHEEL)/packages.stamp: requirements/wheel.lock
+	@$(or $(PYTHON),python3) -m venv $(WHEEL)
+	@$(WHEEL)/bin/pip install --quiet --requirement requirements/wheel.lock
+	@touch $@
+
+wheel: $(WHEEL)/packages.stamp ## build the sdist and from it a manylinux wheel, into dist/
+	@requirements/install.sh wheel $(WHEEL)
 
 clean: ## remove the virtual environment and everything built (prepared models stay in the cache)
 	rm -rf $(VENV) build dist *.egg-info acmserve/*.so

@@ -1,4 +1,4 @@
-"""Builds the one extension, `acmserve._native`, from `csrc/`; everything else is in pyproject.toml.
+"""Builds the one extension, `acmserve._native`, from `csrc/`, and keeps links in the sdist. The rest: pyproject.toml.
 
 No -march flag: the loops that need AVX2 are compiled twice and chosen at run time (csrc/isa.hpp), so one wheel serves
 every x86-64 machine.
@@ -8,6 +8,26 @@ from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension, build_ext
 from setuptools import setup
+from setuptools.command.sdist import sdist
+
+LINKS = {"acmserve/bench": "../benchmarks", "acmserve/kernels": "../kernels/ops"}
+
+
+class SdistWithLinks(sdist):
+    """Writes links as links, so that the archive holds each file once, as the checkout does.
+
+    Setuptools skips what is no regular file, and would otherwise put the files behind the links in twice.
+    """
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Fill the folder that becomes the archive."""
+        super().make_release_tree(base_dir, files)
+        for link, target in LINKS.items():
+            Path(base_dir, link).symlink_to(target)
+
+
+if missing := [link for link in LINKS if not Path(link).is_dir()]:
+    raise SystemExit(f"{' and '.join(missing)} must be a symbolic link; check out or unpack again where links work")
 
 setup(
     ext_modules=[
@@ -20,5 +40,5 @@ setup(
             extra_link_args=["-pthread"],
         )
     ],
-    cmdclass={"build_ext": build_ext},
+    cmdclass={"build_ext": build_ext, "sdist": SdistWithLinks},
 )

@@ -6,4 +6,4 @@
 from acmserve.engine.config import engine_config
 
 __all__ = ["__version__", "engine_config"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"

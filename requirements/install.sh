@@ -2,7 +2,9 @@
 # Sets up the virtual environment of a checkout. Called by the Makefile, which decides what is out of date:
 #   requirements/install.sh packages VENV   checks the machine, makes VENV, installs requirements/cpu.lock into it
 #   requirements/install.sh build VENV      compiles csrc/ and installs acmserve itself (editable)
-# Quiet but for one line per step; the full output is in build/setup.log and its end is shown when a step fails.
+#   requirements/install.sh wheel VENV      builds the sdist and a manylinux wheel into dist/, with the tools of VENV
+# Quiet but for one line per step; the full output is in build/setup.log (of a wheel: build/wheel.log), and its end is
+# shown when a step fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -107,8 +109,26 @@ build() {
         pip_install --no-build-isolation --editable .
 }
 
+# The wheel is built from the unpacked sdist, so a file that the sdist lacks stops here. auditwheel names the oldest
+# glibc that the extension runs on, and refuses libraries that other machines lack.
+wheel() {
+    local made=build/wheel
+    [ -x "$venv/bin/auditwheel" ] || die "no auditwheel in $venv; \`make wheel\` installs it from requirements/wheel.lock"
+    check_compiler "$venv/bin/python"
+    rm -rf "$made" dist
+    log=build/wheel.log
+    : >"$log"
+    quietly "the sdist or the wheel could not be built; the messages are above" \
+        "$venv/bin/python" -m build --no-isolation --outdir "$made" .
+    PATH="$venv/bin:$PATH" quietly "auditwheel found no manylinux tag for the extension; its reason is above" \
+        "$venv/bin/auditwheel" repair --wheel-dir dist "$made"/*.whl
+    cp "$made"/*.tar.gz dist/
+    ls dist/*
+}
+
 case $task in
     packages) install_packages ;;
     build) build ;;
-    *) die "unknown task '$task'; use packages or build" ;;
+    wheel) wheel ;;
+    *) die "unknown task '$task'; use packages, build or wheel" ;;
 esac

@@ -18,6 +18,7 @@ from acmserve import __version__
 from acmserve.cli.bench import BENCH
 from acmserve.cli.demo import DEMO
 from acmserve.cli.doctor import DOCTOR
+from acmserve.cli.installation import check_torchvision, missing_package
 from acmserve.cli.model import MODEL
 from acmserve.cli.serve import SERVE
 from acmserve.errors import AcmError
@@ -41,18 +42,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors of acmserve become one line on stderr and exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        command = COMMANDS.get(arguments[0]) if arguments else None
-        if command is not None and command.add_flags is None:
-            return command.run(arguments[1:])
-        parsed = _parser().parse_args(arguments)
-        run: Callable[[argparse.Namespace], int] = parsed.run
-        return run(parsed)
+        return _run(arguments)
     except AcmError as error:
-        print(f"acmserve: error: {error}", file=sys.stderr)
-        return 2
+        return _fail(error)
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is None:
+            raise
+        return _fail(missing)
     except KeyboardInterrupt:
         print("acmserve: interrupted", file=sys.stderr)
         return 130
+
+
+def _run(arguments: list[str]) -> int:
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    if command is not None and command.add_flags is None:
+        check_torchvision()
+        return command.run(arguments[1:])
+    parsed = _parser().parse_args(arguments)
+    if command is not DOCTOR:  # it has the same check, among its findings
+        check_torchvision()
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    return run(parsed)
+
+
+def _fail(error: AcmError) -> int:
+    print(f"acmserve: error: {error}", file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:

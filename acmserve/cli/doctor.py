@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.cli.command import Command
+from acmserve.cli.installation import check_torchvision
 from acmserve.errors import AcmError, EngineMismatch, MoveRefused
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
@@ -56,6 +57,10 @@ class Report:
 
 def examine(model: str | None = None) -> Report:
     """Look at the installation and, when `model` is given, at that model. Raises AcmError when it cannot be read."""
+    try:
+        check_torchvision()
+    except AcmError as error:
+        return Report((Finding("torch", BROKEN, str(error)),))
     findings = [_vllm(), _torch(), *_kernels()]
     if model is not None:
         findings.append(_model(model))

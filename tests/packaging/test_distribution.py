@@ -14,18 +14,25 @@ import acmserve
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LOCK = [
-    line
-    for line in (ROOT / "requirements/cpu.lock").read_text(encoding="utf-8").splitlines()
-    if line[:1] not in ("#", "")
-]
+LOCKS = {
+    name: re.findall(r"^[^#\n].*", (ROOT / f"requirements/{name}.lock").read_text(encoding="utf-8"), re.MULTILINE)
+    for name in ("cpu", "docs", "wheel")
+}
+LOCK = LOCKS["cpu"]
 FOLDERS = {"acmserve.kernels": "kernels/ops", "acmserve.bench": "benchmarks"}
 
 
-def test_every_line_of_the_lock_is_an_exact_pin() -> None:
-    assert [line for line in LOCK if not re.match(r"^[A-Za-z0-9._-]+==[^\s;]+(; .+)?$", line)] == []
-    names = [re.split("==", line)[0].lower().replace("_", "-") for line in LOCK]
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_line_of_a_lock_is_an_exact_pin(name: str) -> None:
+    assert [line for line in LOCKS[name] if not re.match(r"^[A-Za-z0-9._-]+==[^\s;]+(; .+)?$", line)] == []
+    names = [re.split("==", line)[0].lower().replace("_", "-") for line in LOCKS[name]]
     assert len(set(names)) == len(names)
+
+
+def test_the_lock_of_the_wheel_has_what_builds_it() -> None:
+    """`make wheel` builds without isolation, so that the pins count."""
+    pinned = {line.partition("==")[0] for line in LOCKS["wheel"]}
+    assert {re.split("[<>=]", line)[0] for line in PROJECT["build-system"]["requires"]} <= pinned
 
 
 def test_the_lock_has_no_cuda_build() -> None:
@@ -63,7 +70,8 @@ def _dotted(folder: Path, root: str = "", name: str = "") -> str:
 
 
 def test_versions_agree() -> None:
-    assert acmserve.__version__ == PROJECT["project"]["version"] == version("acmserve")
+    (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert acmserve.__version__ == PROJECT["project"]["version"] == version("acmserve") == newest
 
 
 @pytest.mark.parametrize("group", ["vllm.general_plugins", "vllm.endpoint_plugins"])

@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def install(venv: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def install(venv: Path, task: str = "packages", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "requirements/install.sh", "packages", str(venv)],
+        ["bash", "requirements/install.sh", task, str(venv)],
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,
@@ -44,3 +44,15 @@ def test_a_package_that_cannot_be_had_shows_the_log_and_a_remedy(tmp_path: Path)
     assert "[3/5] installing torch==" in done.stderr
     assert "No matching distribution found for torch==" in done.stderr
     assert "setup failed: pip cannot find torch==" in done.stderr.splitlines()[-1]
+
+
+def test_a_wheel_needs_its_tools_and_names_what_installs_them(tmp_path: Path) -> None:
+    done = install(tmp_path / "venv", "wheel")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"setup failed: no auditwheel in {tmp_path / 'venv'}; `make wheel` installs it from requirements/wheel.lock\n"
+    )
+
+
+def test_an_unknown_task_names_the_known_ones(tmp_path: Path) -> None:
+    assert install(tmp_path, "whel").stderr == ("setup failed: unknown task 'whel'; use packages, build or wheel\n")
