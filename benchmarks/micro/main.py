@@ -62,8 +62,9 @@ def run_pytest(name: str, case: str, file: Path, flags: Sequence[str]) -> list[s
     command = [sys.executable, "-m", "pytest", str(here / f"bench_{name.replace('-', '_')}.py"), "-q", "-rfE"]
     command += ["-c", os.devnull, "--rootdir", str(here), "-p", "no:cacheprovider", "-o", "python_functions=bench_*"]
     command += ["--benchmark-only", f"--benchmark-json={file}", *flags, *(["-k", case] if case else [])]
-    # As many columns as the reason of a failure may have.
-    environ = {**os.environ, "COLUMNS": "1000"}
+    # As many columns as the reason of a failure may have, and nothing of a pytest that this one runs in.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environ["COLUMNS"] = "1000"
     done = subprocess.run(
         command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ
     )
