@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from acmserve.context.episodes.delimiter import GUIDANCE
-from acmserve.context.schema.arguments import echo
 from acmserve.context.schema.tool_schema import Schema
 from acmserve.context.session.branch_tool import BRANCH_GUIDANCE
 from acmserve.context.session.marker import RESTORE_TOOLS
@@ -34,6 +33,7 @@ from acmserve.context.tools.search_context import SEARCH_CONTEXT, SEARCH_CONTEXT
 from acmserve.context.tools.summarize_fragment import SUMMARIZE_FRAGMENT, SUMMARY_FRAGMENT
 from acmserve.context.tools.tool import Tool
 from acmserve.errors import InvalidRequest, NotFound
+from acmserve.validation import echo_json
 
 SCULPTOR = "sculptor"
 SCULPTOR_V1 = "sculptor-v1"
@@ -136,7 +136,9 @@ def find_tool(suite: str, name: str) -> Tool:
     for tool in _suite(suite).tools:
         if tool.name == name:
             return tool
-    raise NotFound("name", f"suite {suite} has no tool {echo(name)}.", f"Its tools: {', '.join(tool_names(suite))}.")
+    raise NotFound(
+        "name", f"suite {suite} has no tool {echo_json(name)}.", f"Its tools: {', '.join(tool_names(suite))}."
+    )
 
 
 def find_suite(suites: Collection[str], tool: str) -> str:

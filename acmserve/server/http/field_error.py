@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import echo, short_ascii
+from acmserve.validation import echo, short_ascii
 
 Schema = Mapping[str, Any]
 

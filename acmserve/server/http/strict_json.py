@@ -18,7 +18,7 @@ from typing import Any
 from starlette.requests import Request
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import short_ascii
+from acmserve.validation import short_ascii
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_DEPTH = 64

@@ -31,7 +31,7 @@ from acmserve.context.eviction.clearing_edits import (
     VendorEdit,
 )
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import check_object
+from acmserve.validation import check_object, echo
 
 FIELD = "context_management"
 MAX_VALUE = 2**31 - 1
@@ -143,8 +143,4 @@ def _names(value: object, field: str, expected: str) -> frozenset[str]:
 
 
 def _named(value: object) -> str:
-    """A bad value as ASCII text, cut short: it goes into an error body."""
-    if value is None:
-        return "nothing"
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return "nothing" if value is None else echo(value)

@@ -15,7 +15,8 @@ from typing import Any
 from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
 from acmserve.context.maps.update import check_range
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import check_object, check_session_id, echo
+from acmserve.plan.request import check_session_id
+from acmserve.validation import check_object, echo
 
 PLACEMENTS = ("tail", "head")
 MAX_ANSWER_TOKENS = 16_384

@@ -22,12 +22,12 @@ from acmserve.plan.request import (
     SessionParams,
     check_fidelity,
     check_may_repair,
-    check_object,
     check_repair,
     check_session_id,
     parse_acm_params,
 )
 from acmserve.server.options.loop_options import LOOP_KEYS
+from acmserve.validation import check_object
 
 SESSION_HEADER = "x-session-id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
