@@ -55,7 +55,7 @@ class EngineConfig:
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:
-        """Read `kv_connector_extra_config`; raises `InvalidRequest` naming the key."""
+        """Read `kv_connector_extra_config`. Raises `InvalidRequest` naming the key."""
         where = "kv_connector_extra_config"
         known = {field.name: field for field in fields(cls)}
         extra = {key: value for key, value in extra.items() if key != SERVER_SECTION}

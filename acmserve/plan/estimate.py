@@ -117,9 +117,9 @@ class ServedTokens:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Counts in tokens; they sum to the prompt. `moves` name their sequence by its index in `ServedTokens`.
+    """Counts in tokens. They sum to the prompt. `moves` name their sequence by its index in `ServedTokens`.
 
-    `num_repaired` is a part of the computed ones; `choice` is that of `auto`. Both as in the receipt.
+    `num_repaired` is a part of the computed ones. `choice` is that of `auto`. Both as in the receipt.
     """
 
     num_kept: int

@@ -1,7 +1,7 @@
 """Lineage: the identity of KV that was moved rather than computed in its new context.
 
 A block hash normally says "these tokens after those tokens". Moved KV breaks that promise: it still carries what it
-attended to at its old place. So the first block that a move touches gets an extra hash key, a `LineageMark`; hashes are
+attended to at its old place. So the first block that a move touches gets an extra hash key, a `LineageMark`. Hashes are
 chained, so every later block inherits it. A request that asks for exact tokens never computes that key and therefore
 never meets the block.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LineageMark:
-    """Moved KV begins at token `position` of a sequence; `key` names where it came from.
+    """Moved KV begins at token `position` of a sequence. `key` names where it came from.
 
     At most `num_tokens` tokens from there on were moved, and their keys were rounded again by at most `num_rotations`
     moves. Their KV had at most `num_removed` tokens in sight that were taken away since, by this move or those before

@@ -1,9 +1,9 @@
 """The edit plan: a new prompt cut into what is kept, what is moved, and what must be computed.
 
-Pure: tokens and sources in, a frozen plan out. It knows nothing of blocks being cached or free; the engine carries
-out what it can and computes the rest. Decision: the prefix comes from the one source with the longest common prefix
-(the one with the most exact tokens on a tie), because a kept prefix is free and bit-exact in its lineage; only the
-text behind it is searched for moves, so that an ordinary append costs a comparison and no search.
+Pure: tokens and sources in, a frozen plan out. It knows nothing of blocks being cached or free. The engine carries out
+what it can and computes the rest. Decision: the prefix comes from the one source with the longest common prefix (the
+one with the most exact tokens on a tie), because a kept prefix is free and bit-exact in its lineage; only the text
+behind it is searched for moves, so that an ordinary append costs a comparison and no search.
 """
 
 from __future__ import annotations

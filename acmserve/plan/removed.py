@@ -9,7 +9,7 @@ out of another source, or it was too short to be moved. So what lies between the
 only where it does not stand in the prompt, in front of the text that had it in sight. Text that was moved to another
 place of the prompt is not removed.
 
-Knows token ids; nothing of lineage, blocks or what becomes of the plan.
+Knows token ids. Nothing of lineage, blocks or what becomes of the plan.
 """
 
 from __future__ import annotations

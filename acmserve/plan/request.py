@@ -1,10 +1,9 @@
 """What a request says about its session: which session, and how faithful the reuse has to be.
 
 One set of rules for both doors. The server reads the values from HTTP (`acmserve.server.options.session_params`), an
-embedding program puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`; both end in the same frozen
-`SessionParams`.
-It does not know HTTP, headers or the engine, and it never repairs a value: an answer under a guessed session would be
-an answer out of somebody else's cache.
+embedding program puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`. Both end in the same frozen
+`SessionParams`. It does not know HTTP, headers or the engine, and it never repairs a value: an answer under a guessed
+session would be an answer out of somebody else's cache.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MAX_SESSION_ID_CHARS = 256
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:
-    """A validated session request; `fidelity` None means the default of the engine.
+    """A validated session request. `fidelity` None means the default of the engine.
 
     `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a

@@ -25,7 +25,7 @@ Tokens = NDArray[np.int32]
 class ServedSequence:
     """One served sequence, cut to the tokens whose KV was really computed.
 
-    `tokens` is int32 of shape [num_tokens]; `block_hashes[i]` is the engine's chain hash of block i.
+    `tokens` is int32 of shape [num_tokens]. `block_hashes[i]` is the engine's chain hash of block i.
     """
 
     tokens: Tokens

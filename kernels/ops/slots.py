@@ -25,7 +25,7 @@ class SlotRun:
 
 
 def slot_range(block_ids: Sequence[int], first_offset: int, num_tokens: int, block_size: int) -> Tensor:
-    """Slots, int64 `[num_tokens]`, of consecutive tokens; the first one sits at `first_offset` in `block_ids[0]`.
+    """Slots, int64 `[num_tokens]`, of consecutive tokens. The first one sits at `first_offset` in `block_ids[0]`.
 
         block_ids[0]              block_ids[1]        ...
         |....[first_offset ...... | ................. | .....)   num_tokens slots

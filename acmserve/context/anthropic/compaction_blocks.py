@@ -8,7 +8,7 @@
 
 The last block with content counts. The vendor drops all that stands before it; here what the assistant was answering
 stays, word for word: a summary may lose the question that it is followed by. That is the user's turn right before the
-block; where tool results stand there, these with their calls, and the user's last words before them. Clients may leave
+block. Where tool results stand there, these with their calls, and the user's last words before them. Clients may leave
 out what stands before the block themselves, and then nothing of it is kept.
 
 The result depends on the messages alone: the prompt behind a new summary is, to the byte, the beginning of every later
@@ -30,7 +30,7 @@ _TOOL_CHANGES = ("tool_addition", "tool_removal")
 
 
 def compaction_block(summary: str | None) -> dict[str, Any]:
-    """The block that the client keeps; None says that no summary could be written."""
+    """The block that the client keeps. None says that no summary could be written."""
     return {"type": COMPACTION, "content": summary}
 
 
@@ -53,7 +53,7 @@ def check_compaction(messages: Sequence[Any]) -> None:
 
 
 def resume(messages: Sequence[Any]) -> list[Any]:
-    """The messages as the model sees them; those of which nothing is taken are the very objects that came in."""
+    """The messages as the model sees them. Those of which nothing is taken are the very objects that came in."""
     found = _last_summary(messages)
     if found is None:
         return without_compaction(messages)

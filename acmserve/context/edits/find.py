@@ -20,7 +20,7 @@ FoundText = tuple[int, int | None, str]
 
 
 def texts_of(state: SessionState, role: str) -> Iterator[FoundText]:
-    """The texts of a role, in order; `all` is every role but the instructions (system, developer)."""
+    """The texts of a role, in order. `all` is every role but the instructions (system, developer)."""
     roles = FOLDABLE_ROLES if role == "all" else (role,)
     for index, entry in enumerate(state.entries):
         if entry.message.get("role") in roles:

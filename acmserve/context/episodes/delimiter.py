@@ -9,8 +9,8 @@ A call is read into a `EpisodeMark`, and judged against a `Scope`: the names dec
 Both are pure. The transcript holds the calls, and `graph.py` reads them back by the same two functions, so that what
 the model has read and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
 
-Decision: models fill in arguments that they do not need ("" or []); those count as not given. What contradicts the
-call (a description of an act, dependencies of an exploration, the name of another episode) is refused.
+Decision: models fill in arguments that they do not need ("" or []). Those count as not given. What contradicts the call
+(a description of an act, dependencies of an exploration, the name of another episode) is refused.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DESCRIPTION = (
     "finished acts leave it first; of an exploration its description stays."
 )
 DELIMITER_TOOL = tool_schema(DELIMITER, _DESCRIPTION, _PROPERTIES, ["action"])
-# `parse_arguments` reads plain values; the one list is read here.
+# `parse_arguments` reads plain values. The one list is read here.
 _PLAIN_PROPERTIES = {name: value for name, value in _PROPERTIES.items() if name != "dependencies"}
 _PLAIN = tool_schema(DELIMITER, _DESCRIPTION, _PLAIN_PROPERTIES, ["action"])
 
@@ -107,7 +107,7 @@ class Marked:
 
 
 def run_delimiter(scope: Scope, arguments: object) -> Marked:
-    """Carry out one call. Never raises for a wrong call; the scope stays as it was then."""
+    """Carry out one call. Never raises for a wrong call. The scope stays as it was then."""
     try:
         mark = read_mark(arguments)
         check_mark(mark, scope)
@@ -122,7 +122,7 @@ def is_refusal(result: object) -> bool:
 
 
 def read_mark(arguments: object) -> EpisodeMark:
-    """The call as its arguments (JSON text or an object) write it; raises `InvalidRequest`."""
+    """The call as its arguments (JSON text or an object) write it. Raises `InvalidRequest`."""
     rest, given = _take_dependencies(arguments)
     values = {name: value.strip() for name, value in parse_arguments(_PLAIN, rest).items() if value.strip()}
     dependencies = _read_dependencies(given)
@@ -229,7 +229,7 @@ def _take_dependencies(arguments: object) -> tuple[object, object]:
 
 
 def _read_dependencies(given: object) -> tuple[str, ...]:
-    """Names, each once; a string that writes a list, or one name, is understood."""
+    """Names, each once. A string that writes a list, or one name, is understood."""
     if isinstance(given, str):
         with contextlib.suppress(ValueError, RecursionError):
             given = json.loads(given)

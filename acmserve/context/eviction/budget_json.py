@@ -62,7 +62,7 @@ def parse_budget(value: object, window: int, field: str = "budget") -> Budget:
 
 
 def budget_value(budget: Budget) -> dict[str, Any]:
-    """The budget as JSON, in tokens and with the defaults of its policy; `parse_budget` reads it back equal."""
+    """The budget as JSON, in tokens and with the defaults of its policy. `parse_budget` reads it back equal."""
     low_watermark = AUTO if budget.low_watermark is None else budget.low_watermark
     settings = {"max_tokens": budget.max_tokens, "low_watermark": low_watermark, "policy": budget.policy}
     options = {
@@ -103,7 +103,7 @@ def _read_watermark(value: object, max_tokens: int, field: str) -> int | None:
 
 
 def _tokens(value: object) -> int | None:
-    """A number of tokens, as an integer or as a string that writes one; None for anything else."""
+    """A number of tokens, as an integer or as a string that writes one. None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -117,7 +117,7 @@ def _tokens(value: object) -> int | None:
 
 
 def _percent(value: object) -> float | None:
-    """The share that "50%" writes, above 0 and up to 1; None for anything else."""
+    """The share that "50%" writes, above 0 and up to 1. None for anything else."""
     match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     share = float(match[1]) / 100 if match is not None else 0.0
     return share if 0 < share <= 1 else None

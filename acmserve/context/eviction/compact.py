@@ -75,7 +75,7 @@ class Summary:
 class Compaction:
     """A summary that is wanted: of `text`, which has `num_tokens`, in at most `num_room` tokens with its head.
 
-    `steps` are the entries that it covers, ascending; the last message of the assistant among them, `at`, will carry
+    `steps` are the entries that it covers, ascending. The last message of the assistant among them, `at`, will carry
     it. It holds for the conversation and the omissions that it was decided on.
     """
 
@@ -90,7 +90,7 @@ class Compaction:
 def plan_compaction(
     view: ConversationView, whole: Sequence[Message], target: int, max_summary_tokens: int
 ) -> Compaction | None:
-    """Decide what is to be summarized so that at most `target` tokens are shown; None where it is not worth it.
+    """Decide what is to be summarized so that at most `target` tokens are shown. None where it is not worth it.
 
     `whole` has one message for each entry, nothing taken out. Target 0 takes everything but the last step. Nothing from
     an open branch on is summarized.
@@ -138,7 +138,7 @@ def predicted_plan(compaction: Compaction, view: ConversationView) -> EvictionPl
 
 
 def plan_nothing(view: ConversationView, target: int) -> EvictionPlan:
-    """The plan that changes nothing, because no summary can be had; `unmet` names what is left."""
+    """The plan that changes nothing, because no summary can be had. `unmet` names what is left."""
     num_shown = view.editor().num_tokens
     return EvictionPlan(view.omissions, target, num_shown, num_shown, unmet=_unmet(view, target, num_shown))
 

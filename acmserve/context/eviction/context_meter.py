@@ -74,7 +74,7 @@ class Counted:
 
 
 class ContextMeter:
-    """`scope` is what calls of `delimiter` in the running step have declared; None when the transcript says it all."""
+    """`scope` is what calls of `delimiter` in the running step have declared. None when the transcript says it all."""
 
     def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
         weights = overheads or Overheads()
@@ -116,7 +116,7 @@ class ContextMeter:
         return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
 
     def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
-        """Bring the meter to `state`; returns the state, in which an episode that a rewind has opened again is whole.
+        """Bring the meter to `state`. Returns the state, in which an episode that a rewind has opened again is whole.
 
         `keep_active` is for policies that know no episodes: then the state is returned as it is.
         """
@@ -203,7 +203,7 @@ class ContextMeter:
         return max(0, min(low, budget.max_tokens - self.reserve))
 
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
-        """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
+        """Evict down to the low watermark, in one batch. `unmet` where even `max_tokens` cannot be met. Pure."""
         target = self.watermark(budget, measured)
         return self.judge(registry.policy_of(budget).plan(self.view, target), budget)
 
@@ -216,11 +216,11 @@ class ContextMeter:
         return replace(plan, unmet=BudgetUnmet(num_over, left, reason))
 
     def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
-        """What is to be summarized so that `target` tokens are left; None where nothing is worth it. Pure."""
+        """What is to be summarized so that `target` tokens are left. None where nothing is worth it. Pure."""
         return plan_compaction(self.view, self._whole, target, max_summary_tokens)
 
     def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
-        """The plan of a compaction; without a summary what the longest one would give, for showing only. Pure."""
+        """The plan of a compaction. Without a summary what the longest one would give, for showing only. Pure."""
         view = self.view
         return predicted_plan(compaction, view) if summary is None else summary_plan(compaction, view, summary)
 

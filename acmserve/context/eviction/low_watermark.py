@@ -22,7 +22,7 @@ r, or under moves brought to its new place at the move rate, and a batch costs `
     edit = fixed + (E - P) / rate                      seconds a batch
 
 Both fall with W: alone they say "evict everything". What speaks against it is that evicted text is wanted again. A turn
-must evict what a turn adds whatever W is; but a low W evicts it younger. Let `reread_share` q be the share of text that
+must evict what a turn adds whatever W is. But a low W evicts it younger. Let `reread_share` q be the share of text that
 is read again after it was just written, and let that fall off with its age a, in tokens written since, as exp(-a / L).
 A batch evicts ages from E - P to B + o - P. All of a piece is as young as its end, which the factor f allows for (2u is
 the piece that an average token belongs to). So of the tokens that a batch evicts
@@ -61,7 +61,7 @@ class Measured:
 
     `move_rate` is None where KV is not moved (fidelity `exact`). `protected` are tokens in front of the first thing
     that may be evicted. `reread_span` is L of the derivation, None for a quarter of the budget. `growth_variation` and
-    `piece_variation` are standard deviations over means; `piece` is None before anything was evicted: as a turn is.
+    `piece_variation` are standard deviations over means. `piece` is None before anything was evicted: as a turn is.
     """
 
     growth: float
@@ -103,7 +103,7 @@ class Measured:
 def cheapest_low_watermark(max_tokens: int, measured: Measured, least: int = 0) -> int:
     """The cheapest low watermark in tokens: at most `max_tokens`, and never below `least` or what is protected.
 
-    Under `exact` the cheapest is often the lowest; `least` is for who wants to keep more than what pays.
+    Under `exact` the cheapest is often the lowest. `least` is for who wants to keep more than what pays.
     """
     low = min(max(measured.protected, least), max_tokens)
     marks = (max_tokens - (max_tokens - low) * step // _NUM_STEPS for step in range(_NUM_STEPS + 1))

@@ -120,10 +120,10 @@ class TurnStats:
         return self.num_ready > 0 and not any(entry.message.get("role") == "assistant" for entry in behind)
 
     def growth(self, guess: float) -> float:
-        """Tokens that a turn adds on average, of all steps of the model in it; `guess` before any was seen."""
+        """Tokens that a turn adds on average, of all steps of the model in it. `guess` before any was seen."""
         return fmean(self._growths) if self._growths else guess
 
     def largest_growth(self, guess: float) -> float:
-        """Tokens that the largest of the last turns added; at least `guess` until enough turns were seen."""
+        """Tokens that the largest of the last turns added. At least `guess` until enough turns were seen."""
         is_known = len(self._growths) >= _NUM_KNOWN
         return max(self._growths if is_known else [guess, *self._growths])

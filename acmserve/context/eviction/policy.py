@@ -31,7 +31,7 @@ class OptionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`remedy` says what to give in the place of a wrong value; each kind has a default."""
+    """`remedy` says what to give in the place of a wrong value. Each kind has a default."""
 
     name: str
     kind: OptionKind
@@ -40,7 +40,7 @@ class Option:
     remedy: str = ""
 
     def read(self, value: object, field: str) -> OptionValue:
-        """The value that a person wrote; raises `InvalidRequest` for `field`."""
+        """The value that a person wrote. Raises `InvalidRequest` for `field`."""
         if self.kind is OptionKind.TOOLS:
             if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
                 return frozenset(value)
@@ -61,7 +61,7 @@ class Option:
         raise InvalidRequest(field, f"{echo_json(value)} is not allowed.", self.remedy or default)
 
     def as_json(self, value: OptionValue) -> object:
-        """A value as JSON; `read` reads it back equal."""
+        """A value as JSON. `read` reads it back equal."""
         return sorted(value) if isinstance(value, frozenset) else value
 
 

@@ -41,7 +41,7 @@ def known() -> Mapping[str, type[Policy]]:
 
 
 def find(name: object, field: str = "budget.policy") -> type[Policy]:
-    """The policy of this name; raises `InvalidRequest` with the list and the remedy. Imports nothing."""
+    """The policy of this name. Raises `InvalidRequest` with the list and the remedy. Imports nothing."""
     found = known()
     if isinstance(name, str) and name in found:
         return found[name]

@@ -30,7 +30,7 @@ _MAX_CANDIDATE_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What the Distiller found. `tags` name items of the map; `candidates` are clean JSON for the Cartographer."""
+    """What the Distiller found. `tags` name items of the map. `candidates` are clean JSON for the Cartographer."""
 
     diagnosis: str
     tags: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Distilled:
 
 @dataclass(frozen=True, slots=True)
 class Charted:
-    """What the Cartographer wants; its operations are judged one by one when they are applied."""
+    """What the Cartographer wants. Its operations are judged one by one when they are applied."""
 
     reasoning: str
     operations: Sequence[object]

@@ -16,7 +16,7 @@ from acmserve.context.maps.rules import MapRules
 
 
 def plan_eviction(context_map: ContextMap, rules: MapRules) -> tuple[MapItem, ...]:
-    """The items to evict, in order; none where the map is within its budget."""
+    """The items to evict, in order. None where the map is within its budget."""
     order = eviction_order(context_map)
 
     def fits(num_gone: int) -> bool:

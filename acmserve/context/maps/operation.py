@@ -28,7 +28,7 @@ _MAX_NOTE_CHARS = 200
 def apply_operations(
     context_map: ContextMap, operations: Sequence[object], seen: ContextMap, rules: MapRules
 ) -> tuple[ContextMap, tuple[OperationNote, ...]]:
-    """Carry out the operations one after the other; the map may exceed its budget afterwards.
+    """Carry out the operations one after the other. The map may exceed its budget afterwards.
 
     `seen` is the map that the model was shown: an item that a person changed since then is left alone. Of more than
     `MAX_OPERATIONS` the rest is refused at once.

@@ -27,7 +27,7 @@ _BULLETS = ("- ", "* ")
 
 
 def render_map(context_map: ContextMap) -> str:
-    """The map as it stands in a prompt; without items, the initial map of PEEK's appendix F."""
+    """The map as it stands in a prompt. Without items, the initial map of PEEK's appendix F."""
     parts = []
     for section in SECTIONS:
         lines = [item.line for item in context_map.items if item.section is section]

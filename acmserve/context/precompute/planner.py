@@ -55,7 +55,7 @@ from acmserve.errors import Conflict
 
 LEAST_SHARE = 0.75
 MAX_FOLDS = 3
-# Of the last fragment cut, every second one is folded next; of those before it, half as many each.
+# Of the last fragment cut, every second one is folded next. Of those before it, half as many each.
 _PRIOR_FOLD = 0.5
 # The acts of the bundled trace have four steps.
 _PRIOR_END = 0.25
@@ -223,7 +223,7 @@ def _growth(measured: Measured | None) -> float:
 
 
 def _folds(meter: ContextMeter, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[PrecomputeCandidate]:
-    """Each visible fragment folded by itself, the newest first; those that a fold would not make shorter are left."""
+    """Each visible fragment folded by itself, the newest first. Those that a fold would not make shorter are left."""
     found: list[PrecomputeCandidate] = []
     visible = [f for f in state.fragments if f.visibility is Visibility.VISIBLE]
     for fragment in reversed(visible):

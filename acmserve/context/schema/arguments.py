@@ -1,10 +1,10 @@
 """Reads the arguments of a tool call against the tool's JSON schema: defaults filled in, errors that teach.
 
-Models write numbers as strings and null for "not given"; both are understood. Everything else that the schema forbids
+Models write numbers as strings and null for "not given". Both are understood. Everything else that the schema forbids
 is refused with the argument's name and what it may be. It knows schemas, not tools.
 
 Decision: the schema judges plain values of sane size only. Its library prints the whole value into every error, and an
-integer of 5,000 digits cannot even be printed; such values are refused before.
+integer of 5,000 digits cannot even be printed. Such values are refused before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _as_object(tool_name: str, arguments: object) -> Mapping[str, Any]:
 
 
 def _plain(name: str, value: object, schema: Mapping[str, Any]) -> str | int | float:
-    """The value as one that the schema can judge; a number where it wants one and a string writes one."""
+    """The value as one that the schema can judge. A number where it wants one and a string writes one."""
     if isinstance(value, str):
         return _as_number(value) if schema["type"] in {"integer", "number"} else _unicode(name, value)
     if isinstance(value, float) and math.isfinite(value):
@@ -67,7 +67,7 @@ def _plain(name: str, value: object, schema: Mapping[str, Any]) -> str | int | f
 
 
 def _as_number(text: str) -> str | int | float:
-    """The number that a string writes; the string where it writes none, for the schema to refuse."""
+    """The number that a string writes. The string where it writes none, for the schema to refuse."""
     try:
         number = float(text)
     except ValueError:

@@ -83,7 +83,7 @@ def ended_without(reason: str) -> str:
 
 
 def open_of(branches: Sequence[Branch]) -> Branch | None:
-    """The branch that is open; there is one at most, and it is the last."""
+    """The branch that is open. There is one at most, and it is the last."""
     return branches[-1] if branches and branches[-1].is_open else None
 
 
@@ -93,7 +93,7 @@ def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
 
 
 def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:
-    """The omissions with the entries of all closed branches; the very object where they are left out already."""
+    """The omissions with the entries of all closed branches. The very object where they are left out already."""
     for branch in branches:
         if branch.end is not None and not branch.is_empty:
             omissions = with_range(omissions, branch.start, branch.end)

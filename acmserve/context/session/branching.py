@@ -43,7 +43,7 @@ def count_spent(entries: tuple[TranscriptEntry, ...], count: Count) -> Spent:
 
 
 def spent_in(state: SessionState, count: Count) -> Spent:
-    """What the open branch of a session took so far; nothing where none is open."""
+    """What the open branch of a session took so far. Nothing where none is open."""
     return Spent() if state.branch is None else count_spent(state.entries[state.branch.start :], count)
 
 
@@ -105,7 +105,7 @@ def _end_branch(state: SessionState, closed: Branch, result: str) -> SessionStat
 
 
 def _tell(state: SessionState, branch: Branch, result: str) -> SessionState:
-    """Put another text into the result of the call; fragments and search results in the old one are dropped."""
+    """Put another text into the result of the call. Fragments and search results in the old one are dropped."""
     number = branch.result_entry
     entries = list(state.entries)
     entries[number] = replace(entries[number], message={**entries[number].message, "content": result})

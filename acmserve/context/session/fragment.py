@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """`num_tokens` is the size of the text; `shown` has one replacement for each piece, None while it is visible.
+    """`num_tokens` is the size of the text. `shown` has one replacement for each piece, None while it is visible.
 
     `summaries` keeps every summary ever made as (focus, text): asking again with the same focus costs nothing.
     `focus` is that of the summary which is shown.

@@ -39,7 +39,7 @@ class Adoption:
 
 
 def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
-    """Take in the history that a client sent. Pure; the same history twice changes nothing.
+    """Take in the history that a client sent. Pure. The same history twice changes nothing.
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
@@ -88,7 +88,7 @@ def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionSta
 
 
 def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:
-    """What remains of a fragment when only the first entries stay: all or nothing; what is redacted stays marked."""
+    """What remains of a fragment when only the first entries stay: all or nothing. What is redacted stays marked."""
     stays = [piece.place.entry < num_entries for piece in fragment.pieces]
     if all(stays):
         return fragment

@@ -36,7 +36,7 @@ class PrecomputeOptions:
         return self.mode == "predict"
 
     def as_dict(self) -> dict[str, Any]:
-        """The options as JSON; `parse_precompute` reads them back equal."""
+        """The options as JSON. `parse_precompute` reads them back equal."""
         return {"mode": self.mode, "max_pool_share": self.max_pool_share}
 
 

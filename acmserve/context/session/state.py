@@ -44,7 +44,7 @@ class Author(Enum):
 class TranscriptEntry:
     """One message. `digest` is the identity of what the client holds of it (empty for internal entries).
 
-    `turn` numbers the answers made on the server; -1 for the client's own messages. `sealed` entries are never replaced
+    `turn` numbers the answers made on the server. -1 for the client's own messages. `sealed` entries are never replaced
     by what the client resends: a part of them was redacted, or the client's copy is not what the model reads.
     """
 
@@ -91,7 +91,7 @@ class SessionState:
         return open_of(self.branches)
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
-        """The fragment of that id; raises `NotFound` naming those that exist."""
+        """The fragment of that id. Raises `NotFound` naming those that exist."""
         for fragment in self.fragments:
             if fragment.fragment_id == fragment_id:
                 return fragment
@@ -100,7 +100,7 @@ class SessionState:
         raise NotFound(field_name, f"there is no fragment {_short(fragment_id)}.", remedy)
 
     def hit(self, search_id: str) -> SearchHit:
-        """The search result of that id; raises `NotFound`."""
+        """The search result of that id. Raises `NotFound`."""
         for hit in reversed(self.hits):
             if hit.search_id == search_id:
                 return hit

@@ -26,7 +26,7 @@ _EMPTY = SessionState()
 
 
 class SessionStore:
-    """The sessions in memory, and in `archive` where one is given; it belongs to the store from then on."""
+    """The sessions in memory, and in `archive` where one is given. It belongs to the store from then on."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SessionStore:
         return self._num_bytes
 
     def get(self, tenant: str, session_id: str) -> Session:
-        """The session, which counts as use; raises `NotFound`."""
+        """The session, which counts as use. Raises `NotFound`."""
         session = self._find(tenant, session_id)
         if session is None:
             raise self._not_found(session_id)
@@ -72,7 +72,7 @@ class SessionStore:
         return self.get(tenant, session_id)
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
-        """A new session; without an id it gets a random one. Raises `Conflict` when the id is taken."""
+        """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
         if session_id is None:
             session_id = f"acm-{secrets.token_hex(12)}"
         if self._find(tenant, session_id) is not None:
@@ -103,7 +103,7 @@ class SessionStore:
         return self._find(*session.key) is session
 
     def delete(self, tenant: str, session_id: str) -> None:
-        """Drop a session, its text in the archive included; raises `NotFound`."""
+        """Drop a session, its text in the archive included. Raises `NotFound`."""
         session = self._find(tenant, session_id)
         if session is None:
             raise self._not_found(session_id)

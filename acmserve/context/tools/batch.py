@@ -54,7 +54,7 @@ class EditDone:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The state after all edits; with `needs` nothing was done yet."""
+    """The state after all edits. With `needs` nothing was done yet."""
 
     state: SessionState
     done: tuple[EditDone, ...] = ()

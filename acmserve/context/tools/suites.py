@@ -43,7 +43,7 @@ BRANCHES = "branch"
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Tools that are offered together, in this order; `summary` is a few words for the HTTP document."""
+    """Tools that are offered together, in this order. `summary` is a few words for the HTTP document."""
 
     summary: str
     tools: tuple[Tool, ...]
@@ -117,7 +117,7 @@ PRESETS: Mapping[str, str] = {
 
 
 def suite_tools(suite: str, field: str = "suite") -> tuple[Schema, ...]:
-    """The schemas of a suite; raises `NotFound` naming the suites there are."""
+    """The schemas of a suite. Raises `NotFound` naming the suites there are."""
     return tuple(tool.schema for tool in _suite(suite, field).tools)
 
 
@@ -132,7 +132,7 @@ def all_names() -> frozenset[str]:
 
 
 def find_tool(suite: str, name: str) -> Tool:
-    """A tool by its name; raises `NotFound` naming the tools of the suite."""
+    """A tool by its name. Raises `NotFound` naming the tools of the suite."""
     for tool in _suite(suite).tools:
         if tool.name == name:
             return tool
@@ -142,7 +142,7 @@ def find_tool(suite: str, name: str) -> Tool:
 
 
 def find_suite(suites: Collection[str], tool: str) -> str:
-    """The suite that has the tool; the first one where none has it, so that its error can name what there is."""
+    """The suite that has the tool. The first one where none has it, so that its error can name what there is."""
     return next((suite for suite in suites if tool in tool_names(suite)), next(iter(suites)))
 
 
@@ -152,7 +152,7 @@ def offered_beside(suite: str) -> tuple[str, ...]:
 
 
 def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
-    """Several suites, offered together; raises when there is none, or when two of them share tools."""
+    """Several suites, offered together. Raises when there is none, or when two of them share tools."""
     for suite in suites:
         _suite(suite, field)
     if not suites:

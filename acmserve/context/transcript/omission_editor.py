@@ -89,7 +89,7 @@ class OmissionEditor:
         self.drop_calls((use,))
 
     def clear_result(self, use: Use, inputs: bool) -> None:
-        """Put the placeholder in the place of a result; with `inputs` the call loses its arguments too."""
+        """Put the placeholder in the place of a result. With `inputs` the call loses its arguments too."""
         kept, result = self.of(use.entry), self._lines[use.entry].results[use.number]
         if result is None or use.number in kept.calls:
             return
@@ -124,7 +124,7 @@ class OmissionEditor:
             self._set(entry, replace(kept, text=True, reasoning=True))
 
     def drop_step(self, entry: int) -> None:
-        """Take out a message with its calls and their results; notes that stand in its place stay."""
+        """Take out a message with its calls and their results. Notes that stand in its place stay."""
         self.drop_calls([Use(entry, number) for number in range(len(self._lines[entry].names))])
         self.drop_text(entry)
 

@@ -4,7 +4,7 @@
     role    PROTECTED   PROTECTED   ASSISTANT                 RESULT      RESULT      ASSISTANT
                                     results [3, 4]            use (2, 0)  use (2, 1)
 
-Appended to as the conversation grows; an entry is read once. Decisions:
+Appended to as the conversation grows. An entry is read once. Decisions:
 
 - Many clients use the same call id again in every turn, so a result answers the latest call of its id that has no
   result yet; a result without an id answers the first unanswered call of the last assistant message.
@@ -35,7 +35,7 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """One message. `results` has the entry of each call's result, None without one; `use` is a result's call."""
+    """One message. `results` has the entry of each call's result, None without one. `use` is a result's call."""
 
     role: Role
     is_user: bool = False
@@ -74,7 +74,7 @@ class _Pairing:
             self._waiting.setdefault(call.call_id, deque()).append(use)
 
     def take_result(self, key: str) -> Use | None:
-        """The call that a result of this id answers; None where there is none."""
+        """The call that a result of this id answers. None where there is none."""
         queue = self._waiting.get(key) if key else self._last
         if not queue:
             return None

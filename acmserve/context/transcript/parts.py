@@ -100,7 +100,7 @@ def role_of(message: Message) -> Role:
 
 
 def tool_calls(message: Message) -> Sequence[Mapping[str, Any]]:
-    """The tool calls of a message; what is no object among them counts as a call without a name."""
+    """The tool calls of a message. What is no object among them counts as a call without a name."""
     calls = message.get("tool_calls")
     return [call if isinstance(call, Mapping) else {} for call in calls] if isinstance(calls, list | tuple) else ()
 
@@ -174,7 +174,7 @@ def _collect(value: object, found: list[str]) -> None:
 
 
 def without_reasoning(message: Message) -> Message:
-    """The message without its reasoning; the very object where it has none."""
+    """The message without its reasoning. The very object where it has none."""
     if not has_reasoning(message):
         return message
     kept: dict[str, Any] = {name: value for name, value in message.items() if name not in _FIELDS}

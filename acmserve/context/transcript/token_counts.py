@@ -33,7 +33,7 @@ def counter(tokenizer: Tokenizer) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class EntrySize:
-    """Tokens of one message by part; `calls` has one number for each tool call. `total` is their sum."""
+    """Tokens of one message by part. `calls` has one number for each tool call. `total` is their sum."""
 
     overhead: int
     text: int = 0
@@ -131,7 +131,7 @@ class TokenCounts:
         return self._count(text)
 
     def text_tokens(self, text: str) -> int:
-        """Tokens of a line that we write ourselves (a note, a placeholder); each is counted once."""
+        """Tokens of a line that we write ourselves (a note, a placeholder). Each is counted once."""
         if text not in self._texts:
             self._texts[text] = self._count(text)
         return self._texts[text]

@@ -6,7 +6,7 @@
 
 `data` holds string keys and numbers only, as it crosses a process boundary. Each engine of a data-parallel server
 reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across engines. Tokens
-are prompt tokens of session requests; requests without session appear in none of these numbers. Nor do background
+are prompt tokens of session requests. Requests without session appear in none of these numbers. Nor do background
 requests: what they compute, and what becomes of it, is counted apart, used also by requests without session.
 """
 
@@ -73,7 +73,7 @@ class AcmStats(KVConnectorStats):
             self.data[key] += getattr(counts, name)
 
     def reset(self) -> None:
-        """Start again at zero; a payload handed out before keeps its numbers."""
+        """Start again at zero. A payload handed out before keeps its numbers."""
         self.data = {
             **dict.fromkeys((*TOKEN_KEYS, *PRECOMPUTE_KEYS), 0),
             "requests": {},

@@ -80,7 +80,7 @@ class Receipt:
 
 
 class ReceiptBuilder:
-    """Entries of one request in order of position; what no entry covers was computed."""
+    """Entries of one request in order of position. What no entry covers was computed."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self.num_prompt_tokens = num_prompt_tokens
@@ -127,7 +127,7 @@ class ReceiptBuilder:
     def close(
         self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: AutoDecision | None = None
     ) -> Receipt:
-        """The receipt of the prompt as it stands; `anew` was planned to be computed for fidelity's sake."""
+        """The receipt of the prompt as it stands. `anew` was planned to be computed for fidelity's sake."""
         moved = self._merged_moves()
         kept = [(e.start, e.end) for e in self._entries if e.origin is KVOrigin.KEPT]
         num_kept = sum(end - start for start, end in kept)

@@ -1,8 +1,8 @@
 """One session request on its way through the scheduler: its plan, what of it is still to do, and its account.
 
-The plan was made when the request arrived; the cache changes until the request is scheduled. So the plan is turned
-into *segments*, prompt ranges whose KV may be taken from a source, and each segment is carried out, shortened, or
-refused when the scheduler stands at its first token:
+The plan was made when the request arrived. The cache changes until the request is scheduled. So the plan is turned into
+*segments*, prompt ranges whose KV may be taken from a source, and each segment is carried out, shortened, or refused
+when the scheduler stands at its first token:
 
     prompt   [0 ............)[....)[..................)[.....)[..........)
               Keep of a source  |   Move: segment       |      Move: segment      the rest is computed
@@ -12,7 +12,7 @@ refused when the scheduler stands at its first token:
 A refused segment is computed. When nothing of a move was carried out its lineage mark goes too, so that the blocks
 computed in its stead are what they are: exact.
 
-It knows positions, sources and hashes; blocks are named in `engine/scheduling/jump.py`.
+It knows positions, sources and hashes. Blocks are named in `engine/scheduling/jump.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReusableRange:
 
 @dataclass(slots=True)
 class SessionRequest:
-    """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused.
+    """State of one request. `segments` are sorted and disjoint, and shrink as they are carried out or refused.
 
     `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
     that one on, and it does not become a source. `precompute` marks a background request; `inherited_from` is where the
@@ -90,14 +90,14 @@ class SessionRequest:
                 self.segments.append(replace(segment, dst_end=end))
 
     def end_early(self, num_computed: int, reason: str) -> None:
-        """A background request goes no further; `num_computed` tokens are computed now."""
+        """A background request goes no further. `num_computed` tokens are computed now."""
         self.receipt_builder.advance(num_computed)
         self.receipt_builder.end_here()
         self.fallback_reason = reason
         self.receipt = self.acm = None
 
     def answer(self) -> dict[str, Any]:
-        """The session id and the receipt as they leave with every output; one object for all of them."""
+        """The session id and the receipt as they leave with every output. One object for all of them."""
         receipt = self.settle()
         if self.acm is None:
             self.acm = {"session_id": self.session_id, "receipt": receipt.as_dict()}
@@ -146,7 +146,7 @@ class SessionRequest:
             self.fallback_reason = self.fallback_reason or reason
         if end < segment.dst_end:
             return None
-        # A mark of no tokens hides a forgotten request; no segment put it there.
+        # A mark of no tokens hides a forgotten request. No segment put it there.
         gone = [mark for mark in self.marks if start <= mark.position < end and mark.num_tokens]
         self.marks[:] = [mark for mark in self.marks if mark not in gone]
         self.taken_back += [mark.position for mark in gone]

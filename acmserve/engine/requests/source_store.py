@@ -46,7 +46,7 @@ class SourceStore:
         return self._num_bytes
 
     def get(self, owner: Owner) -> tuple[ServedSequence, ...]:
-        """The sources of `owner`, newest first; counts as a use."""
+        """The sources of `owner`, newest first. Counts as a use."""
         sources = self._sessions.get(owner)
         if sources is None:
             return ()
@@ -54,7 +54,7 @@ class SourceStore:
         return tuple(reversed(sources))
 
     def add(self, owner: Owner, source: ServedSequence) -> None:
-        """Record a served sequence; drops what it extends, then whatever exceeds the limits."""
+        """Record a served sequence. Drops what it extends, then whatever exceeds the limits."""
         if source.num_bytes > self.limits.max_bytes:
             return
         sources = self._sessions.setdefault(owner, [])
@@ -69,7 +69,7 @@ class SourceStore:
             self._drop_oldest()
 
     def forget(self, owner: Owner) -> tuple[ServedSequence, ...]:
-        """Drop everything of `owner`; returns what was dropped, newest first. Unknown owners are fine."""
+        """Drop everything of `owner`. Returns what was dropped, newest first. Unknown owners are fine."""
         dropped = tuple(reversed(self._sessions.get(owner, ())))
         for source in dropped:
             self._drop(self._sessions[owner], source)

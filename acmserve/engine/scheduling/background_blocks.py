@@ -16,7 +16,7 @@ Decision: cold KV goes first. A pool that has run for a while is full, of contex
 stayed, each token appended anywhere would take one that was computed ahead.
 
 When a block was last in use follows from the requests that ended: vLLM keeps no times. They are noted from the first
-background request on; what was freed before counts as freed at that moment.
+background request on. What was freed before counts as freed at that moment.
 
 Blocks are moved to their place in front of the next step, not as they are freed: vLLM frees from many places (some of
 them later, behind a fence), and hands blocks out only inside a step. There, too, what has become cold overtakes them.
@@ -172,7 +172,7 @@ class BackgroundBlocks:
         return inherited
 
     def hold(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """A background request holds these blocks again; they are not in the free queue."""
+        """A background request holds these blocks again. They are not in the free queue."""
         for block in blocks:
             self._leave(block.block_id)
 
@@ -187,7 +187,7 @@ class BackgroundBlocks:
                 self._unplaced[block_id] = None
 
     def place(self) -> None:
-        """Move the blocks that were freed to their place in the free queue; call before anything is allocated.
+        """Move the blocks that were freed to their place in the free queue. Call before anything is allocated.
 
         placed        [ hold nothing )[ cold .. )[ placed )[ freed since )[ cold since )[ warm .......)
         overtaken     [ hold nothing )[ cold .. )[ cold since )[ placed ...............)[ warm .......)

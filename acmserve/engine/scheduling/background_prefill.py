@@ -17,8 +17,8 @@ its engine loop goes on when the foreground is gone. That loop spins while anyth
 cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
 scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
 
-Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
-`finish_step`; later `on_processed` and `take_ended`.
+Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`, `finish_step`. Later
+`on_processed` and `take_ended`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BackgroundPrefill:
         return len(self._requests)
 
     def add(self, session: SessionRequest, request: Request, refusal: str | None) -> None:
-        """A background request arrived; with a `refusal` it ends before it begins."""
+        """A background request arrived. With a `refusal` it ends before it begins."""
         if not self._requests:
             self._disturbed_at = self.blocks.clock()
         session.precompute = True
@@ -92,7 +92,7 @@ class BackgroundPrefill:
         self._ended.pop(request_id, None)
 
     def end(self, request_id: str, reason: str) -> None:
-        """The request goes no further, if it is a background request; it is finished after this step."""
+        """The request goes no further, if it is a background request. It is finished after this step."""
         if request_id in self._requests:
             self._ended.setdefault(request_id, reason)
 
@@ -190,7 +190,7 @@ class BackgroundPrefill:
                 self.end(session.request_id, NO_PROGRESS)
 
     def on_processed(self, scheduled: Mapping[str, int]) -> None:
-        """A step is through; count the time that background work took of it."""
+        """A step is through. Count the time that background work took of it."""
         if self._started and self._started[0][0] in scheduled:
             _, started, num_tokens = self._started.popleft()
             now = self.blocks.clock()
@@ -202,7 +202,7 @@ class BackgroundPrefill:
                 self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
 
     def take_ended(self) -> list[SessionRequest]:
-        """The background requests to finish now; their receipts are about the part that is ready."""
+        """The background requests to finish now. Their receipts are about the part that is ready."""
         sessions = []
         for request_id, reason in self._ended.items():
             session, request = self._requests[request_id]

@@ -55,9 +55,9 @@ def keys_to_forget(source: ServedSequence, prompt: Tokens) -> tuple[bytes, ...]:
 def forget_session(
     owner: Owner, prompt: Tokens, store: SourceStore, move_executor: MoveExecutor, hash_function: Callable[[Any], bytes]
 ) -> tuple[ServedSequence, ...]:
-    """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats; call between two steps.
+    """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats. Call between two steps.
 
-    Returns the sources that were forgotten, newest first; nothing can be found under their keys any more.
+    Returns the sources that were forgotten, newest first. Nothing can be found under their keys any more.
     """
     sources = store.forget(owner)
     for source in sources:
@@ -78,7 +78,7 @@ def evict_from(block: int, request: Request, move_executor: MoveExecutor) -> Non
 
 
 def withdraw(session: SessionRequest, request: Request, move_executor: MoveExecutor) -> bool:
-    """Whether the session was forgotten while `request` was alive; what it hid then goes with it."""
+    """Whether the session was forgotten while `request` was alive. What it hid then goes with it."""
     if session.hidden_from is None:
         return False
     evict_from(session.hidden_from, request, move_executor)

@@ -6,7 +6,7 @@
              source 1                  [..block..|..block..]
 
 Pure: asks a lookup for blocks, takes no references, changes nothing. A run ends at the first block that is no longer
-cached; what lies behind it is asked for again when the scheduler gets there.
+cached. What lies behind it is asked for again when the scheduler gets there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Adjacent runs, never empty; the computed position leaps from `start` to `end`."""
+    """Adjacent runs, never empty. The computed position leaps from `start` to `end`."""
 
     runs: tuple[BlockRun, ...]
 
@@ -76,7 +76,7 @@ class Jump:
 
 
 def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | None:
-    """The longest jump from `position` whose source blocks are all cached; None when the first is not."""
+    """The longest jump from `position` whose source blocks are all cached. None when the first is not."""
     runs: list[BlockRun] = []
     while (segment := request.segment_at(position)) is not None:
         run = _plan_run(segment, position, lookup)
@@ -90,7 +90,7 @@ def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | 
 
 
 def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
-    """`jump` without what lies before `position`; None when nothing remains."""
+    """`jump` without what lies before `position`. None when nothing remains."""
     runs = []
     for run in jump.runs:
         if run.end <= position:
@@ -112,7 +112,7 @@ def next_available(segment: ReusableRange, position: int, lookup: Lookup) -> int
 
 
 def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_size: int) -> list[KVCopy]:
-    """The copies that carry `jump` out; `dst_block_ids` is the request's whole block table."""
+    """The copies that carry `jump` out. `dst_block_ids` is the request's whole block table."""
     copies = []
     for run in jump.runs:
         first, last = run.start // block_size, (run.end - 1) // block_size

@@ -14,7 +14,7 @@ Source blocks are looked up in `begin_step` only: vLLM registers block hashes wh
 computed, so a block found later in the same step may hold nothing yet. They are pinned from there until the step that
 copies them is through, and only when enough free blocks remain for the request itself; else its tokens are computed.
 
-It uses the public methods of vLLM's block pool and of `Request`; private ones are reached through
+It uses the public methods of vLLM's block pool and of `Request`. Private ones are reached through
 `engine/vllm/block_pool.py`.
 """
 
@@ -109,7 +109,7 @@ class MoveExecutor:
         return block_pool.cached_block(self._pool, key)
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request]) -> None:
-        """Pin sources and advance running requests; call before vLLM's `schedule`.
+        """Pin sources and advance running requests. Call before vLLM's `schedule`.
 
         `waiting` yields the queued requests in the order in which vLLM will look at them.
         """
@@ -175,7 +175,7 @@ class MoveExecutor:
             self._num_reserved += num_needed
 
     def _plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
-        """A jump from `position`; refuses what is missing there, so that it is not asked for again."""
+        """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
         while (segment := session.segment_at(position)) is not None:
             jump = jumping.plan_jump(session, position, self.lookup)
             if jump is not None:
@@ -190,7 +190,7 @@ class MoveExecutor:
             block_pool.rehash(request, changed // self.block_size)
 
     def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
-        """Reference the source blocks if `num_needed` free blocks remain besides what is reserved; all or nothing."""
+        """Reference the source blocks if `num_needed` free blocks remain besides what is reserved. All or nothing."""
         blocks = list({block.block_id: block for block in jump.blocks}.values())
         num_idle = sum(block.ref_cnt == 0 for block in blocks)
         num_free = self._pool.get_num_free_blocks() - self._num_reserved
@@ -204,7 +204,7 @@ class MoveExecutor:
         return True
 
     def on_lookup(self, request_id: str, num_hit: int) -> int | None:
-        """Tokens behind the prefix hit of a waiting request that will be copied; None: ask again next step."""
+        """Tokens behind the prefix hit of a waiting request that will be copied. None: ask again next step."""
         session = self.get(request_id)
         if session is None:
             return 0
@@ -244,7 +244,7 @@ class MoveExecutor:
             session.carry_out(0, session.num_hit)
 
     def on_preempted(self, request: Request) -> int:
-        """The request is about to lose its blocks; call before vLLM resets its counts.
+        """The request is about to lose its blocks. Call before vLLM resets its counts.
 
         Returns how many of its tokens have KV: not those that this very step would have copied or computed.
         """

@@ -35,7 +35,7 @@ def set_hasher(request: Request, hasher: LineageHasher, first_block: int) -> Non
 
 
 def rehash(request: Request, first_block: int) -> None:
-    """Make the hashes from `first_block` on again; those blocks must not be registered yet."""
+    """Make the hashes from `first_block` on again. Those blocks must not be registered yet."""
     del request.block_hashes[first_block:]
     request.update_block_hashes()
 
@@ -104,7 +104,7 @@ def queue_behind(
     on_reuse: Callable[[KVCacheBlock], None],
     move: bool,
 ) -> None:
-    """Put free, cached blocks in order behind the free block `last`; without one, behind all that hold nothing.
+    """Put free, cached blocks in order behind the free block `last`. Without one, behind all that hold nothing.
 
         free queue  [hold nothing .....)[..... last][ blocks )[cached .....)       next to be handed out: the first
 

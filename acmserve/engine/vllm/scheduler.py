@@ -24,7 +24,7 @@ from acmserve.engine.vllm.hooks import ConnectorHooks, StepHooks
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    # The scheduler that vLLM chose stands behind the mixin; it is known when the two are composed.
+    # The scheduler that vLLM chose stands behind the mixin. It is known when the two are composed.
     from vllm.v1.core.sched.scheduler import Scheduler as _Base
     from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
     from vllm.v1.request import Request
@@ -66,7 +66,7 @@ class MoveSchedulerMixin(_Base):
                 self.waiting.add_request(request)
 
     def _hold_background(self, hooks: StepHooks) -> Sequence[Request]:
-        """Take background requests out of the way of everybody else; returns those to put back after the step."""
+        """Take background requests out of the way of everybody else. Returns those to put back after the step."""
         num_waiting = len(self.waiting) + len(self.kv_holding_waiting) - self.num_waiting_for_streaming_input
         num_others = len(self.running) + num_waiting - hooks.num_background
         for request in hooks.to_preempt(num_others):
@@ -175,7 +175,7 @@ def _no_outputs() -> EngineCoreOutputs:
 
 @functools.cache
 def compose_scheduler(base: type) -> type:
-    """`base` with the mixin in front; a class that has it already is returned as it is."""
+    """`base` with the mixin in front. A class that has it already is returned as it is."""
     if issubclass(base, MoveSchedulerMixin):
         return base
     return type(f"Acm{base.__name__}", (MoveSchedulerMixin, base), {"__module__": __name__})

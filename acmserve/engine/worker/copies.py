@@ -17,7 +17,7 @@ class KVCopy:
                                    |  K rotated by delta = dst_start - src_start, V as it is
         request           ...[dst_start ............ dst_start+n)...           blocks dst_block_ids
 
-    `src_block_ids[0]` is the block that holds token `src_start` (offset `src_start % block_size` in it); likewise for
+    `src_block_ids[0]` is the block that holds token `src_start` (offset `src_start % block_size` in it). Likewise for
     `dst`. Both lists cover the range exactly. Source and destination blocks are disjoint.
     """
 
@@ -30,7 +30,7 @@ class KVCopy:
 
     @property
     def delta(self) -> int:
-        """Positions by which the keys turn; 0 is a plain, bit-exact copy."""
+        """Positions by which the keys turn. 0 is a plain, bit-exact copy."""
         return self.dst_start - self.src_start
 
 

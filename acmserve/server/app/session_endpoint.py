@@ -7,9 +7,9 @@ calls vLLM's function with the same arguments when there is no session. A middle
 outside of authentication and would have to parse each body a second time.
 
 Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and its count_tokens. On vLLM's other routes
-(batches, token-in-token-out) a session counts as well, validated in `exchange.py`; its receipt is in
+(batches, token-in-token-out) a session counts as well, validated in `exchange.py`. Its receipt is in
 `kv_transfer_params` there. `context_management` counts on /v1/messages and /v1/chat/completions, see
-`context_editor.py`; /v1/responses has a field of that name with another meaning, which is vLLM's.
+`context_editor.py`. /v1/responses has a field of that name with another meaning, which is vLLM's.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 
 
 class SessionEndpoint:
-    """Loaded by vLLM once per API server process; does nothing when the engine runs without our connector."""
+    """Loaded by vLLM once per API server process. Does nothing when the engine runs without our connector."""
 
     name = "acmserve"
     required_tasks = ("generate",)
@@ -131,7 +131,7 @@ def _coated(route: APIRoute) -> Endpoint:
 
 
 def with_session(core: Endpoint) -> Endpoint:
-    """Wrap one of vLLM's route functions `(request, raw_request)`; `chat_route` has the chats of sessions held here."""
+    """Wrap one of vLLM's route functions `(request, raw_request)`. `chat_route` has the chats of sessions held here."""
 
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:

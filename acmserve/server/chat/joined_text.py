@@ -15,7 +15,7 @@ SEPARATOR = "\n\n"
 
 
 class JoinedText:
-    """`add` and `end_step` return what may be shown now; put together it is `text`."""
+    """`add` and `end_step` return what may be shown now. Put together it is `text`."""
 
     def __init__(self) -> None:
         self._shown: list[str] = []

@@ -4,10 +4,10 @@
                         |       |         |             '-- held back --'            |            |
     passed on        {role} {"Let me"} {" look."}                              kept in `Step`: the loop says how it ends
 
-Text is passed on as it comes; tool calls wait until the step is complete, because only then it is known whose they are.
+Text is passed on as it comes. Tool calls wait until the step is complete, because only then it is known whose they are.
 All steps of a loop look like one answer to the client: one id, one role, texts joined by `JoinedText`.
 
-It knows vLLM's answers; it knows neither tools nor sessions.
+It knows vLLM's answers. It knows neither tools nor sessions.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _begin_map(server: ContextServer, session: Session, chat: ChatRequest, state
 
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
-    """The request with the messages that the model is to see; the very object where that is what the client sent."""
+    """The request with the messages that the model is to see. The very object where that is what the client sent."""
     as_sent = state.omissions == EMPTY and all(entry.origin is not Author.INTERNAL for entry in state.entries)
     if as_sent and messages == chat.body["messages"]:
         return chat.request
@@ -239,7 +239,7 @@ def _summary(omissions: Omissions) -> str:
 
 
 async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
-    """Pass a stream on; its message is recorded before the client hears that it has ended."""
+    """Pass a stream on. Its message is recorded before the client hears that it has ended."""
     builder = MessageBuilder()
     async for event in events:
         _, mark, data = event.partition("data: ")

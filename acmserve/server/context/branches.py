@@ -66,7 +66,7 @@ def check_branch_of(branch: Session, parent: Session) -> None:
 
 
 def give_back(server: ContextServer, branch: Session, parent: Session, message: str) -> None:
-    """Put what a branch returns into its parent, and delete it. Raises `Conflict`; nothing was changed then."""
+    """Put what a branch returns into its parent, and delete it. Raises `Conflict`. Nothing was changed then."""
     own = branch.state.parent
     assert own is not None
     _check_not_inside(parent)

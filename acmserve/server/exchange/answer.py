@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
-# As vLLM writes them; inside a text the quotes would be escaped.
+# As vLLM writes them. Inside a text the quotes would be escaped.
 _END_MARKS = ('"type":"message_delta"', '"finish_reason":"')
 
 
@@ -43,7 +43,7 @@ async def stream_with_receipt(events: AsyncIterator[str], exchange: ReceiptSourc
 
 
 async def stream_with_field(events: AsyncIterator[str], name: str, value: dict[str, Any]) -> AsyncIterator[str]:
-    """Yield `events`, `name: value` joined to those that end an answer; only these are parsed."""
+    """Yield `events`, `name: value` joined to those that end an answer. Only these are parsed."""
     async for event in events:
         joined = join_event(event, value, name) if any(mark in event for mark in _END_MARKS) else None
         yield event if joined is None else joined

@@ -115,7 +115,7 @@ class Slot:
     budget: int
 
     def fill(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt as it goes to the engine; raises InvalidRequest."""
+        """The prompt as it goes to the engine. Raises InvalidRequest."""
         return self.slots.fill(prompt, self.text, self.budget)
 
 

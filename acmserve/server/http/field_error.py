@@ -30,7 +30,7 @@ class _Walk:
     depth: int = 0
 
     def step(self, step: str | int, definitions: Schema) -> None:
-        """Follow one step; stay where it names no property and no item."""
+        """Follow one step. Stay where it names no property and no item."""
         here = [found for schema in self.schemas for found in _variants(schema, definitions)]
         if isinstance(step, int):
             below = [schema["items"] for schema in here if "items" in schema]
@@ -68,7 +68,7 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> I
 
 
 def _first(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> tuple[Mapping[str, Any], _Walk]:
-    """The first error; where its field is a union, the error of the branch that came furthest into the value."""
+    """The first error. Where its field is a union, the error of the branch that came furthest into the value."""
     first = _follow(errors[0]["loc"], body, params)
     best = errors[0], first
     for error in errors[1:]:

@@ -37,7 +37,7 @@ class AcmRoute(APIRoute):
     """Use as `route_class` of a router."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match the path as it was sent; decode the parameters afterwards."""
+        """Match the path as it was sent. Decode the parameters afterwards."""
         if scope["type"] != "http":
             return Match.NONE, {}
         inherited = scope.get("path_params", {})

@@ -31,8 +31,8 @@ class Tenants:
         """The tenant of a request, "" where it has neither key nor salt.
 
         The salt may stand in the body (chat) or in the header `X-Cache-Salt`. `Authorization` is the only header that a
-        server with keys takes one from (vllm/entrypoints/serve/middleware/authenticate.py:31). Anthropic's clients
-        send it when they are given an `auth_token`; their `x-api-key` is answered with 401 before it comes here.
+        server with keys takes one from (vllm/entrypoints/serve/middleware/authenticate.py:31). Anthropic's clients send
+        it when they are given an `auth_token`. Their `x-api-key` is answered with 401 before it comes here.
         """
         key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
         salt = cache_salt or headers.get(SALT_HEADER, "")

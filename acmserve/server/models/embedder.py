@@ -95,7 +95,7 @@ class RememberingEmbedder(ABC):
 
 
 class HttpEmbedder(RememberingEmbedder):
-    """Asks an OpenAI-compatible server; without a model's name, the first model it lists."""
+    """Asks an OpenAI-compatible server. Without a model's name, the first model it lists."""
 
     def __init__(
         self,

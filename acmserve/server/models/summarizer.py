@@ -75,7 +75,7 @@ class ServedSummarizer:
         return (await self._ask(serving, _prompt(wanted, self.max_tokens))).text
 
     async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
-        """Raises what `summarize` does; `num_tokens` counts the text and the instructions."""
+        """Raises what `summarize` does. `num_tokens` counts the text and the instructions."""
         serving, window = self._serving()
         num_readable = window - _NUM_CONVERSATION_PROMPT_TOKENS
         if num_tokens > num_readable:
@@ -100,7 +100,7 @@ class ServedSummarizer:
 
 
 class HttpSummarizer:
-    """Asks an OpenAI-compatible server elsewhere; without a model's name, the first model it lists."""
+    """Asks an OpenAI-compatible server elsewhere. Without a model's name, the first model it lists."""
 
     def __init__(self, url: str, model: str, max_tokens: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._server = OpenAIServer(

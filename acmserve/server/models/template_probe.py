@@ -110,7 +110,7 @@ def open_probe(tokenizer: Any, count: Count, chat_template: str | None) -> Templ
 
 
 async def _count_frame(frame: TemplateFrame, raw_request: Request) -> int | None:
-    """Tokens of a frame with one short message, as vLLM renders it; None where it cannot."""
+    """Tokens of a frame with one short message, as vLLM renders it. None where it cannot."""
     asked: Mapping[str, Any] = {
         "model": frame.model,
         "messages": [{"role": "user", "content": _TEXT}],

@@ -2,7 +2,7 @@
 
 Fast tokenizers tell offsets themselves. For others the text is tokenized line by line, and the tokens of a line are
 spread over it evenly: counts stay right to a token a line, and cuts fall at line ends anyway. Results are remembered,
-since the same texts are counted at every edit; the memory is bounded in characters.
+since the same texts are counted at every edit. The memory is bounded in characters.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@
                 "pause_after_compaction": false, "instructions": "..."}]}
 
 Strict: an unknown key or edit is refused by its path, for an edit that is dropped in silence is a prompt that grows
-without bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too;
-a summary is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is
-50,000 tokens; here any is allowed, since many served models have smaller windows.
+without bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too. A
+summary is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is
+50,000 tokens. Here any is allowed, since many served models have smaller windows.
 
 Pure: it knows JSON values, not HTTP.
 """
@@ -44,7 +44,7 @@ _DEFAULTS = ClearToolUses()
 
 
 def parse_context_management(body: Mapping[str, Any]) -> tuple[VendorEdit, ...] | None:
-    """The edits of a request, in order; None when it has no `context_management`. Raises InvalidRequest."""
+    """The edits of a request, in order. None when it has no `context_management`. Raises InvalidRequest."""
     asked = body.get(FIELD)
     if asked is None:
         return None

@@ -26,8 +26,8 @@ MAX_BRANCH_TOKENS = 2**31
 class LoopOptions:
     """`suites` are the tools that the model gets, `preset` the prompt that teaches them (None: the client's own).
 
-    `max_tool_calls` bounds the context tool calls of one answer; the step after the last one has to answer.
-    `branch_tokens` bounds one branch; None: a share of the context window.
+    `max_tool_calls` bounds the context tool calls of one answer. The step after the last one has to answer.
+    `branch_tokens` bounds one branch. None: a share of the context window.
     """
 
     suites: tuple[str, ...]
@@ -38,9 +38,9 @@ class LoopOptions:
 
 
 def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> LoopOptions | None:
-    """Read the loop's keys; other keys of `acm` are not looked at. None without `tools`.
+    """Read the loop's keys. Other keys of `acm` are not looked at. None without `tools`.
 
-    Raises InvalidRequest; its field is a dotted path, `acm.max_tool_calls`.
+    Raises InvalidRequest. Its field is a dotted path, `acm.max_tool_calls`.
     """
     given = {key: acm[key] for key in LOOP_KEYS if acm.get(key) is not None}
     if not given:

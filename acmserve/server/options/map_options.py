@@ -28,7 +28,7 @@ _RESERVED_XARGS = ("session_id", "kv_transfer_params")
 
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
-    """How the models that keep the map are asked; None: as the server's settings say."""
+    """How the models that keep the map are asked. None: as the server's settings say."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -40,7 +40,7 @@ DEFAULT_UPDATE = UpdateOptions()
 
 @dataclass(frozen=True, slots=True)
 class MapOptions:
-    """`budget` and `evolve_steps` are those of a map that is made now; None: the defaults, or the map's own.
+    """`budget` and `evolve_steps` are those of a map that is made now. None: the defaults, or the map's own.
 
     `placement` None leaves the choice to `placement_for`.
     """
@@ -53,7 +53,7 @@ class MapOptions:
 
 
 def parse_map_options(value: object) -> MapOptions | None:
-    """Read `acm.map`; None for None. Raises InvalidRequest whose field is a dotted path, `acm.map.budget`."""
+    """Read `acm.map`. None for None. Raises InvalidRequest whose field is a dotted path, `acm.map.budget`."""
     if value is None:
         return None
     given = {key: given for key, given in check_object(value, "acm.map", _KEYS).items() if given is not None}

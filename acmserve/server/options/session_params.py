@@ -39,7 +39,7 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
     """Return the session of a request, or None for a request that has nothing to do with sessions.
 
     `headers` answers lower-case names. A body that is no JSON object is not ours to judge: None.
-    Raises InvalidRequest; its `field` is a dotted path in the body, or `X-Session-ID`.
+    Raises InvalidRequest. Its `field` is a dotted path in the body, or `X-Session-ID`.
     """
     if not isinstance(body, Mapping):
         return None
@@ -102,7 +102,7 @@ def check_no_loop(body: object) -> None:
 
 
 def _direct_params(kv_transfer_params: object) -> SessionParams | None:
-    """What the client says to the engine itself; other connectors' keys are not ours to judge."""
+    """What the client says to the engine itself. Other connectors' keys are not ours to judge."""
     if not isinstance(kv_transfer_params, Mapping) or kv_transfer_params.get("acm") is None:
         return None
     return parse_acm_params(kv_transfer_params["acm"])

@@ -41,13 +41,13 @@ _SHAPING = (
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
-    """What shapes the prompts of a session beside its messages; `preset` names the prompt of a tool loop."""
+    """What shapes the prompts of a session beside its messages. `preset` names the prompt of a tool loop."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
 
     def body(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """The background request that computes `messages`; it shares nothing with them."""
+        """The background request that computes `messages`. It shares nothing with them."""
         own = {
             "messages": with_preset(messages, self.preset),
             "add_generation_prompt": False,

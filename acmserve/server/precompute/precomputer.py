@@ -12,7 +12,7 @@ here it is no idle moment, though the engine knows nothing of it yet.
 It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
 alone. The one thing noted is that a context which was moved is exact now.
 
-Whatever fails here is counted, and the first failure logged; no request of a client ever hears of it. Nothing is
+Whatever fails here is counted, and the first failure logged. No request of a client ever hears of it. Nothing is
 computed between a redaction and the next turn, which is the one that has the engine forget.
 """
 
@@ -47,7 +47,7 @@ MAX_WATCHED = 1024
 PAUSE_SECONDS = 0.02
 # How often a busy engine is asked whether it still is.
 BUSY_SECONDS = 0.05
-# A client without a pause asks again in a few hundredths; the shortest tool takes longer than this.
+# A client without a pause asks again in a few hundredths. The shortest tool takes longer than this.
 QUIET_SECONDS = 0.25
 # A loaded machine makes that longer. A client whose last pauses were shorter than this in the median leaves none,
 NO_PAUSE_SECONDS = 0.5
@@ -60,7 +60,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of a session between two turns; `running` is the preparation that is computed now.
+    """What is known of a session between two turns. `running` is the preparation that is computed now.
 
     `heard` is when its client was last heard of, in seconds of the monotonic clock; `pauses` are the seconds between
     its last answers and the requests behind them.
@@ -91,7 +91,7 @@ class _Watch:
 
 
 class Precomputer:
-    """`default` holds for sessions without options of their own; `pool_tokens` is the size of the KV cache.
+    """`default` holds for sessions without options of their own. `pool_tokens` is the size of the KV cache.
 
     Without `background` (no engine) nothing is computed. `in_use` turns true once anybody wants something precomputed:
     the default, a session, or a caller of `prepare`. Until then no request has to be watched.
@@ -191,7 +191,7 @@ class Precomputer:
         return Preparations() if watch is None else watch.preparations
 
     def _watch(self, session: Session) -> _Watch:
-        """That of a session whose client is heard now; the watches are in that order."""
+        """That of a session whose client is heard now. The watches are in that order."""
         watch = self._watched.setdefault(session.key, _Watch())
         watch.heard = time.monotonic()
         self._watched.move_to_end(session.key)
@@ -287,7 +287,7 @@ class Precomputer:
     async def _compute(
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
     ) -> Mapping[str, Any] | None:
-        """The receipt of a context that was computed, without its last `num_cut` tokens; None where there is none."""
+        """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
         exchange = self._sessions.background_exchange(session, num_cut)
         CURRENT.set(exchange)
         await background(watch.frame.body(render(state)))

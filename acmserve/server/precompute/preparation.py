@@ -39,7 +39,7 @@ class Preparation:
     reason: str | None = None
 
     def end(self, receipt: Mapping[str, Any] | None, num_cut: int = 0) -> None:
-        """Take in what the engine said of it; `num_cut` tokens were not asked for."""
+        """Take in what the engine said of it. `num_cut` tokens were not asked for."""
         if receipt is None:
             self.drop(FAILED)
             return
@@ -72,7 +72,7 @@ class Preparations:
         return made
 
     def get(self, prepare_id: str) -> Preparation:
-        """The preparation of that id; raises `NotFound`."""
+        """The preparation of that id. Raises `NotFound`."""
         if prepare_id not in self._made:
             known = ", ".join(self._made) or "none"
             raise NotFound("prepare_id", f"there is no preparation {ascii(prepare_id)[:40]}.", f"Known: {known}.")

@@ -59,7 +59,7 @@ async def create_branch(session_id: SessionId, new: NewBranch, caller: CallerDep
 async def list_branches(session_id: SessionId, caller: CallerDep) -> BranchList:
     """Lists the branches of a session: those that the model opened in its loop, and those made by requests.
 
-    A branch that was deleted is not listed; one whose call an eviction took out still is.
+    A branch that was deleted is not listed. One whose call an eviction took out still is.
     """
     server, session = caller.server, caller.session(session_id)
     ended = branch_infos(session, server.tokenizer)
@@ -106,7 +106,7 @@ async def delete_branch(session_id: SessionId, branch_id: BranchId, caller: Call
 
 
 def _held_parent(caller: Caller, branch: Session, session_id: str) -> AbstractAsyncContextManager[Session]:
-    """The parent, held; a session cannot be its own, whose lock would be waited for without an end."""
+    """The parent, held. A session cannot be its own, whose lock would be waited for without an end."""
     if branch.session_id == session_id:
         check_branch_of(branch, branch)
     return caller.held(session_id)

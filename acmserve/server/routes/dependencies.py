@@ -29,7 +29,7 @@ class Caller:
     editor: ContextEditor | None = None
 
     def session(self, session_id: str) -> Session:
-        """The caller's session of that id; raises `NotFound`."""
+        """The caller's session of that id. Raises `NotFound`."""
         return self.server.store.get(self.tenant, check_session_id(session_id, "session_id"))
 
     @asynccontextmanager
@@ -39,7 +39,7 @@ class Caller:
             yield self.session(session_id)
 
     def forget_edits(self, session_id: str) -> bool:
-        """Forget what `context_management` cleared in a session of that id; whether there was anything."""
+        """Forget what `context_management` cleared in a session of that id. Whether there was anything."""
         return self.editor is not None and self.editor.forget((self.tenant, session_id))
 
 

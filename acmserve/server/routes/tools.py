@@ -47,7 +47,7 @@ async def call_tool(
 
     A call that is wrong (an unknown id, an argument out of range, a fold of what is folded) is a 200 with
     `is_error: true`: the session is unchanged, and `result` tells the model what to do instead. The next chat request
-    of the session sees the edited conversation; the history that the client resends stays the original one.
+    of the session sees the edited conversation. The history that the client resends stays the original one.
     """
     call = given or ToolRequest()
     async with caller.held(session_id) as session:

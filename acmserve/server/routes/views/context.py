@@ -31,7 +31,7 @@ PREVIEW_CHARS = 80
 
 
 def session_info(session: Session, precompute: PrecomputeOptions) -> SessionInfo:
-    """The session without its contents; `precompute` is what holds for it."""
+    """The session without its contents. `precompute` is what holds for it."""
     return SessionInfo(
         session_id=session.session_id,
         suite=session.suite,
