@@ -5,7 +5,7 @@ attended to at its old place. So the first block that a move touches gets an ext
 chained, so every later block inherits it. A request that asks for exact tokens never computes that key and therefore
 never meets the block.
 
-The key holds the session and the salt although the chain already separates salts: moved KV answers nobody but the
+The key holds the session and the salt although the chain already separates salts. Moved KV answers nobody but the
 session that made the edit, even when somebody else makes the very same edit of the very same text.
 
 This module knows bytes and positions, nothing of vLLM.
@@ -49,8 +49,8 @@ def move_key(
 ) -> bytes:
     """Key of one move: who moved it, which KV, and the geometry.
 
-    `owner` is (session id, cache salt); `source_digest` identifies the source sequence up to the end of the moved
-    range (`ServedSequence.digest_at`), lineage included, so an edit of an edit gets a key of its own.
+    `owner` is (session id, cache salt). `source_digest` identifies the source sequence up to the end of the moved range
+    (`ServedSequence.digest_at`). It includes the lineage, so an edit of an edit gets a key of its own.
     """
     return digest(b"acm-move", owner, source_digest, dst_start, src_start, num_tokens)
 

@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 class GramIndex:
     """The phrases of `num_tokens` tokens in spans of one sequence, each with the token behind its first occurrence.
 
-    `spans` are `[start, end)` in order; no phrase reaches over the end of one.
+    `spans` are `[start, end)` in order. No phrase reaches over the end of one.
     """
 
     def __init__(self, tokens: TokenArray, spans: Sequence[tuple[int, int]], num_tokens: int) -> None:

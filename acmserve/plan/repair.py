@@ -10,12 +10,12 @@
     echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
 
-Which moves need it? All of them. A segment in front of which nothing differs from its source is no move: it is part of
+Which moves need it? All of them. A segment in front of which nothing differs from its source is no move. It is part of
 the kept prefix, which is the longest one that any source has. Behind it either the text in front is another, or its
 length is. A moved prefix that an earlier turn was served stays as it was. Repair is about the moves of this one.
 
-Pure. The lineage follows from the moves that are left: the head of the first segment is computed before anything moved
-comes, so its blocks have exact hashes; holes behind a move inherit its mark, for they saw it, as a marker between two
+Pure. The lineage follows from the moves that are left. The head of the first segment is computed before anything moved
+comes, so its blocks have exact hashes. Holes behind a move inherit its mark, for they saw it, as a marker between two
 moves does.
 """
 

@@ -2,7 +2,7 @@
 
 One set of rules for both doors. The server reads the values from HTTP (`acmserve.server.options.session_params`), an
 embedding program puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`. Both end in the same frozen
-`SessionParams`. It does not know HTTP, headers or the engine, and it never repairs a value: an answer under a guessed
+`SessionParams`. It does not know HTTP, headers or the engine. It never repairs a value: an answer under a guessed
 session would be an answer out of somebody else's cache.
 """
 
@@ -26,8 +26,8 @@ class SessionParams:
 
     `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
-    redaction reaches the KV cache. `precompute` makes it a background request: its prompt is a context that may be
-    asked for later, and the engine computes it, exactly, in moments in which nobody else is served.
+    redaction reaches the KV cache. `precompute` makes it a background request, whose prompt is a context that may be
+    asked for later. The engine computes it, exactly, in moments in which nobody else is served.
     """
 
     session_id: str
@@ -67,7 +67,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):
-        raise InvalidRequest(f"{field}.fidelity", "what is computed ahead is exact; leave it out or say 'exact'")
+        raise InvalidRequest(f"{field}.fidelity", "what is precomputed is exact; leave it out or say 'exact'")
     if params.precompute and params.forget:
         raise InvalidRequest(
             f"{field}.precompute", "cannot go with forget, which takes effect at once; send two requests"

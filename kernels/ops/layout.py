@@ -30,8 +30,8 @@ REFERENCE = "reference"
 class KVLayout(ABC):
     """Geometry of one layer's KV cache. `key_index` and `value_index` define it, everything else follows.
 
-    `head_size` is the width of a key. A layout says what it is called, which of vLLM's layers are its own, what it
-    cannot hold, and which mover is the fastest for it.
+    `head_size` is the width of a key. A layout says what it is called and which of vLLM's layers are its own. It also
+    says what it cannot hold, and which mover is the fastest for it.
     """
 
     num_kv_heads: int

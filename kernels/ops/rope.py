@@ -1,9 +1,9 @@
 """Rotary embeddings as far as moving a key needs them: the frequencies, the rotated dimensions, the pairing.
 
-A rotary embedding turns pair i of a key at position p by the angle p * inv_freq[i]. Turning it further by
-delta * inv_freq[i] gives the key at p + delta, whatever the key is, as long as the frequencies do not depend on the
-sequence. Magnitude factors (YaRN's mscale) are already in the cached key and must not be applied again, so this
-module has no place for one.
+A rotary embedding turns pair i of a key at position p by the angle p * inv_freq[i]. Turning it further by delta *
+inv_freq[i] gives the key at p + delta, whatever the key is. The frequencies must not depend on the sequence. Magnitude
+factors (YaRN's mscale) are already in the cached key and must not be applied again, so this module has no place for
+one.
 
 Does not know where the frequencies come from (`engine/worker/rope_check.py`) nor how keys are stored (`layout.py`).
 """

@@ -133,7 +133,7 @@ def restore_all(state: SessionState) -> SessionState:
 def redact(state: SessionState, fragment_id: str) -> SessionState:
     """Erase the text of a fragment from the session: no restore, no search, no summary brings it back.
 
-    A summary of the conversation that may tell of it goes, too, and all that was taken out is shown, but for branches.
+    A summary of the conversation that may speak of it goes, too, and all that was taken out is shown, but for branches.
     """
     fragment = _editable(state, fragment_id)
     entries = list(state.entries)

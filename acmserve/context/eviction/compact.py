@@ -64,7 +64,7 @@ class CompactPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a model wrote, and the tokens that it read and wrote for it; None where it does not tell."""
+    """What a model wrote, and the tokens that it read and wrote for it. None where it does not report them."""
 
     text: str
     input_tokens: int | None = None

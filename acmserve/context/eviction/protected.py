@@ -1,4 +1,4 @@
-"""What of a conversation no eviction may touch, by name and in tokens; and which episodes are evicted altogether."""
+"""What of a conversation no eviction may touch, by name and in tokens, and which episodes are evicted altogether."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     Cartographer    {"reasoning": str, "operations": [{"type": ...}]}
 
 Guided decoding makes these shapes, but a map may be kept by a server that does not guide, or an answer may be cut off.
-An answer that is not the object that was asked for is refused as a whole; an entry inside it that makes no sense (an
+An answer that is not the object that was asked for is refused as a whole. An entry inside it that makes no sense (an
 unknown id, a tag that does not exist) is passed over and named.
 """
 

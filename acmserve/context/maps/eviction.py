@@ -1,4 +1,4 @@
-"""The Evictor: which items leave a context map that exceeds its budget (PEEK, section 3.2).
+"""The Evictor: which items leave a context map that exceeds its budget (PEEK, arXiv 2605.19932, section 3.2).
 
     parsing_schema, error_patterns  -->  reusable_results  -->  domain_constants  -->  roadmap, understanding
     in each step: the lowest score first, of equal scores the oldest

@@ -1,4 +1,6 @@
-"""The edits of a context map that a model may ask for: ADD, DELETE, REPLACE (PEEK's Cartographer).
+"""The edits of a context map that a model may ask for: ADD, DELETE, REPLACE.
+
+The model is the Cartographer of PEEK (arXiv 2605.19932).
 
     {"type": "ADD", "section": "context_roadmap", "content": "..."}      a new id
     {"type": "REPLACE", "item_id": "cr-00001", "content": "..."}         the same id, the same score

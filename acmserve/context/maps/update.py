@@ -105,7 +105,7 @@ def settle(context_map: ContextMap, wanted: MapSettings, rules: MapRules, at: fl
 
 
 def check_range(value: object, field: str, least: int, most: int) -> int:
-    """The value, when it is an integer from `least` to `most`; else raises `InvalidRequest`."""
+    """The value, when it is an integer from `least` to `most`. Raises `InvalidRequest` else."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidRequest(field, f"must be an integer from {least} to {most:,}, not {ascii(value)[:60]}.")
     return value

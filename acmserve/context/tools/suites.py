@@ -4,9 +4,9 @@
 
 `sculptor` has the six tools of version 2 of *Sculptor: Empowering LLMs with Cognitive Agency via Active Context
 Management* (arXiv 2508.04664), Figures 10 to 15. `sculptor-v1` has the eight tools of version 1, section 3.2, under
-their own names. Names, types, defaults, bounds and enums are the paper's. The descriptions are ours: they tell the
-model what the schema cannot. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of
-*Context-Folding* (arXiv 2510.11967). Both go together with all others.
+their own names. Names, types, defaults, bounds and enums are the paper's. The descriptions are ours: they say what the
+schema cannot. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of *Context-Folding*
+(arXiv 2510.11967). Both go together with all others.
 
 Decision: schemas never depend on a session, because they are part of the cached prefix.
 

@@ -13,7 +13,7 @@ away shows everything again. Rendering is a pure function, deterministic to the 
 
 Decision: of an exploration the message that ended it stays, as a short text of the assistant in its place. Where the
 model spoke twice in a row after that, the template decides how it looks. No role is invented to stand between. A
-summary stands so, too, in the place of the last message that it covers. It is the only text that tells what went before
+summary stands so, too, in the place of the last message that it covers. It is the only text that says what went before
 it, so where it goes (a rewind, a redaction), everything in front of it is shown again.
 """
 

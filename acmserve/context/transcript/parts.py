@@ -64,7 +64,7 @@ def read_parts(messages: Iterable[Message]) -> list[Parts]:
 
 
 def read_calls(messages: Iterable[Message]) -> list[Parts]:
-    """The parts that tell which result answers which call, without the texts. Cheaper where a text is long."""
+    """The parts that say which result answers which call, without the texts. Cheaper where a text is long."""
     return [
         Parts(
             role, False, (), _id(message.get("tool_call_id")), calls=_calls(message) if role is Role.ASSISTANT else ()

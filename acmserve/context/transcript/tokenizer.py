@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Tokenizer(Protocol):
-    """A tokenizer that tells character offsets. Deterministic. No special tokens are added."""
+    """A tokenizer that reports character offsets. Deterministic. No special tokens are added."""
 
     def starts(self, text: str) -> Sequence[int]:
         """Character offset at which each token of `text` begins, ascending. Its length is the number of tokens."""

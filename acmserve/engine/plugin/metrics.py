@@ -37,9 +37,9 @@ _DOCUMENTATION: Final = {
     "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
     "computed_tokens": "Prompt tokens of session requests that were computed.",
     "repaired_tokens": "Of the computed ones, those that moved KV could have served: computed for fidelity's sake.",
-    "precomputed_tokens": "Tokens that background requests computed ahead.",
-    "precomputed_used_tokens": "Tokens computed ahead that a request then kept or moved.",
-    "precomputed_wasted_tokens": "Tokens computed ahead whose KV was lost before any request used it.",
+    "precomputed_tokens": "Tokens that background requests computed.",
+    "precomputed_used_tokens": "Precomputed tokens that a request then kept or moved.",
+    "precomputed_wasted_tokens": "Precomputed tokens whose KV was lost before any request used it.",
     "precomputed_seconds": "Seconds of idle time in which background requests were computed.",
     "requests": "Finished session requests, by the fidelity they asked for.",
     "choices": "Finished session requests of fidelity auto, by the fidelity that was chosen.",
@@ -68,7 +68,7 @@ class AcmStats(KVConnectorStats):
             _count(self.data["fallbacks"], receipt.fallback_reason, 1)
 
     def add_precomputed(self, counts: BackgroundCounts) -> None:
-        """Count work ahead, and what became of it."""
+        """Count precomputed tokens, and what became of them."""
         for key, name in PRECOMPUTE_KEYS.items():
             self.data[key] += getattr(counts, name)
 
@@ -103,7 +103,7 @@ class AcmStats(KVConnectorStats):
         }
 
     def is_empty(self) -> bool:
-        """True when no receipt and no work ahead was counted."""
+        """True when no receipt and nothing precomputed was counted."""
         return not self.data["requests"] and not any(self.data[key] for key in PRECOMPUTE_KEYS)
 
 

@@ -1,7 +1,7 @@
 """Whose session a request belongs to, and whether KV may be reused for it at all.
 
-Requests were validated in the front end (`engine/vllm/install.py` checks `SamplingParams` before they are sent to the
-engine), so a malformed object here means that a front end without the plugin sent it; such a request is served without
+Requests were validated in the front end: `engine/vllm/install.py` checks `SamplingParams` before they are sent to the
+engine. A malformed object here means that a front end without the plugin sent it. Such a request is served without
 session.
 """
 

@@ -4,8 +4,8 @@ Sessions are kept in order of use and the least recently used one goes first. It
 and it does not know whether the KV behind a hash still exists. A session is (session id, cache salt): nothing is ever
 looked up across that line.
 
-Decision: a new source that extends an old one replaces it, so a conversation that only grows stays one source, and the
-sources of a session are its *branches*: the text before a fold, after it, after the next fold.
+Decision: a new source that extends an old one replaces it, so a conversation that only grows stays one source. The
+sources of a session are its versions: the text before a fold, after it, after the next fold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoreLimits:
 
 
 class SourceStore:
-    """Sources by owner, least recently used first. `on_drop` is told of every source that leaves."""
+    """Sources by owner, least recently used first. `on_drop` gets every source that leaves."""
 
     def __init__(self, limits: StoreLimits, on_drop: Callable[[ServedSequence], None] = lambda source: None) -> None:
         self.limits = limits

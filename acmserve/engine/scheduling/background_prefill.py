@@ -1,8 +1,8 @@
-"""Work ahead: background requests, admitted by the step, and what becomes of them.
+"""Precompute in the engine: background requests, admitted by the step, and what becomes of them.
 
 A background request is a session request whose prompt is a context that may be asked for later. It is computed exactly,
-by ordinary prefill, and when it is through its session has one more source: full blocks that anybody finds under their
-exact hashes, and a partial tail. Until then:
+by ordinary prefill. Its session then has one more source: full blocks that anybody finds under their exact hashes, and
+a partial tail. Until then:
 
     nobody else is alive     one background request runs, in chunks that end at block boundaries and take a fraction
                              of a second each; it begins after a moment of quiet, for clients that send one request
@@ -12,8 +12,8 @@ exact hashes, and a partial tail. Until then:
 
 Everybody else is in the foreground, whether waiting, prefilling or decoding.
 
-Decision: between two steps background requests stand in vLLM's queues like all others, so that vLLM's counts hold and
-its engine loop goes on when the foreground is gone. That loop spins while anything waits, so a background request that
+Decision: between two steps background requests stand in vLLM's queues like all others. So vLLM's counts hold, and its
+engine loop goes on when the foreground is gone. That loop spins while anything waits. So a background request that
 cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
 scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
 
@@ -44,7 +44,7 @@ NO_PROGRESS = "precompute_kv_cache_full"
 """Why a background request ended early: vLLM did not schedule it although nobody else was there."""
 
 _MAX_IDLE_STEPS = 8
-"""Steps that a background request may stand still alone: a jump is prepared in one, stale output drains in two."""
+"""Steps that a background request may stand still alone: its copies are prepared in one, stale output drains in two."""
 
 
 class BackgroundPrefill:
@@ -97,7 +97,7 @@ class BackgroundPrefill:
             self._ended.setdefault(request_id, reason)
 
     def forget(self, owner: Owner, repeated: Iterable[bytes]) -> None:
-        """Let go of what was computed ahead for `owner`, but for blocks under the keys `repeated`."""
+        """Let go of what was precomputed for `owner`, but for blocks under the keys `repeated`."""
         for session, _ in self._requests.values():
             if session.owner == owner:
                 self.end(session.request_id, FORGOTTEN)
@@ -130,7 +130,7 @@ class BackgroundPrefill:
         return [request for request in waiting if request is not chosen]
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """Shorten the chunk `[num_computed, +num_new)` of a background request; 0 when it may not run now."""
+        """Shorten the chunk `[num_computed, +num_new)` of a background request. 0 when it may not run now."""
         entry = self._requests.get(request.request_id)
         if entry is None:
             return num_new
@@ -162,7 +162,7 @@ class BackgroundPrefill:
         return int(min(self._chunk_tokens, max(wanted, self._block_size)))
 
     def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
-        """vLLM gave a waiting request these blocks: what of its prefix hit was computed ahead, and is used now."""
+        """vLLM gave a waiting request these blocks. Returns what of its prefix hit was precomputed, and is used now."""
         if request_id in self._requests:
             self.blocks.hold(blocks)
             return []
@@ -215,11 +215,11 @@ class BackgroundPrefill:
         """Raise `IntegrityError` when two background requests run, a finished one is tracked, or blocks are off."""
         running = [r.request_id for _, r in self._requests.values() if block_pool.is_running(r) and _is_prefilling(r)]
         if len(running) > 1:
-            raise IntegrityError(f"ahead: {len(running)} background requests run: {running[:3]}")
+            raise IntegrityError(f"precompute: {len(running)} background requests run: {running[:3]}")
         dead = [request_id for request_id, (_, request) in self._requests.items() if request.is_finished()]
         dead += [request_id for request_id in self._ended if request_id not in self._requests]
         if dead:
-            raise IntegrityError(f"ahead: {len(dead)} finished requests still tracked: {dead[:3]}")
+            raise IntegrityError(f"precompute: {len(dead)} finished requests still tracked: {dead[:3]}")
         self.blocks.check_integrity()
 
 

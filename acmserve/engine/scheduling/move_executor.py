@@ -2,7 +2,7 @@
 
 One step, seen from here (`step.py` calls in this order):
 
-    begin_step      before anything is allocated: find and pin the source blocks of every jump that may happen now;
+    begin_step      before anything is allocated: find and pin the source blocks that may be copied now;
                     a running request that stands at a segment gets its computed position advanced over it
     on_lookup       a waiting request asks how far behind its prefix hit it may leap
     cap_chunk       a prefill chunk ends exactly where the next segment begins
@@ -10,9 +10,10 @@ One step, seen from here (`step.py` calls in this order):
     on_preempted    a request lost its blocks: its plan is armed again
     finish_step     what was scheduled becomes copies; what was not is rolled back; pins go to vLLM's fence
 
-Source blocks are looked up in `begin_step` only: vLLM registers block hashes when it schedules, before the KV is
+Source blocks are looked up in `begin_step` only. vLLM registers block hashes when it schedules, before the KV is
 computed, so a block found later in the same step may hold nothing yet. They are pinned from there until the step that
-copies them is through, and only when enough free blocks remain for the request itself; else its tokens are computed.
+copies them is through. They are pinned only when enough free blocks remain for the request itself. Else its tokens are
+computed.
 
 It uses the public methods of vLLM's block pool and of `Request`. Private ones are reached through
 `engine/vllm/block_pool.py`.
@@ -42,11 +43,11 @@ SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
 
 _NUM_PREPARED = 4
-"""Waiting requests for which sources are pinned ahead of one step; the others are asked for when their turn comes."""
+"""Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
 
 
 class MoveExecutor:
-    """The jumps of one scheduler. `pins` are source blocks referenced for the current step only."""
+    """The copies of one scheduler's steps. `pins` are source blocks referenced for the current step only."""
 
     pin_sources = True
     """Negative control of the simulator: without pins a source can be handed out before it is copied."""
@@ -66,7 +67,7 @@ class MoveExecutor:
 
     @property
     def active(self) -> bool:
-        """Whether any session request is alive; when not, a step costs this look and nothing else."""
+        """Whether any session request is alive. When not, a step costs this look and nothing else."""
         return bool(self._sessions)
 
     @property
@@ -236,7 +237,7 @@ class MoveExecutor:
         return num_new
 
     def on_admitted(self, request_id: str, precompute: Sequence[Span] = ()) -> None:
-        """vLLM allocated blocks for a waiting request; `precompute` is what of its prefix hit was computed ahead."""
+        """vLLM allocated blocks for a waiting request. `precompute` is what of its prefix hit was precomputed."""
         session = self.get(request_id)
         if session is not None:
             self._admitted.add(request_id)
@@ -259,8 +260,8 @@ class MoveExecutor:
     def finish_step(self, scheduled: Iterable[str]) -> tuple[list[KVCopy], list[str], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
-        Returns the copies for the workers, the *running* requests that leapt, and the pinned blocks, which the caller
-        hands to vLLM's fence (last block first, so that the head of a source outlives its tail).
+        Returns the copies for the workers, the *running* requests that were advanced, and the pinned blocks. The caller
+        hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
         """
         copies: list[KVCopy] = []
         leapt: list[str] = []

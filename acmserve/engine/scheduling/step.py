@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class SchedulerStep:
-    """See the module. `add_copies` takes the copies of a step, `on_cache_reset` is told of a reset prefix cache."""
+    """See the module. `add_copies` takes the copies of a step, `on_cache_reset` is called when the prefix cache was
+    reset."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the scheduler tells the workers about one step: which KV to copy where, and by how many positions to turn it.
+"""The copies of one step, from the scheduler to the workers: which KV goes where, and by how many positions it turns.
 
 Pure data. It crosses process boundaries inside vLLM's `SchedulerOutput`, so it holds block ids and integers only,
 never block objects. The worker (`engine/worker/kv_mover.py`) executes it before the forward pass of the same step.
@@ -36,6 +36,6 @@ class KVCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepCopies:
-    """All copies of one scheduler step, in no particular order (they never overlap)."""
+    """All copies of one scheduler step, in no particular order (no two overlap)."""
 
     copies: tuple[KVCopy, ...] = ()

@@ -1,8 +1,8 @@
 """The worker's half: what this model and these kernels are able to do, and the copies of a step.
 
-`Abilities` are found twice: on the scheduler side from the configuration (`of_engine`), on each worker from the loaded
-model and the real KV cache tensors (`KVMover.inspect`). Both must agree before anything is moved. A copy at delta 0
-needs a known layout only. A move needs keys whose rotation can be turned.
+`Abilities` are found twice. The scheduler side reads the configuration (`of_engine`), each worker the loaded model and
+the real KV cache tensors (`KVMover.inspect`). Both must agree before anything is moved. A copy at delta 0 needs a known
+layout only. A move needs keys whose rotation can be turned.
 
 It does not know requests, sessions or plans: only block ids, positions and tensors.
 """

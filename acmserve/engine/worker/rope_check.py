@@ -1,10 +1,11 @@
 """Which rotation is in the cached keys of each attention layer, or why it may not be turned further.
 
-`ropes_of_model` asks the loaded model, per layer: the module that holds the attention layer, the rotary embedding which
-its `forward` really applies (`rope_use.py`), and that embedding's class. The frequencies are computed anew from the
-module's parameters, by the float32 arithmetic of vLLM, then held in float64: for moves across 131,072 positions, tables
-from the ideal frequencies would be twice as far from the engine's own keys. They must reproduce the module's
-`cos_sin_cache`, so a class that changed its meaning is refused instead of silently mis-rotated.
+`ropes_of_model` asks the loaded model, per layer, for three things. These are the module that holds the attention
+layer, the rotary embedding which its `forward` really applies (`rope_source.py`), and that embedding's class. The
+frequencies are computed anew from the module's parameters, by the float32 arithmetic of vLLM, then held in float64. For
+moves across 131,072 positions, tables from the ideal frequencies would be twice as far from the engine's own keys. They
+must reproduce the module's `cos_sin_cache`, so a class that changed its meaning is refused instead of silently
+mis-rotated.
 
 `describe_config` judges a Hugging Face configuration the same way as far as that goes without a model, for
 `acmserve doctor`. Does not know KV caches, layouts or blocks.

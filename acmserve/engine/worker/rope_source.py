@@ -1,7 +1,7 @@
 """Reads how an attention module uses its rotary embedding, in the source of its `forward`.
 
-A rotary embedding beside an attention layer does not prove that the cached keys carry its rotation: some models apply
-it to some layers only, some change the keys behind it (a norm with weights does not commute with a rotation). So the
+A rotary embedding beside an attention layer does not prove that the cached keys carry its rotation. Some models apply
+it to some layers only. Some change the keys behind it (a norm with weights does not commute with a rotation). So the
 code itself is asked. Only this shape is accepted. Anything else is refused rather than guessed:
 
     def forward(self, positions, ...):

@@ -1,12 +1,12 @@
 """`acmserve serve MODEL`: vLLM's own OpenAI-compatible server, with sessions switched on.
 
 The command line is vLLM's, plus the flags below. It is vLLM's parser that reads it (configuration files, dotted keys
-and underscores included) and vLLM's serve command that runs; this module only fills in what the user left open, so
+and underscores included) and vLLM's serve command that runs. This module only fills in what the user left open. So
 every other flag means exactly what vLLM's documentation says. The console script `vllm serve` is not used: it looks for
 the metadata of a distribution named `vllm`, which CPU builds do not have.
 
 Refused: another KV connector beside ours. One that stores KV by token hash would hand moved KV to requests that asked
-for exact tokens (the lineage of a block is not in that hash).
+for exact tokens. The lineage of a block is not in that hash.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def parse_vllm_flags(argv: Sequence[str]) -> Namespace:
 
 
 def fill_cpu_defaults(args: Namespace, environ: MutableMapping[str, str]) -> None:
-    """Fill in what was not given: `dtype` and `enforce_eager` are None, VLLM_CPU_KVCACHE_SPACE is unset; and say so.
+    """Fill in what was not given (`dtype` and `enforce_eager` are None, VLLM_CPU_KVCACHE_SPACE is unset), and say so.
 
     float32: bfloat16 answers wrongly on CPUs with AMX. The KV cache gets 4 GiB, at most a quarter of the memory.
     """

@@ -1,10 +1,11 @@
 """vLLM's endpoint plugin: the answering routes of vLLM's own server, sessions added.
 
-Why routes and not an ASGI middleware: vLLM lets a plugin replace a route (plugins/endpoint_plugins/interface.py:75), so
-each route below is vLLM's own function in a thin coat. The coat runs inside authentication and CORS, reads the body
-that the framework has parsed already (Starlette keeps `request.json()`), rewrites no request, buffers no stream, and
-calls vLLM's function with the same arguments when there is no session. A middleware named with `--middleware` would run
-outside of authentication and would have to parse each body a second time.
+Decision: routes and not an ASGI middleware. vLLM lets a plugin replace a route
+(plugins/endpoint_plugins/interface.py:75), so each route below is vLLM's own function in a wrapper. The wrapper runs
+inside authentication and CORS, and reads the body that the framework has parsed already (Starlette keeps
+`request.json()`). It rewrites no request and buffers no stream. When there is no session it calls vLLM's function with
+the same arguments. A middleware named with `--middleware` would run outside of authentication and would have to parse
+each body a second time.
 
 Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and its count_tokens. On vLLM's other routes
 (batches, token-in-token-out) a session counts as well, validated in `exchange.py`. Its receipt is in
@@ -202,8 +203,8 @@ def _engine_exchange(params: SessionParams, body: Any, raw_request: Request) -> 
 def refuse(error: InvalidRequest, path: str) -> JSONResponse:
     """The error in the shape of vLLM's own, the field in `error.param`, the remedy beside it.
 
-    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors; of the
-    fields they show the message alone, so the remedy is in it.
+    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors. Of the fields they
+    show the message alone, so the remedy is in it.
     """
     response = problem_response(error)
     if not path.endswith((MESSAGES_PATH, COUNT_PATH)):

@@ -85,6 +85,6 @@ def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int,
 
 
 def _pool_tokens(engine_client: EngineClient) -> int | None:
-    """Tokens that the KV cache holds, None where the engine does not tell."""
+    """Tokens that the KV cache holds, None where the engine does not report it."""
     cache = engine_client.vllm_config.cache_config
     return cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None

@@ -4,12 +4,12 @@
                            |                  |                     |
     receipt of each step   r0            session.state             r1               in `acm.steps`
 
-Every step is vLLM's own route function with the session rendered anew, so parsers, guided decoding and metrics are
+Every step is vLLM's own route function with the session rendered anew. So parsers, guided decoding and metrics are
 those of an ordinary request, and each step has a receipt. All calls of one completion are carried out before the next
 step is rendered: several folds are one plan.
 
 To the client all steps are one answer: one id, texts joined, the tokens of all outputs. A stream says each context
-operation and each receipt in a chunk of its own, with an empty delta and an `acm` that clients pass over.
+operation and each receipt in a chunk of its own. That chunk has an empty delta and an `acm` that clients pass over.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ async def _stream_steps(loop: ToolLoop, response: Response | None) -> AsyncGener
 
 
 async def _stream_end_of_step(loop: ToolLoop, step: Step) -> AsyncGenerator[str, None]:
-    """What is told once a step is complete: its receipt, its context calls, and at last how the answer ends."""
+    """What is sent once a step is complete: its receipt, its context calls, and at last how the answer ends."""
     number = len(loop.steps)
     yield _chunk(step, {}, acm={"event": "receipt", "step": number, "receipt": loop.receipt})
     async for operation in loop.carry_out(step):

@@ -1,11 +1,11 @@
-"""The course of one answer with context tools: the steps of the model, what was carried out, what was recorded.
+"""The steps of one answer with context tools: those of the model, what was carried out, what was recorded.
 
     ask --> (model) --> carry_out: calls one by one, then the step is recorded --> ask_again --> ...
 
 A step is recorded as a whole, after its calls. What the client does not see (calls of context tools, their results)
-stays in the session as internal entries in front of the answer; `context.state.adopt` keeps them when the client sends
-its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A branch of
-the model opens and closes between two steps (`loop_branch.py`).
+stays in the session as internal entries in front of the answer. `context.session.history.adopt` keeps them when the
+client sends its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A
+branch of the model opens and closes between two steps (`loop_branch.py`).
 
 It does not know how an answer is written, streamed or whole (`tool_loop.py`).
 """
@@ -70,7 +70,7 @@ class Turn:
 
 @dataclass(slots=True)
 class ToolLoop:
-    """`stopped_by` is None while the answer goes on; `late_texts` are those that may be told only when a step is over.
+    """`stopped_by` is None while the answer goes on. `late_texts` are those that may be sent only when a step is over.
 
     `core(request, raw_request)` is vLLM's route function.
     """

@@ -5,7 +5,7 @@ is recorded.
                                    |                                                                            |
                                    +--- or the tool loop, when the request asks for it ---                 recorded
 
-Clients resend their whole history, so an edit made once has to be replayed at every turn, to the byte: otherwise the
+Clients resend their whole history, so an edit made once has to be replayed at every turn, to the byte. Otherwise the
 edited prefix would not be found in the cache. A request of a session that was never edited reaches vLLM as it came.
 `context_management` of a request edits the session, too: what it clears stays cleared, and its answer carries what was.
 
@@ -204,10 +204,9 @@ class _Recording:
     def record(self, message: Message | None) -> None:
         """Store the client's history and the answer.
 
-        An edit made meanwhile stays, and a summary written before it is dropped, for it may tell what was redacted.
-        When another request of the session was answered meanwhile, that one wins: the client will send what it made of
-        the two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left
-        out.
+        An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
+        another request of the session was answered meanwhile, that one wins: the client will send what it made of the
+        two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
         """
         if not self.server.store.holds(self.session):
             return

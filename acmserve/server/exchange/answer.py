@@ -5,8 +5,8 @@
     client's stream  data: {.. "content": "He"}   data: {.. "finish_reason": "stop",   data: [DONE]
                                                             "acm": {...}}
 
-The receipt joins the event that ends the answer instead of coming in an event of its own: an event without choices
-makes clients stumble that read `choices[0]` of every chunk, and official clients keep unknown fields of known events.
+Decision: the receipt joins the event that ends the answer instead of coming in an event of its own. An event without
+choices makes clients fail that read `choices[0]` of every chunk. Official clients keep unknown fields of known events.
 Nothing is held back: an event is looked into only once the engine has finished, so of a whole stream one or two are.
 
 It knows the events of four protocols by their finishing mark. It knows neither vLLM nor the web framework.

@@ -2,12 +2,12 @@
 
 The route knows the session but not the engine's answer object. The engine client sees both ends of `generate` but not
 the HTTP answer. They meet in an `Exchange`, which the route puts into a context variable before it calls vLLM's own
-handler: vLLM calls `generate` from that context (or from a task that copied it), so two requests never see each
-other's. The variable is set for every request and never reset, because /v1/responses calls `generate` only when its
-stream is read, after the route has returned; it ends with the request's task.
+handler. vLLM calls `generate` from that context (or from a task that copied it), so two requests never see each
+other's. The variable is set for every request and never reset. For /v1/responses calls `generate` only when its stream
+is read, after the route has returned. The variable ends with the request's task.
 
-`tap_generate` wraps the engine client, and is also the last door: whatever route of vLLM a request came through, an
-invalid session never reaches the engine core.
+`tap_generate` wraps the engine client, and it checks every request last. Whatever route of vLLM a request came through,
+an invalid session never reaches the engine core.
 """
 
 from __future__ import annotations

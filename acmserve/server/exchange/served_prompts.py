@@ -5,7 +5,7 @@
     in the next prompt   [ "capital" ]        the template renders text, the tokenizer chooses other tokens: prefix lost
 
 `ServedContext.splice` puts the sampled tokens back into the next prompt wherever the very text appears with the
-tokenizer's own choice of tokens; the text stays the same to the byte. Only outputs whose tokens differ from that choice
+tokenizer's own choice of tokens. The text stays the same to the byte. Only outputs whose tokens differ from that choice
 are remembered, so for most answers there is nothing to do. Where a template rewrites an answer, nothing is found, the
 engine's matcher takes what still agrees, and the receipt shows it.
 

@@ -2,7 +2,7 @@
 
     ("body", "messages", 2, "content", "list[union[...]]", 0, "str")   -->   messages[2].content[0]
 
-The path is walked along the body's JSON schema, the document that the client reads in /docs: steps that name no
+The path is walked along the body's JSON schema, the document that the client reads in /docs. Steps that name no
 property (the branches of a union) are left out, and the description of the field becomes the remedy.
 """
 

@@ -2,10 +2,10 @@
 
     bytes --limit--> body --parse--> value --check--> depth, numbers, text      each with its own refusal
 
-Python's parser accepts what no answer could carry afterwards: `NaN`, numbers that overflow to infinity, halves of
-surrogate pairs, nesting that exhausts the stack of whoever walks the value next. `check_json` refuses all of that with
-the path of the value. The messages of a chat request are parsed by vLLM, and fields that nobody here reads may still
-hold such values. `clean_json` shows them as JSON can. It knows neither routes nor sessions.
+Python's parser accepts what no answer could carry afterwards: `NaN`, numbers that overflow to infinity, and halves of
+surrogate pairs. It also accepts nesting that exhausts the stack of whoever walks the value next. `check_json` refuses
+all of that with the path of the value. The messages of a chat request are parsed by vLLM, and fields that nobody here
+reads may still hold such values. `clean_json` shows them as JSON can. It knows neither routes nor sessions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whose a request is: the tenant, and the name that a session has in the engine for it.
 
 A tenant is a digest of the API key and the cache salt of a request. The name of a session in the engine is made of the
-tenant and the client's name, so tenants who chose the same name never meet there.
+tenant and the client's name. So tenants who chose the same name never meet there.
 
 Decision: the name is made at the last door in front of the engine, too (`exchange.tap_generate`). So a route of vLLM
 that acmserve does not know cannot pass a raw session id. `CallerMiddleware` keeps the headers of the running request

@@ -1,10 +1,10 @@
-"""The context maps of this server as chat requests meet them: the map of a request, its place in the prompt, and what
-it learns from the answer.
+"""The context maps of this server as chat requests meet them: a request's map, its place in the prompt, what it learns
+from the answer.
 
     request with acm.map --begin--> MapTurn --place--> messages, slot --> engine
                                                                  answer --finished--> MapUpdates, in the background
 
-A query reads one map from its question to its answer, over all its requests (results of tools between them): what is
+A query reads one map from its question to its answer, over all its requests (results of tools between them). What is
 learned meanwhile counts for the next question. What a session has read is remembered in memory only. After a restart
 nothing of it is cached either. It knows no routes.
 """

@@ -4,8 +4,8 @@
     tail   [system] [map v1, user] [assistant] [map v2, user]           an update is appended; nothing old changes
                      ^ stays where it was first read
 
-Decision, tail: the copy that a turn read stays in front of its question, and a new one is written only when the map has
-changed since. To take the old copy away would shift everything behind it at every turn: the last answer and the map
+Decision, tail: the copy that a turn read stays in front of its question. A new one is written only when the map has
+changed since. To take the old copy away would shift everything behind it at every turn. The last answer and the map
 would be computed again (or moved), also when the map is frozen. What it costs is room: one copy for each update that
 the conversation has seen. Beyond `MAX_COPIES` all but the newest go at once.
 

@@ -13,7 +13,7 @@ Compaction needs no memory: the client has the summary, and sends it back. Reque
 earlier summaries applied (see `messages_request.py`). The transformation is repeated on the JSON body.
 
 Tokens are counted part by part, by the served tokenizer and with what the template writes around them (see
-`template_probe.py`), so a trigger is right to a few tokens and the prompt is not rendered twice for it. Images count
+`template_probe.py`). So a trigger is right to a few tokens, and the prompt is not rendered twice for it. Images count
 nothing, and reasoning counts whether the template shows it or not.
 """
 

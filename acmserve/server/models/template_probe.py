@@ -6,10 +6,10 @@
     ... + call, result x, user x      n4      a result is n4 - n3 without its text
 
 So a prompt can be weighed from its parts without rendering it: each text is counted once, however often it is resent.
-What a route puts in front of the messages (its system text, its tools) is the base of a *frame*; vLLM counts a tiny
+What a route puts in front of the messages (its system text, its tools) is the base of a *frame*. vLLM counts a tiny
 prompt of each frame once, since each of its routes has its own way to write tools.
 
-A template that refuses these chats (some know no tools) leaves the defaults, the numbers of ChatML; the account of a
+A template that refuses these chats (some know no tools) leaves the defaults, the numbers of ChatML. The meter of a
 session calibrates itself with every prompt that is served.
 """
 

@@ -8,10 +8,10 @@
                {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 150000},
                 "pause_after_compaction": false, "instructions": "..."}]}
 
-Strict: an unknown key or edit is refused by its path, for an edit that is dropped in silence is a prompt that grows
-without bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too. A
-summary is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is
-50,000 tokens. Here any is allowed, since many served models have smaller windows.
+Strict: an unknown key or edit is refused by its path. An edit that is dropped in silence is a prompt that grows without
+bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too. A summary
+is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is 50,000
+tokens. Here any is allowed, since many served models have smaller windows.
 
 Pure: it knows JSON values, not HTTP.
 """

@@ -78,9 +78,9 @@ def parse_map_options(value: object) -> MapOptions | None:
 def placement_for(options: MapOptions, *, can_move: bool) -> str:
     """Where the map stands in a request.
 
-    By default where an update computes least (measured in tests/server/maps/test_engine.py): in the system message
-    where the conversation behind the slot can be moved; in front of the question under `exact`, which would
-    compute it again.
+    By default where an update computes least (measured in tests/server/maps/test_engine.py). That is the system message
+    where the conversation behind the slot can be moved. Under `exact`, which would compute it again, it is in front of
+    the question.
     """
     return options.placement or ("head" if can_move else "tail")
 

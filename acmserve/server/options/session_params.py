@@ -6,7 +6,7 @@ Where the session id may stand (the first that is given counts, as in vLLM, but 
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
 means "not given", as the OpenAI clients mean it. A session request makes one answer out of one prompt, since a receipt
-describes one prompt: `n` above 1, beam search and several prompts in one completion are refused by name.
+describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name.
 
 Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 """

@@ -4,8 +4,8 @@
     frame                         {            "tools", "chat_template_kwargs", "cache_salt"}      what shapes a prompt
     background request            frame + {"messages": a context that may come, "max_tokens": 1}
 
-The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes:
-it ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
+The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes.
+It ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
 do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries.
 """
 
@@ -94,7 +94,7 @@ class ServedBackground:
         """
         serving = getattr(self._state, "openai_serving_chat", None)
         if serving is None:
-            raise Unavailable("the served model cannot chat, so nothing is computed ahead")
+            raise Unavailable("the served model cannot chat, so nothing is precomputed")
         self._num_running += 1
         try:
             answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
@@ -104,4 +104,4 @@ class ServedBackground:
         if caller is not None and caller.cancelling():
             raise asyncio.CancelledError
         if isinstance(answer, ErrorResponse):
-            raise Unavailable(f"the served model computed nothing ahead: {answer.error.message}")
+            raise Unavailable(f"the served model precomputed nothing: {answer.error.message}")

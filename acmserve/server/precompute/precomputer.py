@@ -1,16 +1,16 @@
-"""Computes ahead what sessions may be asked for next: one task per session, between its turns.
+"""Precomputes what sessions may be asked for next: one task per session, between its turns.
 
-    turn n ends --> foresee --> context 1 --> context 2 ...   each a background request, exact, its answer thrown away
+    turn n ends --> predict --> context 1 --> context 2 ...   each a background request, exact, its answer thrown away
                                     ^
     turn n + 1 arrives: the task is cancelled; the blocks that are computed stay in the prefix cache, and are found
 
-A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it.
-While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the others.
-Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
-`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times; and while a request is read or planned
-here it is no idle moment, though the engine knows nothing of it yet.
-It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
-alone. The one thing noted is that a context which was moved is exact now.
+A background request goes the way of any other (see `background_request.py`). The engine sees to it that nobody waits
+for it. While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the
+others. Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
+`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times. While a request is read or planned
+here it is no idle moment, though the engine knows nothing of it yet. A background request is no part of the
+conversation: it leaves the memory of what was served, the meter's calibration and the rates alone. The one thing noted
+is that a context which was moved is exact now.
 
 Whatever fails here is counted, and the first failure logged. No request of a client ever hears of it. Nothing is
 computed between a redaction and the next turn, which is the one that has the engine forget.
@@ -62,7 +62,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class _Watch:
     """What is known of a session between two turns. `running` is the preparation that is computed now.
 
-    `heard` is when its client was last heard of, in seconds of the monotonic clock; `pauses` are the seconds between
+    `heard` is when its client was last heard of, in seconds of the monotonic clock. `pauses` are the seconds between
     its last answers and the requests behind them.
     """
 
@@ -157,7 +157,7 @@ class Precomputer:
         self._go_on(session, watch)
 
     def note_edit(self, session: Session) -> None:
-        """The session was edited between two turns: what was foreseen is outdated."""
+        """The session was edited between two turns: what was predicted is outdated."""
         watch = self._watched.get(session.key)
         if watch is None or not watch.was_served:
             return
@@ -219,7 +219,7 @@ class Precomputer:
                 watch.running = None
 
     async def _compute_all(self, background: Background, session: Session, watch: _Watch) -> None:
-        """What was asked for, then what is foreseen; edits and preparations that come meanwhile go first."""
+        """What was asked for, then what is predicted. Edits and preparations that come meanwhile go first."""
         contexts: list[PrecomputeCandidate] = []
         room = 0
         while self._sessions.store.holds(session):

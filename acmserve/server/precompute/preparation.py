@@ -1,4 +1,4 @@
-"""What somebody asked to have computed ahead: one preparation, and those of a session.
+"""What somebody asked to have precomputed: one preparation, and those of a session.
 
 pending --> ready       all of it is in the KV cache, until somebody needs the room more
        '--> dropped     the session's next request came first (`interrupted`), the engine had no room, or what was
@@ -25,7 +25,8 @@ FORGETS_FIRST = "forgets_first"
 
 @dataclass(slots=True)
 class Preparation:
-    """`computed_tokens` and `ready_tokens` are None until the engine has told them; `reason` says why it was dropped.
+    """`computed_tokens` and `ready_tokens` are None until the engine has reported them. `reason` says why it was
+    dropped.
 
     `num_new` counts the tokens that an exact prefill computes of it, about. `state` is let go of at the end.
     """

@@ -1,6 +1,6 @@
 """Who calls a `/v1/acm` route: the sessions of this server, seen by one tenant.
 
-A session of another API key or cache salt does not exist for the caller: the answer is the 404 of a session that was
+A session of another API key or cache salt does not exist for the caller. The answer is the 404 of a session that was
 never made. It is the only place where routes reach into `app.state`.
 """
 

@@ -23,7 +23,7 @@ prepare_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 @prepare_router.post(
     "/sessions/{session_id}/prepare",
     operation_id="acm_prepare_edits",
-    summary="Compute the result of edits ahead",
+    summary="Precompute the result of edits",
     status_code=202,
     responses=problems(400, 404, 409, 413, 415, 503),
 )
@@ -32,7 +32,7 @@ async def prepare_edits(
 ) -> PreparationView:
     """Plans edits on a copy of the session, and has the engine compute the result when nobody else needs it.
 
-    Nothing of the session changes: send the same edits to `POST .../edits` when they are to be made, and the next turn
+    Nothing of the session changes. Send the same edits to `POST .../edits` when they are to be made. The next turn then
     finds its prefix computed, exactly. The session's next request drops what is still pending. What was computed until
     then stays. `Location` names the preparation. A summary that the edits take is written now, and used then.
     """

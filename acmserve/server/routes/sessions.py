@@ -37,7 +37,7 @@ async def create_session(
 ) -> SessionInfo:
     """Makes a session, with the history so far when `messages` are given.
 
-    A chat request with an unknown session id makes its session by itself; this route is for those who want to edit a
+    A chat request with an unknown session id makes its session by itself. This route is for those who want to edit a
     conversation before its first turn, or an id made by the server. `Location` names the new session. When the id is
     taken the answer is 409, and the session that has it stays as it is.
     """

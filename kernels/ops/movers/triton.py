@@ -12,11 +12,11 @@ are tables with a row per layer. It serves all segments too: each token names it
               |K pairs ..........|K rest|V ............|                 |kv_c ..............|k_pe pairs|
 
 A token whose segment has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by integer
-arithmetic, so that every GPU and Triton's interpreter agree on the rounding and no scale is needed (`layout.py`).
+arithmetic. So every GPU and Triton's interpreter agree on the rounding, and no scale is needed (`layout.py`).
 
-Addresses are 64-bit, and where all of a group's are multiples of 16 bytes the compiler is told so: it cannot see
-through a table, and would else load 2 bytes at a time. Importing this module needs triton. `dispatch` imports it when a
-row cache on a GPU appears. Does not check slots (`slots.py` does).
+Addresses are 64-bit. Where all of a group's are multiples of 16 bytes, a constant says so to the compiler. It cannot
+see through a table, and would else load 2 bytes at a time. Importing this module needs triton. `dispatch` imports it
+when a row cache on a GPU appears. Does not check slots (`slots.py` does).
 """
 
 # ruff: noqa: N803, N806 -- Triton's convention: compile-time constants in capitals
@@ -40,7 +40,7 @@ from acmserve.kernels.slots import SlotRun
 BLOCK_TOKENS = 16
 ALIGNMENT = 16  # bytes of the widest load
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-# Stored as bytes; the number of mantissa bits tells e4m3 from e5m2.
+# Stored as bytes. The number of mantissa bits distinguishes e4m3 from e5m2.
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
 
 
@@ -161,7 +161,7 @@ def move_kernel(  # type: ignore[no-untyped-def]
 class _Group:
     """Layers that one launch serves.
 
-    `table` is int64 `[num_layers, 5]` on the device (see `move_kernel`); `ropes` are the rows of the angle table;
+    `table` is int64 `[num_layers, 5]` on the device (see `move_kernel`). `ropes` are the rows of the angle table.
     `aligned` is the number of elements that every address and stride is a multiple of, or 1.
     """
 
