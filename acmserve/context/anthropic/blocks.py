@@ -3,14 +3,13 @@
     user       [tool_result a, tool_result b, text]      entries:  tool a | tool b | user
     assistant  [thinking, text, tool_use c]                        assistant (content, tool_calls)
 
-`to_chat` writes such a conversation down in OpenAI's form, so that outline, token counts and policies can read it,
-and remembers where each entry came from; `render_blocks` takes out of the *blocks* what a `Omissions` of the
-entries says. Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came
-in.
+`to_chat` writes such a conversation down in OpenAI's form, so that outline, token counts and policies can read it. It
+remembers where each entry came from. `render_blocks` takes out of the *blocks* what an `Omissions` of the entries says.
+Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came in.
 
 `edit_blocks` is both with the vendor's edits between.
 
-Decisions: `cache_control` marks are no content (clients move them from turn to turn); a message that had nothing but
+Decisions: `cache_control` marks are no content (clients move them from turn to turn). A message that had nothing but
 reasoning, and loses it, is left out.
 """
 

@@ -4,9 +4,9 @@
     visible text ----> visible fragment ----> folded or summarized ----> visible, byte for byte
                                        redact \\---> redacted: the text is gone, there is no way back
 
-Whatever is asked for wrongly raises `InvalidRequest` (or `NotFound`, `Conflict`) with the argument's name and a remedy,
-and the caller still holds the state from before. Several edits in a row are one plan: the engine sees only the
-conversation that results. It does not know who asks (a model's tool call, a person, a policy), or what KV is.
+Whatever is asked for wrongly raises `InvalidRequest` (or `NotFound`, `Conflict`) with the argument's name and a remedy.
+The caller still holds the state from before. Several edits in a row are one plan: the engine sees only the conversation
+that results. It does not know who asks (a model's tool call, a person, a policy), or what KV is.
 """
 
 from __future__ import annotations

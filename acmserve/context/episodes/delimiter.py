@@ -6,8 +6,8 @@
     end act      {"action": "end"}
 
 A call is read into a `EpisodeMark`, and judged against a `Scope`: the names declared so far and the one that is active.
-Both are pure. The transcript holds the calls, and `graph.py` reads them back by the same two functions, so that what
-the model has read and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
+Both are pure. The transcript holds the calls, and `graph.py` reads them back by the same two functions. So what the
+model has read and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
 
 Decision: models fill in arguments that they do not need ("" or []). Those count as not given. What contradicts the call
 (a description of an act, dependencies of an exploration, the name of another episode) is refused.

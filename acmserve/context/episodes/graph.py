@@ -11,9 +11,9 @@ again. It only grows with the transcript. Each message is read once. Where a his
 - Work between two named episodes is unannotated: exploratory, and every act that starts later may depend on it. A turn
   of the user divides it. At the end of the transcript it is active, like an episode that has not ended.
 
-Decision: a step (an assistant's message with its results) is read when all its calls have a result, or when a message
-follows that is none: only then it is known which calls of `delimiter` were carried out. Episodes that are fully evicted
-are forgotten by `forget`. Their names and kinds stay, so that no name is used twice.
+Decision: a step (an assistant's message with its results) is read when all its calls have a result, or when another
+message follows. Only then it is known which calls of `delimiter` were carried out. Episodes that are fully evicted are
+forgotten by `forget`. Their names and kinds stay, so that no name is used twice.
 """
 
 from __future__ import annotations

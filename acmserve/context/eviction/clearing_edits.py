@@ -10,8 +10,8 @@ alone, as the vendor does. Same history and same memory give the same result. A 
 the history diverges from the one remembered, what was cleared before that point stays.
 
 Decisions: what a session has cleared stays cleared, also under edits that would not clear it any more (a larger `keep`,
-an edit left out), and is reported, since the prompt is without it. Reasoning is no part of a message's identity: many
-clients send it once and leave it out later.
+an edit left out). It is reported, too, since the prompt is without it. Reasoning is no part of a message's identity:
+many clients send it once and leave it out later.
 
 Pure. It knows neither the vendor's JSON nor HTTP.
 """
@@ -91,7 +91,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class EditedHistory:
-    """`applied` is the vendor's `applied_edits`; `memory` is for the next request; `num_tokens` is what is left."""
+    """`applied` is the vendor's `applied_edits`. `memory` is for the next request. `num_tokens` is what is left."""
 
     outline: Outline
     omissions: Omissions

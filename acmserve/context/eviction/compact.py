@@ -6,12 +6,12 @@
                                                                        made of the first one and the steps behind it
 
 A step is a message of the assistant with the results of its calls. Messages of the user and the system stay, and so
-does the last step. The summary stands where the last step stood that it covers: everything in front of it keeps its
-place in the cache when it is made anew.
+does the last step. The summary stands where the last step stood that it covers. When it is made anew, everything in
+front of it keeps its place in the cache.
 
 Decisions: the summarizer reads of each message what the model sees of it, but not its reasoning, which most templates
-leave out, too; of the user's messages, which stay, it reads the beginning, to know what the steps answer. It is asked
-only where the new steps weigh more than a summary may: otherwise a conversation that cannot be brought under its budget
+leave out, too. Of the user's messages, which stay, it reads the beginning, to know what the steps answer. It is asked
+only where the new steps weigh more than a summary may. Otherwise a conversation that cannot be brought under its budget
 would be summarized again in every turn, for nothing.
 
 Pure: the summary comes from whoever carries the plan out. The same conversation gives the same text to summarize.

@@ -4,12 +4,12 @@
     state of turn n + 1  [ e0 e1 e2'e3 e4 ][ e5 e6 ]     e2 recounted (a fold), e5 and e6 read
     a rewound history    [ e0 e1 e2'][ x3 ]              counts rewound, episodes built anew, x3 read
 
-A memory that can be thrown away: `follow` builds it from any state, and brings it up to date from the one before, at
+A memory that can be thrown away: `follow` builds it from any state. It is brought up to date from the state before at
 the cost of what is new. What the client resends is compared, not counted again.
 
-What a prompt weighs is known only when it was served. Messages are counted part by part; `calibrate` takes what a
-prompt had in truth and learns two things: the tokens beside the messages (`base`), and by how much a new message is
-more than its parts at worst, which `reserve` sets aside for the messages that came since.
+What a prompt weighs is known only when it was served. Messages are counted part by part. `calibrate` takes what a
+prompt had in truth and learns two things. One is the tokens beside the messages (`base`). The other is by how much a
+new message is more than its parts at worst. `reserve` sets that aside for the messages that came since.
 
 It changes no state and calls no model: a policy that wants one plans in two steps (`compaction`, `summarized`). One
 thread at a time.
@@ -49,8 +49,8 @@ from acmserve.errors import IntegrityError
 
 _NUM_GROWTHS = 32
 _NUM_PIECES = 128
-# Before anything was served: tokens that a message may have beyond its parts, and the share by which the count of the
-# tools may be wrong.
+# Before anything was served: tokens that a message may have beyond its parts, and the share by which the tools' count
+# may be wrong.
 _FIRST_SEAM = 2.0
 _FIRST_BASE_SHARE = 0.1
 _FIRST_GROWTH_PART = 0.05

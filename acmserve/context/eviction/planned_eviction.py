@@ -5,8 +5,8 @@
     turn n + 2         over the budget: the kept plan is carried out, not a new one
 
 A context can be precomputed only if it is the one that comes. An eviction planned anew at each turn takes a little
-more each time, and what was computed behind the first difference is lost. So the plan is made once and kept: then the
-eviction is a function of the history and of the end of the turn at which it was planned.
+more each time, and what was computed behind the first difference is lost. So the plan is made once and kept. The
+eviction is then a function of the history and of the end of the turn at which it was planned.
 
 A memory that can be thrown away: without it evictions are planned when they are needed, as without `precompute`.
 """

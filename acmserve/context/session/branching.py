@@ -1,4 +1,4 @@
-"""Opens and closes branches. Every function is pure: state in, state out; see `branch.py` for what a branch is.
+"""Opens and closes branches. Every function is pure: state in, state out. `branch.py` says what a branch is.
 
     open_branch     main [.. call, result]            ->  the branch begins behind the step that called it
     close_branch    main [.. call, result][ branch ]  ->  main [.. call, message]

@@ -7,9 +7,8 @@ A branch begins as its parent is, edits and evictions included, so that its firs
 token. Where the parent's model waits for results of its calls, it begins in front of that step: no call may stand
 without its result.
 
-What a branch returns is placed into the parent as the model's own branches leave it, a call of `branch` with the
-message as its result: every chat template that knows tools can render that, and no message of a user is made up. Pure:
-states in, states out.
+What a branch returns is placed into the parent as the model's own branches leave it: a call of `branch` and its result.
+Every chat template that knows tools can render that, and no message of a user is made up. Pure: states in, states out.
 """
 
 from __future__ import annotations

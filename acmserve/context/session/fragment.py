@@ -5,7 +5,7 @@
     message 5  "[= piece 1 =]........................"       and never changes once it is cut
 
 A fragment holds offsets, never text: the text stays where it is, so a restore shows it byte for byte whatever happened
-in between. While it is not visible, `shown` has what stands in the place of each piece, fixed when it was hidden: the
+in between. While it is not visible, `shown` has what stands in the place of each piece, fixed when it was hidden. The
 same edits give the same bytes for ever, which is what keeps the prefix of the conversation cached.
 """
 

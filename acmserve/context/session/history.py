@@ -125,8 +125,8 @@ def append_internal(state: SessionState, messages: Sequence[Message], turn: int 
 def append_answer(state: SessionState, message: Message, client_view: Message | None = None) -> SessionState:
     """Append the answer of the running turn. `client_view` is what the client gets, where that is something else.
 
-    The turn ends with the next history that is taken in; results of context tools called beside the client's own
-    tools may still follow the answer.
+    The turn ends with the next history that is taken in. Results of context tools called beside the client's own tools
+    may still follow the answer.
     """
     seen = message if client_view is None else client_view
     digest = digest_message(seen, state.digest_key)

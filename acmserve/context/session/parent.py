@@ -1,4 +1,4 @@
-"""What a session knows of the one that it is a branch of. Data only; see `fork.py`."""
+"""What a session knows of the one that it is a branch of. Data only, see `fork.py`."""
 
 from __future__ import annotations
 

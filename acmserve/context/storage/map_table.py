@@ -3,9 +3,9 @@
     maps       number, tenant, id, used_at          map_n     one row: the map as JSON
     meta       'maps': the version of this layout, apart from the version of the sessions
 
-A save writes a new table and drops the old one, which overwrites it whole: what left a map (an item deleted, evicted)
-is then nowhere in the file (see `sqlite.py` for why rows alone do not keep that promise). Maps are small and rarely
-change. A file without maps gets the table when it is opened. Acmserve before maps reads such a file as before.
+A save writes a new table and drops the old one, which overwrites it whole. What left a map (an item deleted, evicted)
+is then nowhere in the file. `sqlite.py` says why rows alone do not keep that promise. Maps are small and rarely change.
+A file without maps gets the table when it is opened. Acmserve before maps reads such a file as before.
 """
 
 from __future__ import annotations

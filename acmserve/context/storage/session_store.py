@@ -4,7 +4,7 @@
     [ s7 ][ s2 ][ s9 ] ........................................ [ s1 ]
       ^ dropped first, when there are too many, too many bytes, or their time is over
 
-Every operation is all or nothing: the file is written first, then memory changes, then `on_drop` hears of the sessions
+Every operation is all or nothing. The file is written first, then memory changes, then `on_drop` hears of the sessions
 that are gone (deleted, pushed out, or out of time). Reads count as use too, but are written only with the next save, or
 when the store is closed. It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
 """
@@ -87,8 +87,8 @@ class SessionStore:
     def save(self, session: Session, state: SessionState) -> None:
         """Set the state of a session, and drop others where the bounds demand it.
 
-        Raises `Conflict` when the session alone would be too large, `NotFound` when it was dropped in the meantime,
-        and `AcmError` when the archive cannot be written; the session then still has its old state.
+        Raises `Conflict` when the session alone would be too large, and `NotFound` when it was dropped in the meantime.
+        Raises `AcmError` when the archive cannot be written. The session then still has its old state.
         """
         if self._sessions.get(session.key) is not session:
             raise self._not_found(session.session_id)

@@ -8,11 +8,11 @@
 
 Decisions:
 
-- Tables for each session, because `secure_delete` alone does not keep its word: when SQLite rebalances a table it may
+- Tables for each session, because `secure_delete` alone does not keep its word. When SQLite rebalances a table it may
   leave copies of rows in the unused part of pages, and a later delete does not find them. Dropped tables are
   overwritten whole. So a save that takes text away copies what stays into new tables, drops the old ones, and empties
-  the write-ahead log: afterwards the text is nowhere in the files. Cost: one copy of that session, of no other.
-- The file is locked by SQLite itself (`locking_mode=EXCLUSIVE`), not by a lock file: the kernel drops the lock with the
+  the write-ahead log. Afterwards the text is nowhere in the files. Cost: one copy of that session, of no other.
+- The file is locked by SQLite itself (`locking_mode=EXCLUSIVE`), not by a lock file. The kernel drops the lock with the
   process, a forked engine process does not inherit it, and without readers the log can always be emptied. Never open
   the file by other means in the process that serves it: closing it again would drop the lock (POSIX).
 - `synchronous=NORMAL`: a killed process loses nothing. A power cut may lose the last saves, never the file.

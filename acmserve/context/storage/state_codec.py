@@ -4,7 +4,7 @@
                       |  |  |  |                    |  |        one row, or none
     rows             one row each                 one each     read back equal, to the byte
 
-Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them) and NUL stands for itself
+Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them). NUL stands for itself
 rather than for six characters, so that a redacted text is no larger than it was. Rows that are equal are not written
 again: a turn that appends two messages to a thousand writes two rows. It knows no file. `where` names one for errors.
 """

@@ -5,7 +5,7 @@ A message stays the JSON object that the client sent. Nothing here copies or rep
 - The *texts* of a message are its content string, or the text parts of its content list. A `Place` names one of them.
   Tool calls and images are not texts: they are never folded or searched.
 - The *identity* of a message is a keyed digest of what a client keeps of it. Clients resend their history in slightly
-  other words (`"tool_calls": null`, JSON arguments spaced anew), so fields that are null or empty do not count, neither
+  other words (`"tool_calls": null`, JSON arguments spaced anew). So fields that are null or empty do not count, neither
   does anything but role, content, name, tool calls and tool call id. The key is the session's own: a redacted text is
   kept as a digest only, and nobody may guess it from a table.
 

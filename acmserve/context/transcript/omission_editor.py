@@ -4,7 +4,7 @@
     editor.drop_call(use); editor.num_tokens <= target ?; ...; editor.omissions()
 
 Every operation does nothing when it was done before. A message that is left with nothing joins the ranges that are
-gone, and ranges grow together over user turns and notes: what is taken out of an old conversation is a few ranges,
+gone, and ranges grow together over user turns and notes. What is taken out of an old conversation is a few ranges,
 however many episodes it had. It decides nothing: the policies do.
 """
 

@@ -14,7 +14,7 @@ away shows everything again. Rendering is a pure function, deterministic to the 
 Decision: of an exploration the message that ended it stays, as a short text of the assistant in its place. Where the
 model spoke twice in a row after that, the template decides how it looks. No role is invented to stand between. A
 summary stands so, too, in the place of the last message that it covers. It is the only text that says what went before
-it, so where it goes (a rewind, a redaction), everything in front of it is shown again.
+it. Where it goes (a rewind, a redaction), everything in front of it is shown again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ EMPTY = Omissions()
 
 
 def with_range(omissions: Omissions, start: int, end: int) -> Omissions:
-    """The omissions with entries `[start, end)` gone altogether; the very object if they are gone."""
+    """The omissions with entries `[start, end)` gone altogether. The very object if they are gone."""
     inside = [entry for entry in omissions.entries if start <= entry < end]
     if not inside and any(first <= start and end <= last for first, last in omissions.gone):
         return omissions

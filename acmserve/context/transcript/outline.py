@@ -6,9 +6,9 @@
 
 Appended to as the conversation grows. An entry is read once. Decisions:
 
-- Many clients use the same call id again in every turn, so a result answers the latest call of its id that has no
-  result yet; a result without an id answers the first unanswered call of the last assistant message.
-- Messages of the user and the system are never taken out, neither are roles that we do not know and the calls of the
+- Many clients use the same call id again in every turn. So a result answers the latest call of its id that has no
+  result yet. A result without an id answers the first unanswered call of the last assistant message.
+- Messages of the user and the system are never taken out. Neither are roles that we do not know, and the calls of the
   old `function_call` protocol, whose results cannot be distinguished.
 
 It does not know episodes, tokens, or what was taken out.

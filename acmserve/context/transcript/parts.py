@@ -3,9 +3,9 @@
     {"role": "assistant", "content": "Look.", "reasoning": "Hm.", "tool_calls": [grep(...)]}
     Parts(ASSISTANT, texts=("Look.",), reasoning=("Hm.",), calls=(CallParts("c1", "grep", "{...}"),))
 
-Reasoning comes in three ways: the fields `reasoning`, `reasoning_content` and `thinking` beside the content, and parts
-of a content list whose type is `thinking`, `redacted_thinking` or `reasoning`. Reasoning that a model writes into its
-plain text stays there, because it is text to everybody else, too.
+Reasoning stands in fields beside the content: `reasoning`, `reasoning_content` or `thinking`. Or it stands in parts of
+a content list, of type `thinking`, `redacted_thinking` or `reasoning`. Reasoning that a model writes into its plain
+text stays there, because it is text to everybody else, too.
 
 Decision: a batch of messages is read once, and the outline, the token counts and the episodes all take the result. It
 does not know which result answers which call, nor what a text weighs.

@@ -2,9 +2,9 @@
 
     entry   overhead | text | reasoning | call 0 | call 1 | ...        a result has overhead and text
 
-`count` is the served model's tokenizer; the overheads are what its chat template writes around a message and a call,
-and `base_tokens` what stands in every prompt besides the messages (the tools, the generation prompt). Parts are counted
-alone, so the sum may be off by a token or two at each seam: `calibrate` takes the difference to a prompt that was
+`count` is the served model's tokenizer. The overheads are what its chat template writes around a message and a call.
+`base_tokens` is what stands in every prompt besides the messages (the tools, the generation prompt). Parts are counted
+alone, so the sum may be off by a token or two at each seam. `calibrate` takes the difference to a prompt that was
 really served into the base.
 
 It does not know what is shown: see `omitted_tokens.py`. A turn costs what its new messages cost.
