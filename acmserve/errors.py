@@ -1,6 +1,6 @@
 """Every exception that acmserve raises, as one tree.
 
-A caller who embeds the engine catches `AcmError`; the server maps `InvalidRequest` to HTTP 400, its two subclasses to
+A caller who embeds the engine catches `AcmError`. The server maps `InvalidRequest` to HTTP 400, its two subclasses to
 404 and 409, and `Unavailable` to 503. Messages name the bad value and the remedy.
 """
 
@@ -12,9 +12,9 @@ class AcmError(Exception):
 
 
 class InvalidRequest(AcmError, ValueError):
-    """A request carries a value that acmserve cannot accept; a `ValueError`, which vLLM's server answers with 400.
+    """A request carries a value that acmserve cannot accept. A `ValueError`, which vLLM's server answers with 400.
 
-    `field` is the dotted path of the offending field (`acm.fidelity`), for the error body of the server; `remedy` says
+    `field` is the dotted path of the offending field (`acm.fidelity`), for the error body of the server. `remedy` says
     what to do instead where the message does not say it already. Inside a tool call the field is the argument's name,
     and message and remedy become the tool's result, so that the model can go on.
     """
@@ -31,7 +31,7 @@ class NotFound(InvalidRequest):
 
 
 class Conflict(InvalidRequest):
-    """The request is well formed, but the state of the session forbids it; nothing was changed."""
+    """The request is well formed, but the state of the session forbids it. Nothing was changed."""
 
 
 class Unavailable(AcmError):
@@ -39,11 +39,11 @@ class Unavailable(AcmError):
 
 
 class EngineMismatch(AcmError):
-    """The installed vLLM does not have the hooks that acmserve was built for; the plugin stays off."""
+    """The installed vLLM does not have the hooks that acmserve was built for. The plugin stays off."""
 
 
 class MoveRefused(AcmError):
-    """This model's KV may not be moved; `reason` is short and stable, and becomes the receipt's `fallback_reason`."""
+    """This model's KV may not be moved. `reason` is short and stable, and becomes the receipt's `fallback_reason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -51,4 +51,4 @@ class MoveRefused(AcmError):
 
 
 class IntegrityError(AcmError):
-    """An invariant of a stateful class is broken; the message prints the numbers that disagree."""
+    """An invariant of a stateful class is broken. The message prints the numbers that disagree."""

@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """`place` is `module:Class.name` or `module:name`; `parameters` are None for an attribute or a class."""
+    """`place` is `module:Class.name` or `module:name`. `parameters` are None for an attribute or a class."""
 
     place: str
     parameters: tuple[str, ...] | None = None

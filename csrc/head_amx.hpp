@@ -3,9 +3,9 @@
 //     K  tiles of 16 tokens; a tile is head_size/2 rows of 16 words; word (row r, token t) = dimensions 2r, 2r+1 of t
 //     V  panels of 16 dimensions; a panel is block_size/2 rows of 16 words; word (row r, dim d) = tokens 2r, 2r+1 of d
 //
-// K words belong to one token, so a run is cut where the source or the destination enters a new tile and then handled
-// like `vec` (with AVX-512: cache_lines.hpp). V words belong to two tokens: where source and destination offsets differ in
-// parity, each destination word takes the high half of one source word and the low half of the next.
+// K words belong to one token. A run is cut where the source or the destination enters a new tile, and then handled
+// like `vec` (with AVX-512: cache_lines.hpp). V words belong to two tokens. Where source and destination offsets differ
+// in parity, each destination word takes the high half of one source word and the low half of the next.
 #pragma once
 
 #include <algorithm>

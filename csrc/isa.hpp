@@ -1,6 +1,7 @@
-// One source, three instruction sets, and the machine chooses at run time: loops written once as always-inline templates
-// are compiled for the baseline and for AVX2 (with FMA and F16C: Intel Haswell, AMD Zen and later), and avx512.hpp has
-// them for AVX-512 (Intel Skylake-SP, AMD Zen 4 and later). The build needs no -march flag and the wheel stays portable.
+// One source, three instruction sets, and the machine chooses at run time. Loops written once as always-inline
+// templates are compiled for the baseline and for AVX2 (with FMA and F16C: Intel Haswell, AMD Zen and later).
+// avx512.hpp has them for AVX-512 (Intel Skylake-SP, AMD Zen 4 and later). The build needs no -march flag and the wheel
+// stays portable.
 //
 // `target_clones` would do the same, but GCC does not accept it on templates.
 #pragma once

@@ -7,7 +7,7 @@
 //     vec      d * bs + t                                       t * hs + d
 //     amx      t/16*16*hs + d/2*32 + t%16*2 + d%2               d/16*16*bs + t/2*32 + d%16*2 + t%2
 //
-// `vec16` stores as `vec` does; the two differ in the attention kernel only.
+// `vec16` stores as `vec` does. The two differ in the attention kernel only.
 #pragma once
 
 #include <cstdint>

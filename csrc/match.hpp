@@ -1,8 +1,8 @@
 // Where a prompt repeats token sequences served before: common prefix, and a left-to-right cover by long matches.
 //
-// Twin of the Python code in acmserve/plan/match.py, which states the rules; both return identical results, hash
-// collisions included. Linear time: grams of k tokens are hashed into an index of the sources; at each prompt position
-// a bounded number of candidates is verified and extended, and an accepted match is jumped over.
+// Twin of the Python code in acmserve/plan/match.py, which states the rules. Both return identical results, hash
+// collisions included. Linear time: grams of k tokens are hashed into an index of the sources. At each prompt position
+// a bounded number of candidates is verified and extended. The search goes on behind an accepted match.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// acmserve._native: the C++ inner loops. Tensors cross as addresses and sizes; nothing here includes torch.
+// acmserve._native: the C++ inner loops. Tensors cross as addresses and sizes. Nothing here includes torch.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

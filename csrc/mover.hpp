@@ -1,5 +1,5 @@
 // `move` over all layers of a model at once: a table of layers, built once because KV caches do not move, and one call
-// per scheduler step. Work is handed out as (layer, destination block) items; heads and runs are the inner loops.
+// per scheduler step. Work is handed out as (layer, destination block) items. Heads and runs are the inner loops.
 //
 // It checks addresses (a slot outside of the cache never becomes a pointer). That source and destination blocks are
 // disjoint is checked by the Python side for every implementation alike.

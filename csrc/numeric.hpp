@@ -1,7 +1,7 @@
 // Storage types of a KV cache and their conversion to float and back: round to nearest, ties to even, one rounding.
 //
-// Scalar code without branches, for every target; lanes.hpp has the same for eight values at once. NaN stays NaN; fp16
-// subnormals are exact.
+// Scalar code without branches, for every target. lanes.hpp has the same for eight values at once. NaN stays NaN, and
+// fp16 subnormals are exact.
 #pragma once
 
 #include <cstdint>

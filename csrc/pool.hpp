@@ -2,8 +2,8 @@
 //
 // The caller works too and never waits for a helper that the scheduler has not started: it waits only for items already
 // claimed. Helpers are asked for idle cores only, so that on a busy machine a batch takes what one thread needs.
-// std::thread and not OpenMP: OpenMP's team is shared with torch, and its members wait for the slowest of them, which on
-// contended cores costs an order of magnitude.
+// Decision: std::thread and not OpenMP. OpenMP's team is shared with torch, and its members wait for the slowest of
+// them. On contended cores that costs an order of magnitude.
 #pragma once
 
 #include <fcntl.h>

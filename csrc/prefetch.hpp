@@ -1,12 +1,12 @@
-// Asks for the source of a move ahead of its use. The processor follows reads that ascend through memory, but a move
-// between different offsets reads the end of one block and then the start of another, in two rows of keys at a time;
-// where it jumps, and at each 4-KiB page, it would wait for memory.
+// Asks for the source of a move before its use. The processor follows reads that ascend through memory. But a move
+// between different offsets reads the end of one block and then the start of another, in two rows of keys at a time. At
+// each change of block, and at each 4-KiB page, the processor would wait for memory.
 //
 //     source blocks          |.......a.......|.......b.......|.......c.......|
 //     destination blocks           |.......1.......|.......2.......|            1 opens b, 2 finds it and opens c
 //
 // The destination block that opens a source block asks for all of it, head by head, in the order in which its lines are
-// read: nearly all of it is needed, now or by the next destination block. A block of which a move takes less than half
+// read. Nearly all of it is needed, now or by the next destination block. A block of which a move takes less than half
 // is left to the processor.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace acm {
 
 class Ahead {
   public:
-    // `runs` of one destination block among `all` of the move; inactive where `active` is false.
+    // `runs` of one destination block among `all` of the move. Inactive where `active` is false.
     Ahead(const Layer& layer, const Rope* rope, Span<Run> runs, Span<Run> all, bool active)
         : layer_(layer), all_(all), run_(runs.begin()), end_(active ? runs.end() : runs.begin()) {
         const int64_t row = layer.block_size * itemsize(layer.dtype);

@@ -1,5 +1,5 @@
 // Stores around the caches. A store that misses makes the processor read the line first, so a plain copy moves three
-// bytes for two; lines that are written whole and not read again soon need not be read. memcpy does the same for large
+// bytes for two. Lines that are written whole and not read again soon need not be read. memcpy does the same for large
 // copies, but keys are written row by row.
 #pragma once
 
@@ -81,7 +81,7 @@ inline void copy_bytes(char* dst, const char* src, int64_t num_bytes, bool strea
     stream_copy(dst, src, num_bytes);
 }
 
-// Before another thread is told that the data are there.
+// Before another thread learns that the data are there.
 inline void stream_fence() {
 #if defined(__SSE2__)
     _mm_sfence();

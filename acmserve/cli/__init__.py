@@ -39,7 +39,7 @@ COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "ben
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; errors of acmserve become one line on stderr and exit code 2."""
+    """Run one command. Errors of acmserve become one line on stderr and exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(arguments)

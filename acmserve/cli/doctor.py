@@ -26,7 +26,7 @@ OK, NOTE, BROKEN = "ok", "note", "broken"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; `status` is ok, note or broken."""
+    """One thing that was looked at. `status` is ok, note or broken."""
 
     topic: str
     status: str

@@ -1,1 +1,1 @@
-"""The context layer: messages, fragments, tools, episodes, eviction. Pure Python; knows no vLLM, torch or plan."""
+"""The context layer: messages, fragments, tools, episodes, eviction. Pure Python. Knows no vLLM, torch or plan."""

@@ -34,10 +34,10 @@ class EngineConfig:
     `num_threads` copies KV with that many threads (0: as many as the engine computes with).
 
     Background requests (`precompute` in a request's params) begin when nobody else was there for `precompute_quiet_s`
-    seconds, and compute at most `precompute_chunk_tokens` in one step, and no more than takes `precompute_chunk_s`
-    seconds at the rate of the step before: longer nobody waits for them. What they compute holds at most the share
-    `precompute_max_pool_share` of the KV blocks (0: nothing is computed ahead), and takes the place of nobody's KV that
-    was in use in the last `precompute_min_age_s` seconds.
+    seconds, and compute at most `precompute_chunk_tokens` in one step. At the rate of the step before, a step takes no
+    more than `precompute_chunk_s` seconds for them: nobody waits longer. What they compute holds at most the share
+    `precompute_max_pool_share` of the KV blocks (0: nothing is precomputed). It takes the place of nobody's KV that was
+    in use in the last `precompute_min_age_s` seconds.
     """
 
     default_fidelity: str = "exact"
@@ -55,7 +55,7 @@ class EngineConfig:
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:
-        """Read `kv_connector_extra_config`; raises `InvalidRequest` naming the key."""
+        """Read `kv_connector_extra_config`. Raises `InvalidRequest` naming the key."""
         where = "kv_connector_extra_config"
         known = {field.name: field for field in fields(cls)}
         extra = {key: value for key, value in extra.items() if key != SERVER_SECTION}

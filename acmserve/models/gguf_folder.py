@@ -2,12 +2,12 @@
 
 `--no-chat-template` in front says that the file is a base model, which has none.
 
-The weights are dequantized once and saved as float32: that is exactly what the GGUF file says, while a rounding to
+The weights are dequantized once and saved as float32. That is exactly what the GGUF file says, while a rounding to
 bfloat16 would be a second quantization. The folder carries the tokenizer and the file's own chat template, and no
 `quantization_config`, so every engine loads it as a plain dense model.
 
-It is a program of its own because a caller (a server about to start its engine) should inherit neither the memory
-nor the thread pools of the conversion. It knows nothing about which model it converts, or where files come from.
+It is a program of its own. A caller (a server about to start its engine) should inherit neither the memory nor the
+thread pools of the conversion. It knows nothing about which model it converts, or where files come from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 def convert(gguf: Path, folder: Path, has_chat_template: bool = True) -> None:
     """Write `gguf` as config, float32 safetensors, tokenizer and chat template into `folder`.
 
-    Raises ValueError when the file has no chat template, unless it is said to have none: a chat server without one
+    Raises ValueError when the file has no chat template, unless it is said to have none. A chat server without one
     would format prompts by guesswork.
     """
     import torch

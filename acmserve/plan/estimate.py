@@ -1,15 +1,15 @@
-"""What the next request of a session would keep, move and compute, foretold from token ids alone.
+"""What the next request of a session would keep, move and compute, estimated from token ids alone.
 
-    ServedTokens     what was served, as a receipt tells it     -> Source without hashes  \\
+    ServedTokens     what was served, as a receipt has it       -> Source without hashes  \\
     next prompt, fidelity                                                                  plan_edit -> Forecast
     engine's sources, with hashes; the KV that is still cached                            /
 
-The plan is the engine's own, made by the same function from the same tokens, so the two disagree only where the engine
-knows what a client cannot: blocks. It rounds an exact prefix that ends in front of moved KV down to a whole block, and
-computes a source's partial block when that was not kept: less than one block for each piece. It finds a prefix that
-another session computed, which is more. And it computes what the cache lost. Receipts do not tell what earlier edits
-removed; near a threshold `auto` may choose otherwise than foretold. After a redaction nothing is served any more:
-forecast with an empty `ServedTokens`.
+The plan is the engine's own, made by the same function from the same tokens. The two disagree only where the engine
+knows what a client cannot: blocks. The engine rounds an exact prefix that ends in front of moved KV down to a whole
+block. It computes a source's partial block when that was not kept. That is less than one block for each piece. It finds
+a prefix that another session computed, which is more. And it computes what the cache lost. Receipts do not say what
+earlier edits removed. Near a threshold `auto` may choose otherwise than estimated. After a redaction nothing is served
+any more: forecast with an empty `ServedTokens`.
 
 Pure: no blocks, no messages, no engine.
 """
@@ -34,7 +34,7 @@ MAX_SEQUENCES = 8
 """Sequences remembered of a session: what the engine remembers by default (`max_sources_per_session`)."""
 
 Triple = tuple[int, int, int]
-"""A move as a receipt tells it: (dst_start, src_start, num_tokens)."""
+"""A move as a receipt has it: (dst_start, src_start, num_tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class ServedTokens:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Counts in tokens; they sum to the prompt. `moves` name their sequence by its index in `ServedTokens`.
+    """Counts in tokens. They sum to the prompt. `moves` name their sequence by its index in `ServedTokens`.
 
-    `num_repaired` is a part of the computed ones; `choice` is that of `auto`. Both as in the receipt.
+    `num_repaired` is a part of the computed ones. `choice` is that of `auto`. Both as in the receipt.
     """
 
     num_kept: int

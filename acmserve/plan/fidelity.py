@@ -52,7 +52,7 @@ def plan_wish(
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
-    `num_cached` and `min_move_tokens` as in `plan_edit`; `sources` are the newest first.
+    `num_cached` and `min_move_tokens` as in `plan_edit`. `sources` are the newest first.
     """
 
     def plan(allow_moves: bool) -> EditPlan:
@@ -82,7 +82,7 @@ def refused(wish: RequestedFidelity, refusal: str | None) -> AutoDecision | None
 
 
 def _less(most: EditPlan, less: EditPlan, choice: AutoDecision | None = None) -> FidelityPlan:
-    """`less` is carried out; what only `most` reuses is computed for fidelity's sake."""
+    """`less` is carried out. What only `most` reuses is computed for fidelity's sake."""
     anew: list[Span] = []
     for start, end in _reused(most):
         position = start

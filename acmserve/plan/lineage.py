@@ -1,11 +1,11 @@
 """Lineage: the identity of KV that was moved rather than computed in its new context.
 
 A block hash normally says "these tokens after those tokens". Moved KV breaks that promise: it still carries what it
-attended to at its old place. So the first block that a move touches gets an extra hash key, a `LineageMark`; hashes are
+attended to at its old place. So the first block that a move touches gets an extra hash key, a `LineageMark`. Hashes are
 chained, so every later block inherits it. A request that asks for exact tokens never computes that key and therefore
 never meets the block.
 
-The key holds the session and the salt although the chain already separates salts: moved KV answers nobody but the
+The key holds the session and the salt although the chain already separates salts. Moved KV answers nobody but the
 session that made the edit, even when somebody else makes the very same edit of the very same text.
 
 This module knows bytes and positions, nothing of vLLM.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LineageMark:
-    """Moved KV begins at token `position` of a sequence; `key` names where it came from.
+    """Moved KV begins at token `position` of a sequence. `key` names where it came from.
 
     At most `num_tokens` tokens from there on were moved, and their keys were rounded again by at most `num_rotations`
     moves. Their KV had at most `num_removed` tokens in sight that were taken away since, by this move or those before
@@ -49,8 +49,8 @@ def move_key(
 ) -> bytes:
     """Key of one move: who moved it, which KV, and the geometry.
 
-    `owner` is (session id, cache salt); `source_digest` identifies the source sequence up to the end of the moved
-    range (`ServedSequence.digest_at`), lineage included, so an edit of an edit gets a key of its own.
+    `owner` is (session id, cache salt). `source_digest` identifies the source sequence up to the end of the moved range
+    (`ServedSequence.digest_at`). It includes the lineage, so an edit of an edit gets a key of its own.
     """
     return digest(b"acm-move", owner, source_digest, dst_start, src_start, num_tokens)
 

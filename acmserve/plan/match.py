@@ -8,16 +8,16 @@
 Rules of the cover, from left to right over `prompt[start:stop]`:
 
 1. A match is as long as it can be to the right, at least `min_tokens`, and verified token by token.
-2. The longest match at a position wins; among equals the one that continues the diagonal of the match before it (same
+2. The longest match at a position wins. Among equals the one that continues the diagonal of the match before it (same
    source, same distance between source and prompt), then the earlier source, then the earlier position in it.
-3. The next match starts behind the last one; a position without a match is skipped.
+3. The next match starts behind the last one. A position without a match is skipped.
 
-"Longest" is bounded so that the whole takes linear time whatever the tokens: an index of the sources' grams gives the
+"Longest" is bounded so that the whole takes linear time whatever the tokens. An index of the sources' grams gives the
 first 8 positions of a gram. A gram as frequent as a chat template's header can hide the right position behind 8 wrong
-ones; so the gram that ends just *beyond* the best match is looked up too, and its positions are extended to the left
-(up to 4 times). A longer match must contain that gram, and the text behind a header is rarely frequent.
+ones. So the gram that ends just *beyond* the best match is looked up too. Its positions are extended to the left (up to
+4 times). A longer match must contain that gram, and the text behind a header is rarely frequent.
 
-The inner loop is C++ (csrc/match.hpp); the functions with a trailing `_twin` are the same rules in numpy, used where
+The inner loop is C++ (csrc/match.hpp). The functions with a trailing `_twin` are the same rules in numpy, used where
 the extension is not built. Knows integers only: no blocks, no messages, no cost model.
 """
 
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 try:
     import acmserve._native as _native
-except ImportError:  # not built: `acmserve doctor` says so; the twin gives the same results, slower
+except ImportError:  # not built: `acmserve doctor` says so, and the twin gives the same results, slower
     _native = None  # type: ignore[assignment]
 
 GRAM_BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -91,7 +91,7 @@ def common_prefix_twin(prompt: TokenArray, source: TokenArray) -> int:
 def find_matches_twin(
     prompt: TokenArray, sources: Sequence[TokenArray], start: int, stop: int, min_tokens: int
 ) -> tuple[TokenMatch, ...]:
-    """`find_matches` in numpy; identical results."""
+    """`find_matches` in numpy. Identical results."""
     if not 0 <= start <= stop <= len(prompt):
         raise ValueError("[start, stop) is outside of the prompt")
     if min_tokens < 1:
@@ -136,7 +136,7 @@ class _Cover:
         self._last = np.searchsorted(flat[order], wanted, side="right").tolist()
 
     def longest(self, at: int, previous: TokenMatch | None) -> TokenMatch:
-        """The best match that starts at prompt position `at`; 0 tokens where there is none."""
+        """The best match that starts at prompt position `at`. 0 tokens where there is none."""
         best = TokenMatch(at, 0, 0, 0)
         if previous is not None:
             best = self._offer(best, previous.source, at + previous.src_start - previous.dst_start)

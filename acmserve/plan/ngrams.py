@@ -1,9 +1,9 @@
 """Where a text repeats phrases of the text that was removed in front of it: sets of n-grams of token ids.
 
-A phrase is `k` tokens in a row; it is known by its 64-bit hash, so that 32K tokens cost two sorts. Of each phrase the
+A phrase is `k` tokens in a row. It is known by its 64-bit hash, so that 32K tokens cost two sorts. Of each phrase the
 first occurrence counts, for text sees only what stands in front of it.
 
-Pure numpy. A collision (1 in 2**32 for 64K phrases) makes a token look repeated that is not; nothing is lost by it.
+Pure numpy. A collision (1 in 2**32 for 64K phrases) makes a token look repeated that is not. Nothing is lost by it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 class GramIndex:
     """The phrases of `num_tokens` tokens in spans of one sequence, each with the token behind its first occurrence.
 
-    `spans` are `[start, end)` in order; no phrase reaches over the end of one.
+    `spans` are `[start, end)` in order. No phrase reaches over the end of one.
     """
 
     def __init__(self, tokens: TokenArray, spans: Sequence[tuple[int, int]], num_tokens: int) -> None:

@@ -21,7 +21,7 @@ from acmserve.plan.source import ServedSequence, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Tokens `[start, end)` of `sources[source]` stood in front of a move of that source; the prompt lacks them."""
+    """Tokens `[start, end)` of `sources[source]` stood in front of a move of that source. The prompt lacks them."""
 
     source: int
     start: int
@@ -34,7 +34,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Prompt tokens `[0, num_tokens)` equal the same tokens of a source, in the same lineage; never empty.
+    """Prompt tokens `[0, num_tokens)` equal the same tokens of a source, in the same lineage. Never empty.
 
     `source` is None when the engine's own cache holds the prefix exactly and no source is needed to name it.
     """

@@ -1,9 +1,9 @@
 """The edit plan: a new prompt cut into what is kept, what is moved, and what must be computed.
 
-Pure: tokens and sources in, a frozen plan out. It knows nothing of blocks being cached or free; the engine carries
-out what it can and computes the rest. Decision: the prefix comes from the one source with the longest common prefix
-(the one with the most exact tokens on a tie), because a kept prefix is free and bit-exact in its lineage; only the
-text behind it is searched for moves, so that an ordinary append costs a comparison and no search.
+Pure: tokens and sources in, a frozen plan out. It knows nothing of blocks being cached or free. The engine carries out
+what it can and computes the rest. Decision: the prefix comes from the one source with the longest common prefix, and on
+a tie from the one with the most exact tokens. A kept prefix is free and bit-exact in its lineage. Only the text behind
+it is searched for moves, so that an ordinary append costs a comparison and no search.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from acmserve.plan.removed import find_removed
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_MIN_MOVE_TOKENS = 32
-# Each move rounds its keys again: after 8, a bf16 key is 3 times as far from the exact one as any cached key is
-# (docs/kernels.md has the measurement and the alternative).
+# Each move rounds its keys again. After 8, a bf16 key is 3 times as far from the exact one as any cached key is.
+# docs/kernels.md has the measurement and the alternative.
 MAX_ROTATIONS = 8
 
 
@@ -87,7 +87,7 @@ def _without_quotes(moves: list[Move], latest: int, num_in_place: int) -> list[M
 def _unworn(move: Move, source: ServedSequence, min_tokens: int) -> Iterator[Move]:
     """What remains of a move without the tokens that were turned `MAX_ROTATIONS` times.
 
-    source   |......|8 8 8 8 8 8|......|2 2 2|.....|       hops
+    source   |......|8 8 8 8 8 8|......|2 2 2|.....|       times turned
     moved    |-----)            [------------------)       the piece between is computed
     """
     start, end = move.src_start, move.src_start + move.num_tokens

@@ -4,12 +4,12 @@
     prompt   [P .......][m][S1 ......][S2 .......]
              removed: F1 and F2. In front of S1 stood F1, in front of S2 both: their KV still carries it.
 
-A source may hold text that its own moves do not cover and that stands in the prompt nevertheless: it is kept, or moved,
-out of another source, or it was too short to be moved. So what lies between the moves of a source counts as removed
-only where it does not stand in the prompt, in front of the text that had it in sight. Text that was moved to another
-place of the prompt is not removed.
+A source may hold text that its own moves do not cover and that stands in the prompt nevertheless. That text is kept, or
+moved, out of another source, or it was too short to be moved. What lies between the moves of a source counts as
+removed, unless it stands in the prompt, in front of the text that saw it. Text that was moved to another place of the
+prompt is not removed.
 
-Knows token ids; nothing of lineage, blocks or what becomes of the plan.
+Knows token ids. Nothing of lineage, blocks or what becomes of the plan.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BREAK = np.array([-1], dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Source tokens `[start, end)` that no move covers; the text that saw them begins at prompt token `limit`."""
+    """Source tokens `[start, end)` that no move covers. The text that saw them begins at prompt token `limit`."""
 
     source: int
     start: int

@@ -10,12 +10,12 @@
     echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
 
-Which moves need it? All of them. A segment in front of which nothing differs from its source is no move: it is part of
+Which moves need it? All of them. A segment in front of which nothing differs from its source is no move. It is part of
 the kept prefix, which is the longest one that any source has. Behind it either the text in front is another, or its
-length is. A moved prefix that an earlier turn was served stays as it was; repair is about the moves of this one.
+length is. A moved prefix that an earlier turn was served stays as it was. Repair is about the moves of this one.
 
-Pure. The lineage follows from the moves that are left: the head of the first segment is computed before anything moved
-comes, so its blocks have exact hashes; holes behind a move inherit its mark, for they saw it, as a marker between two
+Pure. The lineage follows from the moves that are left. The head of the first segment is computed before anything moved
+comes, so its blocks have exact hashes. Holes behind a move inherit its mark, for they saw it, as a marker between two
 moves does.
 """
 
@@ -43,7 +43,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Which tokens of moved segments are computed anew. Counts in tokens of each segment; `ranges` of the prompt.
+    """Which tokens of moved segments are computed anew. Counts in tokens of each segment. `ranges` of the prompt.
 
     Raises `InvalidRequest` naming the field for numbers that mean nothing.
     """
@@ -69,13 +69,13 @@ class Repair:
 
 DEFAULT_REPAIR = Repair()
 EVERYTHING = Repair(head_tokens=MAX_TOKENS)
-"""Nothing is moved; a moved prefix that was served before is kept."""
+"""Nothing is moved. A moved prefix that was served before is kept."""
 
 
 def plan_repair(
     plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence], repair: Repair, min_move_tokens: int
 ) -> EditPlan:
-    """`plan` with its moves cut by `repair`; what remains shorter than `min_move_tokens` is computed, too.
+    """`plan` with its moves cut by `repair`. What remains shorter than `min_move_tokens` is computed, too.
 
     `prompt` is int32 [n]. Ranges of the prompt that no move covers mean nothing.
     """

@@ -1,35 +1,33 @@
 """What a request says about its session: which session, and how faithful the reuse has to be.
 
 One set of rules for both doors. The server reads the values from HTTP (`acmserve.server.options.session_params`), an
-embedding program puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`; both end in the same frozen
-`SessionParams`.
-It does not know HTTP, headers or the engine, and it never repairs a value: an answer under a guessed session would be
-an answer out of somebody else's cache.
+embedding program puts them into `SamplingParams.extra_args["kv_transfer_params"]["acm"]`. Both end in the same frozen
+`SessionParams`. It does not know HTTP, headers or the engine. It never repairs a value: an answer under a guessed
+session would be an answer out of somebody else's cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.repair import Repair
+from acmserve.validation import check_boolean, check_object, echo, listing
 
 FIDELITIES = ("exact", "reuse", "repair", "auto")
 REPAIRING = ("repair", "auto")
 MAX_SESSION_ID_CHARS = 256
-_MAX_ECHO_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:
-    """A validated session request; `fidelity` None means the default of the engine.
+    """A validated session request. `fidelity` None means the default of the engine.
 
     `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
-    redaction reaches the KV cache. `precompute` makes it a background request: its prompt is a context that may be
-    asked for later, and the engine computes it, exactly, in moments in which nobody else is served.
+    redaction reaches the KV cache. `precompute` makes it a background request, whose prompt is a context that may be
+    asked for later. The engine computes it, exactly, in moments in which nobody else is served.
     """
 
     session_id: str
@@ -97,7 +95,7 @@ def check_fidelity(value: object, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or value not in FIDELITIES:
-        raise InvalidRequest(field, f"unknown fidelity {echo(value)}; choose {_listing(FIDELITIES)}")
+        raise InvalidRequest(field, f"unknown fidelity {echo(value)}; choose {listing(FIDELITIES)}")
     return value
 
 
@@ -110,8 +108,7 @@ def check_repair(value: object, field: str) -> Repair | None:
     for name in ("head_tokens", "tail_tokens"):
         if type(values.get(name, 0)) is not int:
             raise InvalidRequest(f"{field}.{name}", f"must be a whole number of tokens, not {echo(values[name])}")
-    if type(values.get("echoes", False)) is not bool:
-        raise InvalidRequest(f"{field}.echoes", f"must be true or false, not {echo(values['echoes'])}")
+    check_boolean(values.get("echoes", False), f"{field}.echoes")
     if "ranges" in values:
         values["ranges"] = _spans(values["ranges"], f"{field}.ranges")
     try:
@@ -133,36 +130,9 @@ def check_may_repair(fidelity: str | None, repair: Repair | None, field: str) ->
     """Raise InvalidRequest when a repair is asked for together with a fidelity that repairs nothing."""
     if repair is not None and fidelity not in REPAIRING:
         given = "no fidelity" if fidelity is None else f"fidelity '{fidelity}'"
-        raise InvalidRequest(field, f"goes with fidelity {_listing(REPAIRING)}, not with {given}; send one of them")
+        raise InvalidRequest(field, f"goes with fidelity {listing(REPAIRING)}, not with {given}; send one of them")
 
 
 def _check_flag(value: object, field: str) -> bool:
     """Booleans only, None for "not given": a redaction that was misread must not look like one that was done."""
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(field, f"must be true or false, not {echo(value)}")
-    return bool(value)
-
-
-def check_object(value: object, field: str, known: Collection[str]) -> Mapping[str, Any]:
-    """Return `value` when it is an object with no other keys than `known`, else raise InvalidRequest."""
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(field, f"must be an object, not {echo(value)}")
-    for key in value:
-        if key not in known:
-            raise InvalidRequest(f"{field}.{short_ascii(str(key))}", f"unknown key; {field} knows {_listing(known)}")
-    return value
-
-
-def _listing(names: Collection[str]) -> str:
-    return " or ".join(f"'{name}'" for name in names)
-
-
-def echo(value: object) -> str:
-    """The offending value as ASCII text, cut short: it goes into error bodies and logs."""
-    return short_ascii(ascii(value))
-
-
-def short_ascii(text: str) -> str:
-    """The text as ASCII, cut short."""
-    text = text.encode("ascii", "backslashreplace").decode("ascii")
-    return text if len(text) <= _MAX_ECHO_CHARS else text[: _MAX_ECHO_CHARS - 3] + "..."
+    return value is not None and check_boolean(value, field)

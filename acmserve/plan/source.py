@@ -1,7 +1,7 @@
 """A source: a token sequence that a session served before, and how to find its KV again.
 
-A source holds hashes, never blocks. Whether the KV still exists is asked of the engine's prefix cache at the moment
-of use; until then the blocks are ordinary eviction candidates and retaining a source costs no KV capacity.
+A source holds hashes, never blocks. Whether the KV still exists is asked of the engine's prefix cache at the moment of
+use. Until then the blocks are ordinary eviction candidates, and retaining a source costs no KV capacity.
 
     tokens       [0 ......................................... num_tokens)
     block_hashes  h0      h1      h2      ...   h(n-1)                      n = num_tokens // block_size whole blocks
@@ -25,7 +25,7 @@ Tokens = NDArray[np.int32]
 class ServedSequence:
     """One served sequence, cut to the tokens whose KV was really computed.
 
-    `tokens` is int32 of shape [num_tokens]; `block_hashes[i]` is the engine's chain hash of block i.
+    `tokens` is int32 of shape [num_tokens]. `block_hashes[i]` is the engine's chain hash of block i.
     """
 
     tokens: Tokens
@@ -53,7 +53,7 @@ class ServedSequence:
         )
 
     def num_removed(self, end: int) -> int:
-        """Most tokens that KV of tokens `[0, end)` had in sight and has no more; what saw moved KV counts as moved."""
+        """Most tokens that KV of tokens `[0, end)` had in sight and has no more. What saw moved KV counts as moved."""
         return max((mark.num_removed for mark in self.marks if mark.position < end), default=0)
 
     @property

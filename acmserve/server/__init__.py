@@ -1,1 +1,1 @@
-"""HTTP: sessions on vLLM's own server. Knows requests and answers; block tables, plans and KV are the engine's."""
+"""HTTP: sessions on vLLM's own server. Knows requests and answers. Block tables, plans and KV are the engine's."""

@@ -1,4 +1,4 @@
-"""Chooses the mover of each layer and runs `move`; the one entry that the engine uses.
+"""Chooses the mover of each layer and runs `move`. The one entry that the engine uses.
 
     mover        by                         for
     cpu          movers/cpu.py, C++         the layouts of vLLM's CPU attention
@@ -28,7 +28,7 @@ MoveFunction = Callable[[Tensor, Tensor, Sequence[SlotRun]], None]
 
 
 class LayerMover:
-    """Moves KV in the layers of one KV cache group; build once, call every step.
+    """Moves KV in the layers of one KV cache group. Build once, call every step.
 
     `implementations` counts the layers by implementation, for logs and `acmserve doctor`.
     """
@@ -87,7 +87,7 @@ def move(
     segments: Sequence[SlotRun],
     num_threads: int = 1,
 ) -> None:
-    """One move without a kept `LayerMover`; arguments and errors as there."""
+    """One move without a kept `LayerMover`. Arguments and errors as there."""
     LayerMover(layers, num_threads).move(src_slots, dst_slots, segments)
 
 
@@ -98,7 +98,7 @@ def choose(layer: KVLayer) -> str:
 
 
 class Availability(NamedTuple):
-    """Whether a mover can run here; `detail` says with what, or why not."""
+    """Whether a mover can run here. `detail` says with what, or why not."""
 
     usable: bool
     detail: str

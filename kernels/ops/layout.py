@@ -20,7 +20,7 @@ from acmserve.errors import MoveRefused
 from acmserve.kernels.rope import Rope
 
 FLOAT_TYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
-# vLLM stores the two 8-bit types in bytes; a worker views them as these.
+# vLLM stores the two 8-bit types in bytes. A worker views them as these.
 FP8_TYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 TYPES = FLOAT_TYPES | FP8_TYPES
 REFERENCE = "reference"
@@ -28,10 +28,10 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class KVLayout(ABC):
-    """Geometry of one layer's KV cache; `key_index` and `value_index` define it, everything else follows.
+    """Geometry of one layer's KV cache. `key_index` and `value_index` define it, everything else follows.
 
-    `head_size` is the width of a key. A layout says what it is called, which of vLLM's layers are its own, what it
-    cannot hold, and which mover is the fastest for it.
+    `head_size` is the width of a key. A layout says what it is called and which of vLLM's layers are its own. It also
+    says what it cannot hold, and which mover is the fastest for it.
     """
 
     num_kv_heads: int

@@ -1,9 +1,9 @@
 """Rotary embeddings as far as moving a key needs them: the frequencies, the rotated dimensions, the pairing.
 
-A rotary embedding turns pair i of a key at position p by the angle p * inv_freq[i]. Turning it further by
-delta * inv_freq[i] gives the key at p + delta, whatever the key is, as long as the frequencies do not depend on the
-sequence. Magnitude factors (YaRN's mscale) are already in the cached key and must not be applied again, so this
-module has no place for one.
+A rotary embedding turns pair i of a key at position p by the angle p * inv_freq[i]. Turning it further by delta *
+inv_freq[i] gives the key at p + delta, whatever the key is. The frequencies must not depend on the sequence. Magnitude
+factors (YaRN's mscale) are already in the cached key and must not be applied again, so this module has no place for
+one.
 
 Does not know where the frequencies come from (`engine/worker/rope_check.py`) nor how keys are stored (`layout.py`).
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """One static rotary embedding; hashable, so that layers which share it share its angle table.
+    """One static rotary embedding. Hashable, so that layers which share it share its angle table.
 
     Attributes:
         inv_freq: radians per position of each pair, `rot_dim / 2` values. Where the engine computes them in float32,
@@ -45,7 +45,7 @@ class Rope:
 def angles(rope: Rope, deltas: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Cosine and sine of the turn by each delta, both `[len(deltas), rot_dim / 2]`, in float64.
 
-    In float32 the product `delta * inv_freq` would be off by 0.004 radians at 131,072 positions; kernels round these
+    In float32 the product `delta * inv_freq` would be off by 0.004 radians at 131,072 positions. Kernels round these
     tables once, to float32.
     """
     turn = np.asarray(deltas, dtype=np.float64)[:, None] * np.asarray(rope.inv_freq, dtype=np.float64)[None, :]

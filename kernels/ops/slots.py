@@ -1,7 +1,7 @@
 """What a move reads and writes: lists of slots, cut into segments that share a position delta.
 
 A slot is `block_id * block_size + offset`. The checks here hold for every implementation of `move`, so that none of
-them needs its own; they are linear in the number of slots and blocks.
+them needs its own. They are linear in the number of slots and blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from acmserve.errors import IntegrityError
 
 @dataclass(frozen=True, slots=True)
 class SlotRun:
-    """Entries `[start, end)` of the slot lists turn by `delta` positions; 0 is a bit-exact copy."""
+    """Entries `[start, end)` of the slot lists turn by `delta` positions. 0 is a bit-exact copy."""
 
     start: int
     end: int
@@ -25,7 +25,7 @@ class SlotRun:
 
 
 def slot_range(block_ids: Sequence[int], first_offset: int, num_tokens: int, block_size: int) -> Tensor:
-    """Slots, int64 `[num_tokens]`, of consecutive tokens; the first one sits at `first_offset` in `block_ids[0]`.
+    """Slots, int64 `[num_tokens]`, of consecutive tokens. The first one sits at `first_offset` in `block_ids[0]`.
 
         block_ids[0]              block_ids[1]        ...
         |....[first_offset ...... | ................. | .....)   num_tokens slots
@@ -55,7 +55,8 @@ def check_segments(segments: Sequence[SlotRun], num_slots: int) -> None:
 def check_slots(src_slots: Tensor, dst_slots: Tensor, num_blocks: int, block_size: int) -> None:
     """Raise IntegrityError unless a move may run in any order on these slots.
 
-    int64 tensors on the CPU, of one length, inside of the cache; no block both read and written; no slot written twice.
+    int64 tensors on the CPU, of one length, inside of the cache. No block is both read and written, and no slot is
+    written twice.
     """
     for name, slots in (("src_slots", src_slots), ("dst_slots", dst_slots)):
         if slots.dtype != torch.int64 or slots.dim() != 1 or slots.device.type != "cpu":

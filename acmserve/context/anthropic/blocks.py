@@ -3,14 +3,13 @@
     user       [tool_result a, tool_result b, text]      entries:  tool a | tool b | user
     assistant  [thinking, text, tool_use c]                        assistant (content, tool_calls)
 
-`to_chat` writes such a conversation down in OpenAI's form, so that outline, token counts and policies can read it,
-and remembers where each entry came from; `render_blocks` takes out of the *blocks* what a `Omissions` of the
-entries says. Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came
-in.
+`to_chat` writes such a conversation down in OpenAI's form, so that outline, token counts and policies can read it. It
+remembers where each entry came from. `render_blocks` takes out of the *blocks* what an `Omissions` of the entries says.
+Nothing is converted back: blocks and messages of which nothing is taken are the very objects that came in.
 
 `edit_blocks` is both with the vendor's edits between.
 
-Decisions: `cache_control` marks are no content (clients move them from turn to turn); a message that had nothing but
+Decisions: `cache_control` marks are no content (clients move them from turn to turn). A message that had nothing but
 reasoning, and loses it, is left out.
 """
 
@@ -29,7 +28,7 @@ from acmserve.context.transcript.parts import Role, is_reasoning_part
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """`messages` are the entries; `places` has for each the index of its message, and of its block if a result."""
+    """`messages` are the entries. `places` has for each the index of its message, and of its block if a result."""
 
     messages: tuple[Message, ...]
     places: tuple[tuple[int, int | None], ...]
@@ -41,14 +40,14 @@ def edit_blocks(
     weights: Weights,
     memory: Memory | None = None,
 ) -> tuple[list[Message], EditedHistory]:
-    """What is left of the messages after the edits; the arguments are those of `edit_history`."""
+    """What is left of the messages after the edits. The arguments are those of `edit_history`."""
     chat = to_chat(messages)
     edited = edit_history(chat.messages, edits, weights, memory)
     return render_blocks(messages, chat, edited.outline, edited.omissions), edited
 
 
 def to_chat(messages: Sequence[Message]) -> Chat:
-    """The entries of a conversation in the Anthropic form, in order; results come before the rest of their message."""
+    """The entries of a conversation in the Anthropic form, in order. Results come before the rest of their message."""
     found: list[tuple[Message, tuple[int, int | None]]] = []
     for index, message in enumerate(messages):
         blocks = _blocks(message)
@@ -99,7 +98,7 @@ def _bare(block: Mapping[str, Any]) -> dict[str, Any]:
 def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, omissions: Omissions) -> list[Message]:
     """What is left of the messages. `chat` is theirs, `outline` that of its entries.
 
-    Of omissions it does what the vendor's edits ask for: reasoning, results and arguments; it drops no calls.
+    Of omissions it does what the vendor's edits ask for: reasoning, results and arguments. It drops no calls.
     """
     if not omissions:
         return list(messages)
@@ -122,7 +121,7 @@ def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, omi
 
 
 def _left(message: Message, index: int, kept: MessageOmissions, cleared: set[tuple[int, int | None]]) -> Message:
-    """One message without what is taken out of it; the very object when that is nothing."""
+    """One message without what is taken out of it. The very object when that is nothing."""
     content = message["content"]
     if isinstance(content, str):
         return message

@@ -6,12 +6,12 @@
     user a | assistant use 1 | user result 1 | assistant use 2 | user result 2 | assistant [compaction S, d]
     user [S, a] | assistant use 2 | user result 2 | assistant d
 
-The last block with content counts. The vendor drops all that stands before it; here what the assistant was answering
-stays, word for word: a summary may lose the question that it is followed by. That is the user's turn right before the
-block; where tool results stand there, these with their calls, and the user's last words before them. Clients may leave
+The last block with content counts. The vendor drops all that stands before it. Here what the assistant was answering
+stays, word for word. A summary may lose the question that it is followed by. That is the user's turn right before the
+block. Where tool results stand there, these with their calls, and the user's last words before them. Clients may leave
 out what stands before the block themselves, and then nothing of it is kept.
 
-The result depends on the messages alone: the prompt behind a new summary is, to the byte, the beginning of every later
+The result depends on the messages alone. The prompt behind a new summary is, to the byte, the beginning of every later
 prompt, so it stays cached. A block without content is a compaction that failed, and stands for nothing.
 
 Pure. The messages may be anything that JSON can say: whoever parses the result refuses what is wrong with it.
@@ -30,7 +30,7 @@ _TOOL_CHANGES = ("tool_addition", "tool_removal")
 
 
 def compaction_block(summary: str | None) -> dict[str, Any]:
-    """The block that the client keeps; None says that no summary could be written."""
+    """The block that the client keeps. None says that no summary could be written."""
     return {"type": COMPACTION, "content": summary}
 
 
@@ -53,7 +53,7 @@ def check_compaction(messages: Sequence[Any]) -> None:
 
 
 def resume(messages: Sequence[Any]) -> list[Any]:
-    """The messages as the model sees them; those of which nothing is taken are the very objects that came in."""
+    """The messages as the model sees them. Those of which nothing is taken are the very objects that came in."""
     found = _last_summary(messages)
     if found is None:
         return without_compaction(messages)

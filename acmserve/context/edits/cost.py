@@ -31,7 +31,7 @@ REPAIRED_HEAD_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class EditCost:
-    """Tokens that the next step computes or moves because of an edit; the new message is not counted."""
+    """Tokens that the next step computes or moves because of an edit. The new message is not counted."""
 
     num_computed: int
     num_moved: int = 0

@@ -3,7 +3,7 @@
     text        ....[hidden].............[hidden].....
     stretches   [==)        [===========)        [===)      a match lies within one stretch; matches do not overlap
 
-Everything runs in `str.find` and `str.count`, which are linear whatever is searched for; no object is made for a match
+Everything runs in `str.find` and `str.count`, which are linear whatever is searched for. No object is made for a match
 that nobody reads, so that one letter in a million is found as fast as a sentence. It knows neither case nor meaning.
 """
 
@@ -20,7 +20,7 @@ FoundText = tuple[int, int | None, str]
 
 
 def texts_of(state: SessionState, role: str) -> Iterator[FoundText]:
-    """The texts of a role, in order; `all` is every role but the instructions (system, developer)."""
+    """The texts of a role, in order. `all` is every role but the instructions (system, developer)."""
     roles = FOLDABLE_ROLES if role == "all" else (role,)
     for index, entry in enumerate(state.entries):
         if entry.message.get("role") in roles:

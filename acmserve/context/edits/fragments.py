@@ -4,9 +4,9 @@
     visible text ----> visible fragment ----> folded or summarized ----> visible, byte for byte
                                        redact \\---> redacted: the text is gone, there is no way back
 
-Whatever is asked for wrongly raises `InvalidRequest` (or `NotFound`, `Conflict`) with the argument's name and a remedy,
-and the caller still holds the state from before. Several edits in a row are one plan: the engine sees only the
-conversation that results. It does not know who asks (a model's tool call, a person, a policy), or what KV is.
+Whatever is asked for wrongly raises `InvalidRequest` (or `NotFound`, `Conflict`) with the argument's name and a remedy.
+The caller still holds the state from before. Several edits in a row are one plan: the engine sees only the conversation
+that results. It does not know who asks (a model's tool call, a person, a policy), or what KV is.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def summarize(
 
 
 def check_summarizable(state: SessionState, fragment_id: str, focus: str) -> Fragment:
-    """The fragment, when it may be summarized with this focus; raises else."""
+    """The fragment, when it may be summarized with this focus. Raises else."""
     if not focus.strip():
         raise InvalidRequest("focus", "is empty.", "Say what the summary is to keep, for instance 'key decisions'.")
     if len(focus) > MAX_FOCUS_CHARS or '"' in focus or not focus.isprintable():
@@ -133,7 +133,7 @@ def restore_all(state: SessionState) -> SessionState:
 def redact(state: SessionState, fragment_id: str) -> SessionState:
     """Erase the text of a fragment from the session: no restore, no search, no summary brings it back.
 
-    A summary of the conversation that may tell of it goes, too, and all that was taken out is shown, but for branches.
+    A summary of the conversation that may speak of it goes, too, and all that was taken out is shown, but for branches.
     """
     fragment = _editable(state, fragment_id)
     entries = list(state.entries)
@@ -170,7 +170,7 @@ def _fold_marker(fragment: Fragment, suite: str) -> tuple[str, ...]:
 
 
 def _in_line(state: SessionState, fragment: Fragment, shown: Iterable[str]) -> tuple[str, ...]:
-    """What stands for each piece; a piece that ends its line leaves the line break there."""
+    """What stands for each piece. A piece that ends its line leaves the line break there."""
     return tuple(
         text + "\n" if state.piece_text(piece).endswith("\n") else text
         for piece, text in zip(fragment.pieces, shown, strict=True)
@@ -231,7 +231,7 @@ def _find_start(state: SessionState, where: Sequence[Place], marker_text: str, r
 def _find_end(
     state: SessionState, where: Sequence[Place], start: Piece, start_marker: str, end_marker: str, role: str
 ) -> Piece:
-    """The first occurrence of the end marker behind the start marker; words that stand there once may be both."""
+    """The first occurrence of the end marker behind the start marker. Words that stand there once may be both."""
     for place in where:
         if place < start.place:
             continue

@@ -6,8 +6,8 @@
     fragments [======][============][.=================][============================]
 
 A boundary is good in this order: between two messages, after a line, after a sentence, after a word, anywhere. A worse
-kind is taken only when no better one lies within half a fragment of the target, and is not looked for before. Pure;
-offsets in, offsets out.
+kind is taken only when no better one lies within half a fragment of the target, and is not looked for before. Pure.
+Offsets in, offsets out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def plan_split(
 ) -> list[tuple[tuple[Piece, ...], int]]:
     """Cut `pieces` (with their texts, in order) into at most `num_fragments` runs of pieces, with their token counts.
 
-    Fewer come back where the text has fewer tokens or too few boundaries; none is empty.
+    Fewer come back where the text has fewer tokens or too few boundaries. None is empty.
     """
     line = _lay_out(pieces, tokenizer)
     if not line:
@@ -99,7 +99,7 @@ def _behind(pattern: re.Pattern[str]) -> Callable[[Sequence[_Text]], _Boundaries
 
 
 def _between_tokens(line: Sequence[_Text]) -> _Boundaries:
-    """Several tokens may begin at one character (parts of an emoji); the first of them is the boundary."""
+    """Several tokens may begin at one character (parts of an emoji). The first of them is the boundary."""
     found = _Boundaries([], [])
     for text in line:
         for index, start in enumerate(text.starts):

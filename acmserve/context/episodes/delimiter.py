@@ -6,11 +6,11 @@
     end act      {"action": "end"}
 
 A call is read into a `EpisodeMark`, and judged against a `Scope`: the names declared so far and the one that is active.
-Both are pure. The transcript holds the calls, and `graph.py` reads them back by the same two functions, so that what
-the model has read and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
+Both are pure. The transcript holds the calls, and `graph.py` reads them back by the same two functions. So what the
+model has read and what the graph says cannot differ. A wrong call raises `InvalidRequest` whose text teaches.
 
-Decision: models fill in arguments that they do not need ("" or []); those count as not given. What contradicts the
-call (a description of an act, dependencies of an exploration, the name of another episode) is refused.
+Decision: models fill in arguments that they do not need ("" or []). Those count as not given. What contradicts the call
+(a description of an act, dependencies of an exploration, the name of another episode) is refused.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from acmserve.context.episodes.episode import Kind
-from acmserve.context.schema.arguments import echo, parse_arguments
+from acmserve.context.schema.arguments import parse_arguments
 from acmserve.context.schema.tool_schema import Schema, tool_schema
 from acmserve.errors import Conflict, InvalidRequest
+from acmserve.validation import echo_json
 
 DELIMITER = "delimiter"
 MAX_NAME_CHARS = 80
@@ -53,7 +54,7 @@ _DESCRIPTION = (
     "finished acts leave it first; of an exploration its description stays."
 )
 DELIMITER_TOOL = tool_schema(DELIMITER, _DESCRIPTION, _PROPERTIES, ["action"])
-# `parse_arguments` reads plain values; the one list is read here.
+# `parse_arguments` reads plain values. The one list is read here.
 _PLAIN_PROPERTIES = {name: value for name, value in _PROPERTIES.items() if name != "dependencies"}
 _PLAIN = tool_schema(DELIMITER, _DESCRIPTION, _PLAIN_PROPERTIES, ["action"])
 
@@ -106,7 +107,7 @@ class Marked:
 
 
 def run_delimiter(scope: Scope, arguments: object) -> Marked:
-    """Carry out one call. Never raises for a wrong call; the scope stays as it was then."""
+    """Carry out one call. Never raises for a wrong call. The scope stays as it was then."""
     try:
         mark = read_mark(arguments)
         check_mark(mark, scope)
@@ -121,7 +122,7 @@ def is_refusal(result: object) -> bool:
 
 
 def read_mark(arguments: object) -> EpisodeMark:
-    """The call as its arguments (JSON text or an object) write it; raises `InvalidRequest`."""
+    """The call as its arguments (JSON text or an object) write it. Raises `InvalidRequest`."""
     rest, given = _take_dependencies(arguments)
     values = {name: value.strip() for name, value in parse_arguments(_PLAIN, rest).items() if value.strip()}
     dependencies = _read_dependencies(given)
@@ -147,7 +148,7 @@ def _check_start(mark: EpisodeMark) -> None:
     if not mark.name:
         raise InvalidRequest("name", "is missing; a start needs it.", "Give a short new name, such as 'find-config'.")
     if len(mark.name) > MAX_NAME_CHARS or not mark.name.isprintable():
-        raise InvalidRequest("name", f"{echo(mark.name)} is not one line of at most {MAX_NAME_CHARS} characters.")
+        raise InvalidRequest("name", f"{echo_json(mark.name)} is not one line of at most {MAX_NAME_CHARS} characters.")
     if mark.kind is None:
         raise InvalidRequest("type", "is missing; a start needs it.", "Choose expl (find out) or act (change).")
     if mark.description:
@@ -169,29 +170,31 @@ def check_mark(mark: EpisodeMark, scope: Scope) -> None:
         raise Conflict("action", "there is no active episode to end.", "Start one first.")
     kind = scope.kinds[scope.active]
     if mark.name not in ("", scope.active):
-        raise Conflict("name", f"the active episode is {echo(scope.active)}, not {echo(mark.name)}.", "End needs none.")
+        raise Conflict(
+            "name", f"the active episode is {echo_json(scope.active)}, not {echo_json(mark.name)}.", "End needs none."
+        )
     if mark.kind not in (None, kind):
-        raise Conflict("type", f"{echo(scope.active)} is an {kind.value}.", "An end needs no type.")
+        raise Conflict("type", f"{echo_json(scope.active)} is an {kind.value}.", "An end needs no type.")
     if kind is Kind.EXPL and not mark.description:
         raise InvalidRequest(
-            "description", f"is missing; ending the expl {echo(scope.active)} needs it.", "Say what was learned."
+            "description", f"is missing; ending the expl {echo_json(scope.active)} needs it.", "Say what was learned."
         )
     if kind is Kind.ACT and mark.description:
         raise InvalidRequest(
-            "description", f"is not allowed; {echo(scope.active)} is an act.", 'End it with {"action": "end"}.'
+            "description", f"is not allowed; {echo_json(scope.active)} is an act.", 'End it with {"action": "end"}.'
         )
 
 
 def _check_start_in(mark: EpisodeMark, scope: Scope) -> None:
     if scope.active is not None:
         kind = scope.kinds[scope.active].value
-        raise Conflict("action", f"the {kind} {echo(scope.active)} is still active.", "End it first.")
+        raise Conflict("action", f"the {kind} {echo_json(scope.active)} is still active.", "End it first.")
     if mark.name in scope.kinds:
-        raise Conflict("name", f"{echo(mark.name)} was used before; names are unique.", "Choose another name.")
+        raise Conflict("name", f"{echo_json(mark.name)} was used before; names are unique.", "Choose another name.")
     for name in mark.dependencies:
         if scope.kinds.get(name) is not Kind.EXPL:
             what = "is an act" if name in scope.kinds else "is no episode of this conversation"
-            raise Conflict("dependencies", f"{echo(name)} {what}.", _known(scope))
+            raise Conflict("dependencies", f"{echo_json(name)} {what}.", _known(scope))
 
 
 def _known(scope: Scope) -> str:
@@ -226,11 +229,13 @@ def _take_dependencies(arguments: object) -> tuple[object, object]:
 
 
 def _read_dependencies(given: object) -> tuple[str, ...]:
-    """Names, each once; a string that writes a list, or one name, is understood."""
+    """Names, each once. A string that writes a list, or one name, is understood."""
     if isinstance(given, str):
         with contextlib.suppress(ValueError, RecursionError):
             given = json.loads(given)
     names = [given] if isinstance(given, str) else ([] if given is None else given)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise InvalidRequest("dependencies", f"{echo(given)} is not a list of names.", 'Give for instance ["find"].')
+        raise InvalidRequest(
+            "dependencies", f"{echo_json(given)} is not a list of names.", 'Give for instance ["find"].'
+        )
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))

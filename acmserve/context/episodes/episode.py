@@ -5,7 +5,7 @@
              [----------------------- "find", expl -------------------]
 
 An episode owns the texts (and the reasoning) of some messages, and tool calls with their results. Ownership is by call
-and not by message, because one message may end an episode and start the next. Immutable; it holds entry numbers, never
+and not by message, because one message may end an episode and start the next. Immutable. It holds entry numbers, never
 text.
 """
 
@@ -26,10 +26,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """`number` counts the episodes in the order of their starts; `depends_on` are numbers of earlier expl episodes.
+    """`number` counts the episodes in the order of their starts. `depends_on` are numbers of earlier expl episodes.
 
     `name` is None for work that the agent did not annotate: exploratory, with unknown dependents. `end` is the entry
-    behind the last one, None while the episode is active; `close_entry` has the message with the call that ended it.
+    behind the last one, None while the episode is active. `close_entry` has the message with the call that ended it.
     """
 
     number: int

@@ -4,16 +4,16 @@
               [ prologue ] [ A, expl        ] [ gap  ]        [ B, act on A       ] [ C, active
 
 Calls of `delimiter` that were carried out are the only source: a restart or a rewound history gives the same graph
-again. It only grows with the transcript; each message is read once. Where a history diverges, build a new one.
+again. It only grows with the transcript. Each message is read once. Where a history diverges, build a new one.
 
 - Acyclic: an edge goes from an act to explorations that had ended when the act started, and to nothing else.
 - The prologue, everything before the first start, belongs to no episode, and no turn of the user ever does.
 - Work between two named episodes is unannotated: exploratory, and every act that starts later may depend on it. A turn
   of the user divides it. At the end of the transcript it is active, like an episode that has not ended.
 
-Decision: a step (an assistant's message with its results) is read when all its calls have a result, or when a message
-follows that is none: only then it is known which calls of `delimiter` were carried out. Episodes that are fully evicted
-are forgotten by `forget`; their names and kinds stay, so that no name is used twice.
+Decision: a step (an assistant's message with its results) is read when all its calls have a result, or when another
+message follows. Only then it is known which calls of `delimiter` were carried out. Episodes that are fully evicted are
+forgotten by `forget`. Their names and kinds stay, so that no name is used twice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Step:
 
 
 class EpisodeGraph:
-    """`outline` grows with the graph; `live` holds the ended episodes that were not forgotten, by number."""
+    """`outline` grows with the graph. `live` holds the ended episodes that were not forgotten, by number."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.outline = Outline()
@@ -95,7 +95,7 @@ class EpisodeGraph:
 
     @property
     def active(self) -> Episode | None:
-        """The episode that has not ended, or the unannotated work at the end; None right behind an end."""
+        """The episode that has not ended, or the unannotated work at the end. None right behind an end."""
         return None if self._current is None else self._current.episode()
 
     @property
@@ -189,7 +189,7 @@ class EpisodeGraph:
         return None
 
     def _mark(self, step: _Step, index: int) -> EpisodeMark | None:
-        """The mark that a call set; None for any other call, and for one that changed nothing."""
+        """The mark that a call set. None for any other call, and for one that changed nothing."""
         if index not in step.calls or index not in step.answered or index in step.refused:
             return None
         try:
@@ -210,7 +210,7 @@ class EpisodeGraph:
         check_mark(mark, Scope({name: self._named[name][1] for name in asked if name in self._named}, active))
 
     def _grow(self, entry: int) -> _Current:
-        """The episode that content at `entry` belongs to; unannotated work begins where there is none."""
+        """The episode that content at `entry` belongs to. Unannotated work begins where there is none."""
         if self._current is None:
             self._current = _Current(self._take_number(), None, Kind.EXPL, entry)
         return self._current

@@ -50,7 +50,7 @@ class ConversationView:
     expected: Expected = NOW
 
     def shown_tokens(self, start: int = 0) -> int:
-        """Tokens that the model sees from entry `start` on; from 0 on with the base."""
+        """Tokens that the model sees from entry `start` on. From 0 on with the base."""
         return shown_tokens(self.outline, self.token_counts, self.omissions, start)
 
     def lasting_tokens(self) -> int:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from acmserve.context.eviction import registry
-from acmserve.context.schema.arguments import echo
 from acmserve.context.session.budget import DEFAULT_MAX_TOKENS, DEFAULT_POLICY, Budget, OptionValue
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo_json
 
 AUTO = "auto"
 _SETTINGS = ("max_tokens", "low_watermark", "policy")
@@ -62,7 +62,7 @@ def parse_budget(value: object, window: int, field: str = "budget") -> Budget:
 
 
 def budget_value(budget: Budget) -> dict[str, Any]:
-    """The budget as JSON, in tokens and with the defaults of its policy; `parse_budget` reads it back equal."""
+    """The budget as JSON, in tokens and with the defaults of its policy. `parse_budget` reads it back equal."""
     low_watermark = AUTO if budget.low_watermark is None else budget.low_watermark
     settings = {"max_tokens": budget.max_tokens, "low_watermark": low_watermark, "policy": budget.policy}
     options = {
@@ -73,14 +73,14 @@ def budget_value(budget: Budget) -> dict[str, Any]:
 
 
 def _name(name: object) -> str:
-    return echo(name).strip("'")
+    return echo_json(name).strip("'")
 
 
 def _read_max(value: object, window: int, field: str) -> int:
     share = _percent(value)
     tokens = _tokens(value) if share is None else int(window * share)
     if tokens is None or tokens < 1:
-        raise InvalidRequest(field, f"{echo(value)} is no number of tokens.", _TOKENS_REMEDY)
+        raise InvalidRequest(field, f"{echo_json(value)} is no number of tokens.", _TOKENS_REMEDY)
     if tokens > window:
         raise InvalidRequest(
             field, f"{tokens:,} is more than the model's context window of {window:,} tokens.", _TOKENS_REMEDY
@@ -96,14 +96,14 @@ def _read_watermark(value: object, max_tokens: int, field: str) -> int | None:
         share = value
     tokens = _tokens(value) if share is None else int(max_tokens * share)
     if tokens is None or tokens < 1:
-        raise InvalidRequest(field, f"{echo(value)} is no watermark.", _WATERMARK_REMEDY)
+        raise InvalidRequest(field, f"{echo_json(value)} is no watermark.", _WATERMARK_REMEDY)
     if tokens > max_tokens:
         raise InvalidRequest(field, f"{tokens:,} is above max_tokens, {max_tokens:,}.", _WATERMARK_REMEDY)
     return tokens
 
 
 def _tokens(value: object) -> int | None:
-    """A number of tokens, as an integer or as a string that writes one; None for anything else."""
+    """A number of tokens, as an integer or as a string that writes one. None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -117,7 +117,7 @@ def _tokens(value: object) -> int | None:
 
 
 def _percent(value: object) -> float | None:
-    """The share that "50%" writes, above 0 and up to 1; None for anything else."""
+    """The share that "50%" writes, above 0 and up to 1. None for anything else."""
     match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     share = float(match[1]) / 100 if match is not None else 0.0
     return share if 0 < share <= 1 else None

@@ -18,13 +18,13 @@ from acmserve.context.transcript.outline import Outline
 
 @dataclass(frozen=True, slots=True)
 class ClearThinking:
-    """`keep` turns that have reasoning keep it, the last ones; None keeps all."""
+    """`keep` turns that have reasoning keep it, the last ones. None keeps all."""
 
     keep: int | None = 1
 
 
 def plan_clear_thinking(view: ConversationView, keep: int | None = 1) -> EvictionPlan:
-    """Clear the reasoning of all but the last `keep` turns that have any; None keeps all.
+    """Clear the reasoning of all but the last `keep` turns that have any. None keeps all.
 
     A turn is what the assistant says between two messages of the user, tool calls and all.
     """

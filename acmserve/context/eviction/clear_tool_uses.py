@@ -23,7 +23,7 @@ from acmserve.context.transcript.outline import Use
 
 @dataclass(frozen=True, slots=True)
 class ClearToolUses:
-    """`trigger_tokens` or `trigger_uses` must be exceeded; with both None it always clears.
+    """`trigger_tokens` or `trigger_uses` must be exceeded. With both None it always clears.
 
     `clear_at_least`: tokens that one clearing must free, or nothing is cleared. `clear_tool_inputs`: the arguments of
     the calls go too, of all tools or of those named.
@@ -60,7 +60,7 @@ class ClearToolUsesPolicy:
     clear_tool_inputs: bool = False
 
     def plan(self, view: ConversationView, target: int) -> EvictionPlan:
-        """Clear whether the target demands it or not; pending results will count among the last."""
+        """Clear whether the target demands it or not. Pending results will count among the last."""
         keep = max(0, self.keep - view.expected.num_pending)
         clearing = ClearToolUses(None, None, keep, 0, self.exclude_tools, self.clear_tool_inputs)
         return replace(plan_clear_tool_uses(view, clearing), target=target)

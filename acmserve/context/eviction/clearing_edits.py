@@ -5,13 +5,13 @@
     turn 2   c . c r c r c r c r c r    below the trigger again: what was cleared stays, the prefix stays cached
     turn 3   c . c . c . c r c r c r c r    over it again
 
-Clients resend their whole history, so a `Memory` says what was cleared in it; without one every request is judged
-alone, as the vendor does. Same history and same memory give the same result; a later turn only adds clearings. Where
+Clients resend their whole history, so a `Memory` says what was cleared in it. Without one every request is judged
+alone, as the vendor does. Same history and same memory give the same result. A later turn only adds clearings. Where
 the history diverges from the one remembered, what was cleared before that point stays.
 
 Decisions: what a session has cleared stays cleared, also under edits that would not clear it any more (a larger `keep`,
-an edit left out), and is reported, since the prompt is without it. Reasoning is no part of a message's identity: many
-clients send it once and leave it out later.
+an edit left out). It is reported, too, since the prompt is without it. Reasoning is no part of a message's identity:
+many clients send it once and leave it out later.
 
 Pure. It knows neither the vendor's JSON nor HTTP.
 """
@@ -49,7 +49,7 @@ _KEY = secrets.token_bytes(32)
 class Compact:
     """Over `trigger_tokens` of prompt a summary takes the place of the conversation.
 
-    `instructions` replace the server's prompt for summaries, "" keeps it; with `pause_after_compaction` the answer ends
+    `instructions` replace the server's prompt for summaries, "" keeps it. With `pause_after_compaction` the answer ends
     behind the summary.
     """
 
@@ -65,7 +65,7 @@ VendorEdit = ClearToolUses | ClearThinking | Compact
 class Weights:
     """How a prompt is counted: `count` is the served tokenizer, the rest what the template writes around the texts.
 
-    `base_tokens` is what the prompt has besides the messages (system, tools); a result weighs like a message if None.
+    `base_tokens` is what the prompt has besides the messages (system, tools). A result weighs like a message if None.
     """
 
     count: Count
@@ -91,7 +91,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class EditedHistory:
-    """`applied` is the vendor's `applied_edits`; `memory` is for the next request; `num_tokens` is what is left."""
+    """`applied` is the vendor's `applied_edits`. `memory` is for the next request. `num_tokens` is what is left."""
 
     outline: Outline
     omissions: Omissions
@@ -123,7 +123,7 @@ def edit_chat(
     weights: Weights,
     memory: Memory | None = None,
 ) -> tuple[list[Message], EditedHistory]:
-    """What is left of messages in OpenAI's form after the edits; the arguments are those of `edit_history`."""
+    """What is left of messages in OpenAI's form after the edits. The arguments are those of `edit_history`."""
     edited = edit_history(messages, edits, weights, memory)
     return render_without(messages, edited.omissions), edited
 
@@ -142,7 +142,7 @@ def plan_edits(view: ConversationView, edits: Sequence[VendorEdit]) -> Omissions
 
 
 def applied_edits(view: ConversationView) -> list[dict[str, Any]]:
-    """The vendor's `applied_edits` for all that is cleared now; edits that cleared nothing are left out."""
+    """The vendor's `applied_edits` for all that is cleared now. Edits that cleared nothing are left out."""
     cleared, omissions = count_cleared(view), view.omissions
     thoughts = {entry: MessageOmissions(reasoning=True) for entry in _thoughtless(omissions)}
     only_thinking = view.with_omissions(Omissions(omissions.gone, thoughts))

@@ -6,12 +6,12 @@
                                                                        made of the first one and the steps behind it
 
 A step is a message of the assistant with the results of its calls. Messages of the user and the system stay, and so
-does the last step. The summary stands where the last step stood that it covers: everything in front of it keeps its
-place in the cache when it is made anew.
+does the last step. The summary stands where the last step stood that it covers. When it is made anew, everything in
+front of it keeps its place in the cache.
 
 Decisions: the summarizer reads of each message what the model sees of it, but not its reasoning, which most templates
-leave out, too; of the user's messages, which stay, it reads the beginning, to know what the steps answer. It is asked
-only where the new steps weigh more than a summary may: otherwise a conversation that cannot be brought under its budget
+leave out, too. Of the user's messages, which stay, it reads the beginning, to know what the steps answer. It is asked
+only where the new steps weigh more than a summary may. Otherwise a conversation that cannot be brought under its budget
 would be summarized again in every turn, for nothing.
 
 Pure: the summary comes from whoever carries the plan out. The same conversation gives the same text to summarize.
@@ -64,7 +64,7 @@ class CompactPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a model wrote, and the tokens that it read and wrote for it; None where it does not tell."""
+    """What a model wrote, and the tokens that it read and wrote for it. None where it does not report them."""
 
     text: str
     input_tokens: int | None = None
@@ -75,7 +75,7 @@ class Summary:
 class Compaction:
     """A summary that is wanted: of `text`, which has `num_tokens`, in at most `num_room` tokens with its head.
 
-    `steps` are the entries that it covers, ascending; the last message of the assistant among them, `at`, will carry
+    `steps` are the entries that it covers, ascending. The last message of the assistant among them, `at`, will carry
     it. It holds for the conversation and the omissions that it was decided on.
     """
 
@@ -90,7 +90,7 @@ class Compaction:
 def plan_compaction(
     view: ConversationView, whole: Sequence[Message], target: int, max_summary_tokens: int
 ) -> Compaction | None:
-    """Decide what is to be summarized so that at most `target` tokens are shown; None where it is not worth it.
+    """Decide what is to be summarized so that at most `target` tokens are shown. None where it is not worth it.
 
     `whole` has one message for each entry, nothing taken out. Target 0 takes everything but the last step. Nothing from
     an open branch on is summarized.
@@ -138,7 +138,7 @@ def predicted_plan(compaction: Compaction, view: ConversationView) -> EvictionPl
 
 
 def plan_nothing(view: ConversationView, target: int) -> EvictionPlan:
-    """The plan that changes nothing, because no summary can be had; `unmet` names what is left."""
+    """The plan that changes nothing, because no summary can be had. `unmet` names what is left."""
     num_shown = view.editor().num_tokens
     return EvictionPlan(view.omissions, target, num_shown, num_shown, unmet=_unmet(view, target, num_shown))
 

@@ -4,12 +4,12 @@
     state of turn n + 1  [ e0 e1 e2'e3 e4 ][ e5 e6 ]     e2 recounted (a fold), e5 and e6 read
     a rewound history    [ e0 e1 e2'][ x3 ]              counts rewound, episodes built anew, x3 read
 
-A memory that can be thrown away: `follow` builds it from any state, and brings it up to date from the one before, at
+A memory that can be thrown away: `follow` builds it from any state. It is brought up to date from the state before at
 the cost of what is new. What the client resends is compared, not counted again.
 
-What a prompt weighs is known only when it was served. Messages are counted part by part; `calibrate` takes what a
-prompt had in truth and learns two things: the tokens beside the messages (`base`), and by how much a new message is
-more than its parts at worst, which `reserve` sets aside for the messages that came since.
+What a prompt weighs is known only when it was served. Messages are counted part by part. `calibrate` takes what a
+prompt had in truth and learns two things. One is the tokens beside the messages (`base`). The other is by how much a
+new message is more than its parts at worst. `reserve` sets that aside for the messages that came since.
 
 It changes no state and calls no model: a policy that wants one plans in two steps (`compaction`, `summarized`). One
 thread at a time.
@@ -49,8 +49,8 @@ from acmserve.errors import IntegrityError
 
 _NUM_GROWTHS = 32
 _NUM_PIECES = 128
-# Before anything was served: tokens that a message may have beyond its parts, and the share by which the count of the
-# tools may be wrong.
+# Before anything was served: tokens that a message may have beyond its parts, and the share by which the tools' count
+# may be wrong.
 _FIRST_SEAM = 2.0
 _FIRST_BASE_SHARE = 0.1
 _FIRST_GROWTH_PART = 0.05
@@ -74,7 +74,7 @@ class Counted:
 
 
 class ContextMeter:
-    """`scope` is what calls of `delimiter` in the running step have declared; None when the transcript says it all."""
+    """`scope` is what calls of `delimiter` in the running step have declared. None when the transcript says it all."""
 
     def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
         weights = overheads or Overheads()
@@ -116,7 +116,7 @@ class ContextMeter:
         return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
 
     def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
-        """Bring the meter to `state`; returns the state, in which an episode that a rewind has opened again is whole.
+        """Bring the meter to `state`. Returns the state, in which an episode that a rewind has opened again is whole.
 
         `keep_active` is for policies that know no episodes: then the state is returned as it is.
         """
@@ -203,7 +203,7 @@ class ContextMeter:
         return max(0, min(low, budget.max_tokens - self.reserve))
 
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
-        """Evict down to the low watermark, in one batch; `unmet` where even `max_tokens` cannot be met. Pure."""
+        """Evict down to the low watermark, in one batch. `unmet` where even `max_tokens` cannot be met. Pure."""
         target = self.watermark(budget, measured)
         return self.judge(registry.policy_of(budget).plan(self.view, target), budget)
 
@@ -216,11 +216,11 @@ class ContextMeter:
         return replace(plan, unmet=BudgetUnmet(num_over, left, reason))
 
     def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
-        """What is to be summarized so that `target` tokens are left; None where nothing is worth it. Pure."""
+        """What is to be summarized so that `target` tokens are left. None where nothing is worth it. Pure."""
         return plan_compaction(self.view, self._whole, target, max_summary_tokens)
 
     def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
-        """The plan of a compaction; without a summary what the longest one would give, for showing only. Pure."""
+        """The plan of a compaction. Without a summary what the longest one would give, for showing only. Pure."""
         view = self.view
         return predicted_plan(compaction, view) if summary is None else summary_plan(compaction, view, summary)
 

@@ -87,7 +87,7 @@ class Cwl:
         return finish_plan(view, editor, target, steps, unmet)
 
     def _strip(self, editor: OmissionEditor, lines: list[Line], episode: Episode, level: Level) -> None:
-        """Take one level out of an episode; nothing of another episode, and nothing twice."""
+        """Take one level out of an episode. Nothing of another episode, and nothing twice."""
         if level is Level.REASONING:
             for entry in episode.messages:
                 if lines[entry].role is Role.ASSISTANT and lines[entry].has_reasoning:
@@ -147,7 +147,7 @@ class Candidates:
         return self._live[heap[0]] if heap else None
 
     def evicted(self, episode: Episode) -> None:
-        """The oldest is fully evicted; explorations that only it kept are candidates now."""
+        """The oldest is fully evicted. Explorations that only it kept are candidates now."""
         heapq.heappop(self._act_heap or self._expl_heap)
         self._gone.add(episode.number)
         if episode.kind is Kind.EXPL:

@@ -6,26 +6,26 @@
     P  protected   ----------------------   the prologue and all that stays: in front of the cut
 
 Derivation. An eviction takes whole pieces (a level of an episode, a step), the oldest first, and stops at the first
-that is enough; a turn that reaches B is whole too. So the conversation swings between the points
+that is enough. A turn that reaches B is whole too. So the conversation swings between the points
 
     E = W - u * (1 - exp(-(W - P) / u))    u = s * (1 + v_s^2) / 2    s, v_s: mean size of a piece, deviation over mean
     B + o                                  o = g * (1 + v_g^2) / 2    g, v_g: those of what a turn adds
 
-By renewal theory a sum of such sizes exceeds a line by u or o on average, so one large result makes up for many small
-ones; E counts no more than what is there above P. From E to B the conversation takes
+By renewal theory a sum of such sizes exceeds a line by u or o on average. So one large result makes up for many small
+ones. E counts no more than what is there above P. From E to B the conversation takes
 
     n = max(1, (B - E + o) / G)   turns, where a turn adds G tokens (below)
 
-A batch changes the first thing behind P, so what is behind the cut, E - P tokens, is computed again at the prefill rate
-r, or under moves brought to its new place at the move rate, and a batch costs `fixed` seconds besides:
+A batch changes the first thing behind P. So what is behind the cut, E - P tokens, is computed again at the prefill rate
+r. Under moves it is brought to its new place at the move rate. A batch costs `fixed` seconds besides:
 
     edit = fixed + (E - P) / rate                      seconds a batch
 
 Both fall with W: alone they say "evict everything". What speaks against it is that evicted text is wanted again. A turn
-must evict what a turn adds whatever W is; but a low W evicts it younger. Let `reread_share` q be the share of text that
-is read again after it was just written, and let that fall off with its age a, in tokens written since, as exp(-a / L).
-A batch evicts ages from E - P to B + o - P. All of a piece is as young as its end, which the factor f allows for (2u is
-the piece that an average token belongs to). So of the tokens that a batch evicts
+must evict what a turn adds whatever W is. But a low W evicts it younger. Let `reread_share` q be the share of text that
+is read again after it was just written. Let that share fall off with the text's age a, in tokens written since, as
+exp(-a / L). A batch evicts ages from E - P to B + o - P. All of a piece is as young as its end. The factor f allows for
+that (2u is the piece that an average token belongs to). So of the tokens that a batch evicts
 
     again = q * f * L / (B + o - E) * (exp(-(E - P) / L) - exp(-(B + o - P) / L)),   f = (2u / L) / (1 - exp(-2u / L))
 
@@ -36,7 +36,7 @@ computed at the prefill rate and takes its `reread_overhead` (the call that fetc
     cost = edit / n  +  G * again * (1 + reread_overhead) / r        seconds a turn
 
 Moves make an edit cheap and so W high: much context is kept. Exact prefill makes it dear and W low. There is no closed
-form; the cost is evaluated on a grid between P and B, the same grid always, and the cheapest wins (the higher of two).
+form. The cost is evaluated on a grid between P and B, the same grid always, and the cheapest wins (the higher of two).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from acmserve.errors import InvalidRequest
 
 _NUM_STEPS = 256
 _LEAST = 1e-9
-# Before anything was measured: one token in five is wanted again, most of them within a quarter of the budget, and the
-# call that fetches them (a step of the agent) takes four times as long as reading them.
+# Before anything was measured: one token in five is wanted again, most of them within a quarter of the budget. The call
+# that fetches them (a step of the agent) takes four times as long as reading them.
 PRIOR_REREAD_SHARE = 0.2
 PRIOR_REREAD_PART = 0.25
 PRIOR_REREAD_OVERHEAD = 4.0
@@ -61,7 +61,7 @@ class Measured:
 
     `move_rate` is None where KV is not moved (fidelity `exact`). `protected` are tokens in front of the first thing
     that may be evicted. `reread_span` is L of the derivation, None for a quarter of the budget. `growth_variation` and
-    `piece_variation` are standard deviations over means; `piece` is None before anything was evicted: as a turn is.
+    `piece_variation` are standard deviations over means. `piece` is None before anything was evicted: as a turn is.
     """
 
     growth: float
@@ -103,7 +103,7 @@ class Measured:
 def cheapest_low_watermark(max_tokens: int, measured: Measured, least: int = 0) -> int:
     """The cheapest low watermark in tokens: at most `max_tokens`, and never below `least` or what is protected.
 
-    Under `exact` the cheapest is often the lowest; `least` is for who wants to keep more than what pays.
+    Under `exact` the cheapest is often the lowest. `least` is for who wants to keep more than what pays.
     """
     low = min(max(measured.protected, least), max_tokens)
     marks = (max_tokens - (max_tokens - low) * step // _NUM_STEPS for step in range(_NUM_STEPS + 1))

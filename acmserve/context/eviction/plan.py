@@ -46,7 +46,7 @@ class Protected:
 
 @dataclass(frozen=True, slots=True)
 class BudgetUnmet:
-    """The target cannot be met: by how many tokens, and what is left, the largest first; the sum is what is shown.
+    """The target cannot be met: by how many tokens, and what is left, the largest first. The sum is what is shown.
 
     `reason` says why nothing could be taken, where that is not what the policy protects.
     """
@@ -65,7 +65,7 @@ class BudgetUnmet:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """`omissions` is all that is taken out when the plan is carried out; empty `steps`: nothing changes.
+    """`omissions` is all that is taken out when the plan is carried out. Empty `steps`: nothing changes.
 
     `first_entry` is the first message that changes, `num_behind` the tokens shown from there on afterwards: what the
     next turn computes under `exact`. `num_written` of them are a summary that nobody has computed yet. The counters are

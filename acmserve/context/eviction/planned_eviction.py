@@ -5,8 +5,8 @@
     turn n + 2         over the budget: the kept plan is carried out, not a new one
 
 A context can be precomputed only if it is the one that comes. An eviction planned anew at each turn takes a little
-more each time, and what was computed behind the first difference is lost. So the plan is made once and kept: then the
-eviction is a function of the history and of the end of the turn at which it was planned.
+more each time, and what was computed behind the first difference is lost. So the plan is made once and kept. The
+eviction is then a function of the history and of the end of the turn at which it was planned.
 
 A memory that can be thrown away: without it evictions are planned when they are needed, as without `precompute`.
 """
@@ -120,10 +120,10 @@ class TurnStats:
         return self.num_ready > 0 and not any(entry.message.get("role") == "assistant" for entry in behind)
 
     def growth(self, guess: float) -> float:
-        """Tokens that a turn adds on average, of all steps of the model in it; `guess` before any was seen."""
+        """Tokens that a turn adds on average, of all steps of the model in it. `guess` before any was seen."""
         return fmean(self._growths) if self._growths else guess
 
     def largest_growth(self, guess: float) -> float:
-        """Tokens that the largest of the last turns added; at least `guess` until enough turns were seen."""
+        """Tokens that the largest of the last turns added. At least `guess` until enough turns were seen."""
         is_known = len(self._growths) >= _NUM_KNOWN
         return max(self._growths if is_known else [guess, *self._growths])

@@ -15,9 +15,9 @@ from typing import ClassVar, Protocol
 
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan
-from acmserve.context.schema.arguments import echo
 from acmserve.context.session.budget import OptionValue
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo_json
 
 
 class OptionKind(Enum):
@@ -31,7 +31,7 @@ class OptionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`remedy` says what to give in the place of a wrong value; each kind has a default."""
+    """`remedy` says what to give in the place of a wrong value. Each kind has a default."""
 
     name: str
     kind: OptionKind
@@ -40,26 +40,28 @@ class Option:
     remedy: str = ""
 
     def read(self, value: object, field: str) -> OptionValue:
-        """The value that a person wrote; raises `InvalidRequest` for `field`."""
+        """The value that a person wrote. Raises `InvalidRequest` for `field`."""
         if self.kind is OptionKind.TOOLS:
             if isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value):
                 return frozenset(value)
             raise InvalidRequest(
-                field, f"{echo(value)} is no list of tool names.", self.remedy or 'Give for instance ["grep", "glob"].'
+                field,
+                f"{echo_json(value)} is no list of tool names.",
+                self.remedy or 'Give for instance ["grep", "glob"].',
             )
         if self.kind is OptionKind.COUNT:
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 return value
-            raise InvalidRequest(field, f"{echo(value)} is no count.", self.remedy or "Give a number, 0 or more.")
+            raise InvalidRequest(field, f"{echo_json(value)} is no count.", self.remedy or "Give a number, 0 or more.")
         if self.kind is OptionKind.FLAG and isinstance(value, bool):
             return value
         if self.kind is OptionKind.TEXT and isinstance(value, str):
             return value
         default = "Give true or false." if self.kind is OptionKind.FLAG else "Give a text."
-        raise InvalidRequest(field, f"{echo(value)} is not allowed.", self.remedy or default)
+        raise InvalidRequest(field, f"{echo_json(value)} is not allowed.", self.remedy or default)
 
     def as_json(self, value: OptionValue) -> object:
-        """A value as JSON; `read` reads it back equal."""
+        """A value as JSON. `read` reads it back equal."""
         return sorted(value) if isinstance(value, frozenset) else value
 
 

@@ -1,4 +1,4 @@
-"""What of a conversation no eviction may touch, by name and in tokens; and which episodes are evicted altogether."""
+"""What of a conversation no eviction may touch, by name and in tokens, and which episodes are evicted altogether."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _has_lost_text(omissions: Omissions, entry: int) -> bool:
 
 
 def protected_tokens(view: ConversationView, num_shown: int) -> tuple[Protected, ...]:
-    """What is left, by name; the numbers add up to `num_shown`."""
+    """What is left, by name. The numbers add up to `num_shown`."""
     episodes, token_counts, num_all = view.episodes, view.token_counts, len(view.outline)
     start = num_all if episodes.prologue_end is None else episodes.prologue_end
     found = [Protected("prologue", token_counts.base_tokens + token_counts.between(0, start))]

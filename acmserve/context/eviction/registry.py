@@ -20,9 +20,9 @@ from acmserve.context.eviction.compact import CompactPolicy
 from acmserve.context.eviction.cwl import Cwl, PiCwl
 from acmserve.context.eviction.policy import Option, Policy
 from acmserve.context.eviction.recency import Recency
-from acmserve.context.schema.arguments import echo
 from acmserve.context.session.budget import Budget
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo_json
 
 POLICIES: dict[str, type[Policy]] = {
     "cwl": Cwl,
@@ -41,7 +41,7 @@ def known() -> Mapping[str, type[Policy]]:
 
 
 def find(name: object, field: str = "budget.policy") -> type[Policy]:
-    """The policy of this name; raises `InvalidRequest` with the list and the remedy. Imports nothing."""
+    """The policy of this name. Raises `InvalidRequest` with the list and the remedy. Imports nothing."""
     found = known()
     if isinstance(name, str) and name in found:
         return found[name]
@@ -50,7 +50,7 @@ def find(name: object, field: str = "budget.policy") -> type[Policy]:
         remedy += (
             " A policy of another package is named by the operator: acmserve serve --eviction-policy MODULE:CLASS."
         )
-    raise InvalidRequest(field, f"{echo(name)} is not known.", remedy)
+    raise InvalidRequest(field, f"{echo_json(name)} is not known.", remedy)
 
 
 def policy_of(budget: Budget) -> Policy:
@@ -69,17 +69,19 @@ def load(name: str, field: str = "--eviction-policy") -> type[Policy]:
     module, _, attribute = name.partition(":")
     remedy = "Give MODULE:CLASS of a policy that the server can import, such as my_package.lru:Lru."
     if not module or not attribute:
-        raise InvalidRequest(field, f"{echo(name)} names no class.", remedy)
+        raise InvalidRequest(field, f"{echo_json(name)} names no class.", remedy)
     try:
         policy = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidRequest(field, f"{echo(name)} cannot be loaded: {error}.", remedy) from error
+        raise InvalidRequest(field, f"{echo_json(name)} cannot be loaded: {error}.", remedy) from error
     missing = [part for part in _PARTS if not hasattr(policy, part)]
     if missing or not isinstance(policy, type):
-        raise InvalidRequest(field, f"{echo(name)} is no policy: it lacks {', '.join(missing) or 'a class'}.", remedy)
+        raise InvalidRequest(
+            field, f"{echo_json(name)} is no policy: it lacks {', '.join(missing) or 'a class'}.", remedy
+        )
     found = cast(type[Policy], policy)
     if found.needs_model:
-        raise InvalidRequest(field, f"{echo(name)} needs a model, which only `compact` may ask.", remedy)
+        raise InvalidRequest(field, f"{echo_json(name)} needs a model, which only `compact` may ask.", remedy)
     _loaded[name] = found
     return found
 

@@ -4,7 +4,7 @@
     Cartographer    {"reasoning": str, "operations": [{"type": ...}]}
 
 Guided decoding makes these shapes, but a map may be kept by a server that does not guide, or an answer may be cut off.
-An answer that is not the object that was asked for is refused as a whole; an entry inside it that makes no sense (an
+An answer that is not the object that was asked for is refused as a whole. An entry inside it that makes no sense (an
 unknown id, a tag that does not exist) is passed over and named.
 """
 
@@ -19,8 +19,8 @@ from acmserve.context.maps.history import shorten
 from acmserve.context.maps.item import SCORES, one_line
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.section import BY_NAME
-from acmserve.context.schema.arguments import echo
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo_json
 
 MAX_ANSWER_CHARS = 65_536
 MAX_CANDIDATES = 32
@@ -30,7 +30,7 @@ _MAX_CANDIDATE_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What the Distiller found. `tags` name items of the map; `candidates` are clean JSON for the Cartographer."""
+    """What the Distiller found. `tags` name items of the map. `candidates` are clean JSON for the Cartographer."""
 
     diagnosis: str
     tags: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Distilled:
 
 @dataclass(frozen=True, slots=True)
 class Charted:
-    """What the Cartographer wants; its operations are judged one by one when they are applied."""
+    """What the Cartographer wants. Its operations are judged one by one when they are applied."""
 
     reasoning: str
     operations: Sequence[object]
@@ -56,12 +56,12 @@ def read_distilled(text: str, context_map: ContextMap) -> Distilled:
         if name in known and isinstance(tag, str) and tag in SCORES:
             tags.append((name, tag))
         else:
-            ignored.append(f"tag {echo(tag)} of {echo(item_id)}")
+            ignored.append(f"tag {echo_json(tag)} of {echo_json(item_id)}")
     candidates = []
     for given in answer["cache_candidates"][:MAX_CANDIDATES]:
         candidate = _candidate(given)
         if candidate is None:
-            ignored.append(f"candidate {echo(given)}")
+            ignored.append(f"candidate {echo_json(given)}")
         else:
             candidates.append(candidate)
     num_left = len(answer["cache_candidates"]) - MAX_CANDIDATES
@@ -100,7 +100,7 @@ def _read_object(text: str, who: str, fields: Mapping[str, type]) -> dict[str, A
         raise InvalidRequest(who, f"answered {len(text):,} characters; at most {MAX_ANSWER_CHARS:,} are read.")
     start, end = text.find("{", text.rfind("</think>") + 1), text.rfind("}") + 1
     if start < 0 or end <= start:
-        raise InvalidRequest(who, f"answered no JSON object: {echo(text)}.")
+        raise InvalidRequest(who, f"answered no JSON object: {echo_json(text)}.")
     try:
         value = json.loads(text[start:end], strict=False)
     except (ValueError, RecursionError) as error:

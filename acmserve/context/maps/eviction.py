@@ -1,4 +1,4 @@
-"""The Evictor: which items leave a context map that exceeds its budget (PEEK, section 3.2).
+"""The Evictor: which items leave a context map that exceeds its budget (PEEK, arXiv 2605.19932, section 3.2).
 
     parsing_schema, error_patterns  -->  reusable_results  -->  domain_constants  -->  roadmap, understanding
     in each step: the lowest score first, of equal scores the oldest
@@ -16,7 +16,7 @@ from acmserve.context.maps.rules import MapRules
 
 
 def plan_eviction(context_map: ContextMap, rules: MapRules) -> tuple[MapItem, ...]:
-    """The items to evict, in order; none where the map is within its budget."""
+    """The items to evict, in order. None where the map is within its budget."""
     order = eviction_order(context_map)
 
     def fits(num_gone: int) -> bool:

@@ -17,7 +17,7 @@ MAX_NOTE_CHARS = 4000
 
 @dataclass(frozen=True, slots=True)
 class OperationNote:
-    """One operation as it was asked for; `refused` says why it was not carried out, "" where it was."""
+    """One operation as it was asked for. `refused` says why it was not carried out, "" where it was."""
 
     kind: str
     item_id: str = ""
@@ -28,7 +28,7 @@ class OperationNote:
 
 @dataclass(frozen=True, slots=True)
 class MapChange:
-    """One change. `at` is in seconds since the epoch; `session_id` names whose query it learned from.
+    """One change. `at` is in seconds since the epoch. `session_id` names whose query it learned from.
 
     `ignored` lists parts of an answer that made no sense. `error` is "" unless nothing was changed because of it.
     """

@@ -5,7 +5,7 @@ section 3).
     settings  budget in tokens, evolve_steps, pinned
     history   what each update and each edit by hand did
 
-An immutable value: whoever changes it makes another one. It knows neither sessions nor models; how it is written is in
+An immutable value: whoever changes it makes another one. It knows neither sessions nor models. How it is written is in
 `text.py`, how a model's answers change it in `update.py`.
 """
 
@@ -30,7 +30,7 @@ MAX_EVOLVE_STEPS = 64
 class ContextMap:
     """Items ascend by number. `num_steps` counts the updates by models, `version` the changes of items or settings.
 
-    `history` ends with the newest change; older ones than the last `MAX_HISTORY` are left out.
+    `history` ends with the newest change. Older ones than the last `MAX_HISTORY` are left out.
     """
 
     items: tuple[MapItem, ...] = ()
@@ -61,7 +61,7 @@ class ContextMap:
         return replace(self, items=tuple(new if old.number == new.number else old for old in self.items))
 
     def without(self, gone: Sequence[MapItem]) -> ContextMap:
-        """The map without these items; their numbers are not given again."""
+        """The map without these items. Their numbers are not given again."""
         numbers = {item.number for item in gone}
         return replace(self, items=tuple(item for item in self.items if item.number not in numbers))
 

@@ -1,4 +1,6 @@
-"""The edits of a context map that a model may ask for: ADD, DELETE, REPLACE (PEEK's Cartographer).
+"""The edits of a context map that a model may ask for: ADD, DELETE, REPLACE.
+
+The model is the Cartographer of PEEK (arXiv 2605.19932).
 
     {"type": "ADD", "section": "context_roadmap", "content": "..."}      a new id
     {"type": "REPLACE", "item_id": "cr-00001", "content": "..."}         the same id, the same score
@@ -18,8 +20,8 @@ from acmserve.context.maps.item import MapItem, one_line, read_item_text
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.section import BY_NAME, SECTION_NAMES
-from acmserve.context.schema.arguments import echo
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo_json
 
 MAX_OPERATIONS = 64
 _MAX_NOTE_CHARS = 200
@@ -28,7 +30,7 @@ _MAX_NOTE_CHARS = 200
 def apply_operations(
     context_map: ContextMap, operations: Sequence[object], seen: ContextMap, rules: MapRules
 ) -> tuple[ContextMap, tuple[OperationNote, ...]]:
-    """Carry out the operations one after the other; the map may exceed its budget afterwards.
+    """Carry out the operations one after the other. The map may exceed its budget afterwards.
 
     `seen` is the map that the model was shown: an item that a person changed since then is left alone. Of more than
     `MAX_OPERATIONS` the rest is refused at once.
@@ -51,12 +53,12 @@ def apply_operations(
 
 def _apply(context_map: ContextMap, operation: object, by_hand: Container[str], rules: MapRules) -> ContextMap:
     if not isinstance(operation, Mapping):
-        raise InvalidRequest("operation", f"{echo(operation)} is no object.")
+        raise InvalidRequest("operation", f"{echo_json(operation)} is no object.")
     kind = operation.get("type")
     if kind == "ADD":
         return _add(context_map, operation, rules)
     if kind not in ("DELETE", "REPLACE"):
-        raise InvalidRequest("type", f"{echo(kind)} is none of ADD, DELETE, REPLACE.")
+        raise InvalidRequest("type", f"{echo_json(kind)} is none of ADD, DELETE, REPLACE.")
     old = _item(context_map, operation.get("item_id"))
     if old.item_id in by_hand:
         raise InvalidRequest("item_id", f"{old.item_id} was changed by hand meanwhile.")
@@ -70,7 +72,7 @@ def _apply(context_map: ContextMap, operation: object, by_hand: Container[str], 
 def _add(context_map: ContextMap, operation: Mapping[str, Any], rules: MapRules) -> ContextMap:
     name = operation.get("section")
     if not isinstance(name, str) or name not in BY_NAME:
-        raise InvalidRequest("section", f"{echo(name)} is none of {', '.join(SECTION_NAMES)}.")
+        raise InvalidRequest("section", f"{echo_json(name)} is none of {', '.join(SECTION_NAMES)}.")
     text = _content(operation, rules)
     _check_new(context_map, text)
     added = context_map.added(BY_NAME[name], text)
@@ -100,7 +102,7 @@ def _within(context_map: ContextMap, number: int, rules: MapRules) -> ContextMap
 def _item(context_map: ContextMap, item_id: object) -> MapItem:
     item = context_map.item(item_id.strip("[] ")) if isinstance(item_id, str) and len(item_id) < 40 else None
     if item is None:
-        raise InvalidRequest("item_id", f"there is no item {echo(item_id)}.")
+        raise InvalidRequest("item_id", f"there is no item {echo_json(item_id)}.")
     return item
 
 

@@ -1,4 +1,6 @@
-"""What the two models that keep a context map are asked, and the JSON that they may answer (PEEK, appendix E).
+"""What the two models that keep a context map are asked, and the JSON that they may answer.
+
+Both models and their JSON are those of PEEK (arXiv 2605.19932), appendix E.
 
     Distiller       map, trajectory of the query          -->  diagnosis, a tag for every item, candidates
     Cartographer    map, diagnosis, tags, candidates      -->  ADD, DELETE, REPLACE

@@ -7,7 +7,8 @@
     ## REUSABLE RESULTS           [rr-00005]     second
     ## ERROR PATTERNS             [ep-00006]     first; shown only when it has items
 
-Titles and descriptions are those of PEEK's initial map (appendix F); the eviction order is that of its section 3.2.
+Titles and descriptions are those of PEEK's initial map (arXiv 2605.19932, appendix F). The eviction order is that of
+its section 3.2.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _BULLETS = ("- ", "* ")
 
 
 def render_map(context_map: ContextMap) -> str:
-    """The map as it stands in a prompt; without items, the initial map of PEEK's appendix F."""
+    """The map as it stands in a prompt. Without items, the initial map of PEEK's appendix F."""
     parts = []
     for section in SECTIONS:
         lines = [item.line for item in context_map.items if item.section is section]
@@ -82,8 +82,8 @@ class _Reading:
 def parse_map(text: str, base: ContextMap) -> tuple[tuple[MapItem, ...], int]:
     """The items that a text says, and the last number given out. Raises `InvalidRequest` naming the line.
 
-    An id that `base` has keeps its number and score. An id of an item deleted earlier becomes a new item; one that
-    was never given out (the text of another map) is taken as it is.
+    An id that `base` has keeps its number and score. An id of an item deleted earlier becomes a new item. One that was
+    never given out (the text of another map) is taken as it is.
     """
     if len(text) > MAX_TEXT_CHARS:
         raise InvalidRequest("text", f"has {len(text):,} characters; at most {MAX_TEXT_CHARS:,} are read.")

@@ -3,7 +3,7 @@
     [user] question   [assistant] text, calls   [tool] result ...   [assistant] answer
     long messages lose their middle, a long trajectory loses its own: how it began and how it ended matter most
 
-Pure; it knows messages, neither sessions nor maps.
+Pure. It knows messages, neither sessions nor maps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def question_of(messages: Sequence[Message]) -> str:
 
 
 def cut_middle(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
-    """The text; a quarter from its start and the rest from its end where it is longer than `max_chars`."""
+    """The text. A quarter from its start and the rest from its end where it is longer than `max_chars`."""
     num_left = len(text) - max_chars
     if num_left <= 0:
         return text

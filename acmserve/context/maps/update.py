@@ -33,7 +33,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class MapSettings:
-    """What a person sets of a map; None leaves it as it is."""
+    """What a person sets of a map. None leaves it as it is."""
 
     text: str | None = None
     budget: int | None = None
@@ -42,7 +42,7 @@ class MapSettings:
 
 
 def learn(context_map: ContextMap, learned: Learned, rules: MapRules, at: float) -> ContextMap:
-    """The map after an update by models; it counts as one of the `evolve_steps`."""
+    """The map after an update by models. It counts as one of the `evolve_steps`."""
     scored = _scored(context_map, learned.distilled)
     edited, notes = apply_operations(scored, learned.charted.operations, learned.seen, rules)
     evicted = plan_eviction(edited, rules)
@@ -72,7 +72,7 @@ def fail(
 
 
 def settle(context_map: ContextMap, wanted: MapSettings, rules: MapRules, at: float) -> ContextMap:
-    """The map as a person wants it. A smaller budget evicts; a text that exceeds the budget is refused.
+    """The map as a person wants it. A smaller budget evicts. A text that exceeds the budget is refused.
 
     Raises `InvalidRequest` naming what cannot be.
     """
@@ -105,7 +105,7 @@ def settle(context_map: ContextMap, wanted: MapSettings, rules: MapRules, at: fl
 
 
 def check_range(value: object, field: str, least: int, most: int) -> int:
-    """The value, when it is an integer from `least` to `most`; else raises `InvalidRequest`."""
+    """The value, when it is an integer from `least` to `most`. Raises `InvalidRequest` else."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidRequest(field, f"must be an integer from {least} to {most:,}, not {ascii(value)[:60]}.")
     return value

@@ -8,24 +8,25 @@
 
 Window: an eviction whose context is computed costs no more than an append, and a turn put before it has to be computed
 twice. So one that is ready comes as soon as the next two turns of average size g may reach the budget. A large result
-that lands just below the budget then goes behind the eviction at once, where it would leave one pause to compute all of
-it again.
+that lands just below the budget then goes behind the eviction at once. Elsewhere it would leave one pause to compute
+all of it again.
 
 Prepare mark: an eviction can be precomputed only in the pause after a turn that ends *below* the window. The turn
-that passes both the mark and the window finds nothing ready. With the mark m below the window, that is exp(-m / g)
-of all turns for a spread like that of an exponential distribution, and next to none for turns of about one size. Where
-now and then a turn is much larger, m is as large as the largest of the last turns, but no more than what an eviction
-takes, and that much until enough turns were seen to know the largest. Being early costs little, since a kept plan stays
-the same: what is appended meanwhile, m + 2 g at most, is computed a second time. So
+that passes both the mark and the window finds nothing ready. With the mark m below the window, that is exp(-m / g) of
+all turns for a spread like that of an exponential distribution. It is next to none for turns of about one size. Where
+now and then a turn is much larger, m is as large as the largest of the last turns. It is no more than what an eviction
+takes. It is that much until enough turns were seen to know the largest. Being early costs little, since a kept plan
+stays the same: what is appended meanwhile, m + 2 g at most, is computed a second time. So
 
     mark = max_tokens - reserve - 2 g - m,    m = min(largest, max_tokens - low).
 
-What the early plan takes: by the time it is carried out the prompt has grown to `max_tokens` and half a turn more (the
-overshoot of `watermark`), and shall be at the low watermark then. So as much is taken out now as will be taken then,
-max_tokens + overshoot - low, which leaves less than the watermark for the moment. Little by little more may be taken
-(an exploration is needed until its act is done), and each better plan would be computed anew from its first difference
-on: a plan is made when three quarters of that can be had; within 2 g of the budget, of what is there to be taken at
-all; and where the next turn of size g would go over it, any plan that makes room for two such turns.
+What the early plan takes: by the time it is carried out the prompt has grown to `max_tokens` and half a turn more. That
+is the overshoot of `low_watermark.py`. The plan brings the prompt down to the low watermark. So as much is taken out
+now as will be taken then, max_tokens + overshoot - low, which leaves less than the watermark for the moment. Little by
+little more may be taken (an exploration is needed until its act is done). Each better plan would be computed anew from
+its first difference on. So a plan is made when three quarters of that can be had. Within 2 g of the budget, three
+quarters of what is there to be taken at all are enough. Where the next turn of size g would go over the budget, any
+plan is enough that makes room for two such turns.
 
 Pure, but for `plan_precompute`, which renews the kept plan. Same history, same answers, same ends of turns: same plan.
 """
@@ -55,7 +56,7 @@ from acmserve.errors import Conflict
 
 LEAST_SHARE = 0.75
 MAX_FOLDS = 3
-# Of the last fragment cut, every second one is folded next; of those before it, half as many each.
+# Of the last fragment cut, every second one is folded next. Of those before it, half as many each.
 _PRIOR_FOLD = 0.5
 # The acts of the bundled trace have four steps.
 _PRIOR_END = 0.25
@@ -123,7 +124,7 @@ def renewed_eviction(
 ) -> PlannedEviction | None:
     """The eviction to keep from now on: the one that is, else a new one. Pure.
 
-    A kept plan has to serve the next turn, too; one that could not take all that it should is exchanged when there is a
+    A kept plan has to serve the next turn, too. One that could not take all that it should is exchanged when there is a
     turn's worth more to take.
     """
     budget, measured = view.budget, view.measured
@@ -223,7 +224,7 @@ def _growth(measured: Measured | None) -> float:
 
 
 def _folds(meter: ContextMeter, state: SessionState, suite: str, tokenizer: Tokenizer) -> list[PrecomputeCandidate]:
-    """Each visible fragment folded by itself, the newest first; those that a fold would not make shorter are left."""
+    """Each visible fragment folded by itself, the newest first. Those that a fold would not make shorter are left."""
     found: list[PrecomputeCandidate] = []
     visible = [f for f in state.fragments if f.visibility is Visibility.VISIBLE]
     for fragment in reversed(visible):

@@ -1,10 +1,10 @@
 """Reads the arguments of a tool call against the tool's JSON schema: defaults filled in, errors that teach.
 
-Models write numbers as strings and null for "not given"; both are understood. Everything else that the schema forbids
+Models write numbers as strings and null for "not given". Both are understood. Everything else that the schema forbids
 is refused with the argument's name and what it may be. It knows schemas, not tools.
 
 Decision: the schema judges plain values of sane size only. Its library prints the whole value into every error, and an
-integer of 5,000 digits cannot even be printed; such values are refused before.
+integer of 5,000 digits cannot even be printed. Such values are refused before.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from acmserve.errors import InvalidRequest
-
-_MAX_ECHO_CHARS = 60
-_MAX_INTEGER_BITS = 64
+from acmserve.validation import MAX_INTEGER_BITS, echo_json
 
 
 def parse_arguments(tool: Mapping[str, Any], arguments: object) -> dict[str, Any]:
@@ -31,7 +29,9 @@ def parse_arguments(tool: Mapping[str, Any], arguments: object) -> dict[str, Any
     for name, value in given.items():
         if name not in properties:
             known = ", ".join(properties) or "none"
-            raise InvalidRequest(echo(name).strip("'"), f"{function['name']} has no such argument.", f"Known: {known}.")
+            raise InvalidRequest(
+                echo_json(name).strip("'"), f"{function['name']} has no such argument.", f"Known: {known}."
+            )
         if value is not None:
             values[name] = _plain(name, value, properties[name])
     errors = sorted(Draft202012Validator(function["parameters"]).iter_errors(values), key=lambda e: list(e.path))
@@ -51,23 +51,23 @@ def _as_object(tool_name: str, arguments: object) -> Mapping[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise InvalidRequest("arguments", f"of {tool_name} must be a JSON object, not {echo(arguments)}.")
+        raise InvalidRequest("arguments", f"of {tool_name} must be a JSON object, not {echo_json(arguments)}.")
     return arguments
 
 
 def _plain(name: str, value: object, schema: Mapping[str, Any]) -> str | int | float:
-    """The value as one that the schema can judge; a number where it wants one and a string writes one."""
+    """The value as one that the schema can judge. A number where it wants one and a string writes one."""
     if isinstance(value, str):
         return _as_number(value) if schema["type"] in {"integer", "number"} else _unicode(name, value)
     if isinstance(value, float) and math.isfinite(value):
         return int(value) if value.is_integer() else value
-    if isinstance(value, int) and value.bit_length() <= _MAX_INTEGER_BITS:
+    if isinstance(value, int) and value.bit_length() <= MAX_INTEGER_BITS:
         return value
-    raise InvalidRequest(name, f"{echo(value)} is not allowed.", _meaning(schema))
+    raise InvalidRequest(name, f"{echo_json(value)} is not allowed.", _meaning(schema))
 
 
 def _as_number(text: str) -> str | int | float:
-    """The number that a string writes; the string where it writes none, for the schema to refuse."""
+    """The number that a string writes. The string where it writes none, for the schema to refuse."""
     try:
         number = float(text)
     except ValueError:
@@ -92,7 +92,7 @@ def _explain(tool_name: str, properties: Mapping[str, Any], error: Any) -> Inval
         missing = next(name for name in error.validator_value if name not in error.instance)
         return InvalidRequest(missing, f"is missing; {tool_name} needs it.", _meaning(properties[missing]))
     name = str(error.path[0])
-    return InvalidRequest(name, f"{echo(error.instance)} is not allowed.", _meaning(properties[name]))
+    return InvalidRequest(name, f"{echo_json(error.instance)} is not allowed.", _meaning(properties[name]))
 
 
 def _meaning(schema: Mapping[str, Any]) -> str:
@@ -102,14 +102,3 @@ def _meaning(schema: Mapping[str, Any]) -> str:
     article = "an" if schema["type"] == "integer" else "a"
     bounds = f" from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
     return f"Give {article} {schema['type']}{bounds}: {schema['description']}."
-
-
-def echo(value: object) -> str:
-    """The bad value for an error: a string or a number shortened, of anything else its kind."""
-    if isinstance(value, str):
-        return ascii(value if len(value) <= _MAX_ECHO_CHARS else value[: _MAX_ECHO_CHARS - 3] + "...")
-    if value is None or isinstance(value, bool | float):
-        return json.dumps(value)
-    if isinstance(value, int):
-        return str(value) if value.bit_length() <= _MAX_INTEGER_BITS else "a very large number"
-    return {"dict": "an object", "list": "an array"}.get(type(value).__name__, type(value).__name__)

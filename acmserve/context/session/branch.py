@@ -7,12 +7,12 @@
     closed            call branch   message                                                  answer
 
 The branch sees the main history. When it is closed its entries are left out, and the result of the call that opened it
-is the returned message: the main conversation is the one that never branched and had the message as a tool result. A
+is the returned message. The main conversation is the one that never branched and had the message as a tool result. A
 branch never holds a message of the user or the system, so nothing that a person said is left out with it.
 
-Decision: what is left out lies in the session's `Omissions`, like what an eviction took out, so that rendering,
-counting and evicting need to know nothing of branches. `hide_closed` puts it there, and again wherever
-omissions are made anew. A branch whose work was done in a session of its own has no entries here (`is_empty`).
+Decision: what is left out lies in the session's `Omissions`, like what an eviction took out. So rendering, counting and
+evicting need to know nothing of branches. `hide_closed` puts it there, and again wherever omissions are made anew. A
+branch whose work was done in a session of its own has no entries here (`is_empty`).
 
 Branches are those of the paper "Scaling Long-Horizon LLM Agent via Context-Folding" (arXiv:2510.11967). Pure. It does
 not know sessions' states (`branching.py`) or how calls are judged (`branch_tool.py`).
@@ -83,7 +83,7 @@ def ended_without(reason: str) -> str:
 
 
 def open_of(branches: Sequence[Branch]) -> Branch | None:
-    """The branch that is open; there is one at most, and it is the last."""
+    """The branch that is open. There is one at most, and it is the last."""
     return branches[-1] if branches and branches[-1].is_open else None
 
 
@@ -93,7 +93,7 @@ def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
 
 
 def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:
-    """The omissions with the entries of all closed branches; the very object where they are left out already."""
+    """The omissions with the entries of all closed branches. The very object where they are left out already."""
     for branch in branches:
         if branch.end is not None and not branch.is_empty:
             omissions = with_range(omissions, branch.start, branch.end)

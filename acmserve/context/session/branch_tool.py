@@ -57,7 +57,7 @@ class BranchCall:
 
 
 def read_branch(arguments: object) -> BranchCall:
-    """The call as its arguments (JSON text or an object) write it; raises `InvalidRequest`."""
+    """The call as its arguments (JSON text or an object) write it. Raises `InvalidRequest`."""
     values = parse_arguments(BRANCH_TOOL, arguments)
     description = " ".join(values["description"].split())
     return BranchCall(
@@ -67,7 +67,7 @@ def read_branch(arguments: object) -> BranchCall:
 
 
 def read_return(arguments: object) -> str:
-    """The message of a call of `return`; raises `InvalidRequest`."""
+    """The message of a call of `return`. Raises `InvalidRequest`."""
     message = parse_arguments(RETURN_TOOL, arguments)["message"].strip()
     return _sized("message", message, MAX_MESSAGE_CHARS, "Say what the main conversation needs to know.")
 

@@ -1,4 +1,4 @@
-"""Opens and closes branches. Every function is pure: state in, state out; see `branch.py` for what a branch is.
+"""Opens and closes branches. Every function is pure: state in, state out. `branch.py` says what a branch is.
 
     open_branch     main [.. call, result]            ->  the branch begins behind the step that called it
     close_branch    main [.. call, result][ branch ]  ->  main [.. call, message]
@@ -43,7 +43,7 @@ def count_spent(entries: tuple[TranscriptEntry, ...], count: Count) -> Spent:
 
 
 def spent_in(state: SessionState, count: Count) -> Spent:
-    """What the open branch of a session took so far; nothing where none is open."""
+    """What the open branch of a session took so far. Nothing where none is open."""
     return Spent() if state.branch is None else count_spent(state.entries[state.branch.start :], count)
 
 
@@ -59,7 +59,7 @@ def open_branch(state: SessionState, call_id: str, wanted: BranchCall) -> Sessio
         raise IntegrityError(f"session: no branch can open at entry {len(state.entries)}, open is {state.branch}")
     branch = Branch(call_id, results[-1] - 1, found[-1], len(state.entries), wanted.description, wanted.prompt)
     fields = opened(branch.description, branch.prompt)
-    return _tell(replace(state, branches=(*state.branches, branch)), branch, fields)
+    return _set_result(replace(state, branches=(*state.branches, branch)), branch, fields)
 
 
 def close_branch(state: SessionState, message: str, spent: Spent, *, failed: bool = False) -> SessionState:
@@ -95,17 +95,17 @@ def cut_back_branches(state: SessionState) -> SessionState:
     omissions = state.omissions
     if state.branch is not None and state.branch is not before:
         omissions = omissions.first(state.branch.call_entry)
-        state = _tell(state, state.branch, opened(state.branch.description, state.branch.prompt))
+        state = _set_result(state, state.branch, opened(state.branch.description, state.branch.prompt))
     return replace(state, omissions=hide_closed(omissions, state.branches))
 
 
 def _end_branch(state: SessionState, closed: Branch, result: str) -> SessionState:
-    state = _tell(replace(state, branches=(*state.branches[:-1], closed)), closed, result)
+    state = _set_result(replace(state, branches=(*state.branches[:-1], closed)), closed, result)
     return replace(state, omissions=hide_closed(state.omissions, state.branches))
 
 
-def _tell(state: SessionState, branch: Branch, result: str) -> SessionState:
-    """Put another text into the result of the call; fragments and search results in the old one are dropped."""
+def _set_result(state: SessionState, branch: Branch, result: str) -> SessionState:
+    """Put another text into the result of the call. Fragments and search results in the old one are dropped."""
     number = branch.result_entry
     entries = list(state.entries)
     entries[number] = replace(entries[number], message={**entries[number].message, "content": result})

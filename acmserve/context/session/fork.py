@@ -7,9 +7,8 @@ A branch begins as its parent is, edits and evictions included, so that its firs
 token. Where the parent's model waits for results of its calls, it begins in front of that step: no call may stand
 without its result.
 
-What a branch returns is placed into the parent as the model's own branches leave it, a call of `branch` with the
-message as its result: every chat template that knows tools can render that, and no message of a user is made up. Pure:
-states in, states out.
+What a branch returns is placed into the parent as the model's own branches leave it: a call of `branch` and its result.
+Every chat template that knows tools can render that, and no message of a user is made up. Pure: states in, states out.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def fork(state: SessionState, session_id: str, description: str, prompt: str) ->
 
 
 def num_complete(state: SessionState) -> int:
-    """How many entries stand before a step whose tool calls wait for results; all of them, when none does."""
+    """How many entries stand before a step whose tool calls wait for results. All of them, when none does."""
     outline = Outline(entry.message for entry in state.entries)
     for number in range(len(outline) - 1, -1, -1):
         line = outline.lines[number]

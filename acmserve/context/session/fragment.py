@@ -5,7 +5,7 @@
     message 5  "[= piece 1 =]........................"       and never changes once it is cut
 
 A fragment holds offsets, never text: the text stays where it is, so a restore shows it byte for byte whatever happened
-in between. While it is not visible, `shown` has what stands in the place of each piece, fixed when it was hidden: the
+in between. While it is not visible, `shown` has what stands in the place of each piece, fixed when it was hidden. The
 same edits give the same bytes for ever, which is what keeps the prefix of the conversation cached.
 """
 
@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """`num_tokens` is the size of the text; `shown` has one replacement for each piece, None while it is visible.
+    """`num_tokens` is the size of the text. `shown` has one replacement for each piece, None while it is visible.
 
     `summaries` keeps every summary ever made as (focus, text): asking again with the same focus costs nothing.
     `focus` is that of the summary which is shown.

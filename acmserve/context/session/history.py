@@ -39,7 +39,7 @@ class Adoption:
 
 
 def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
-    """Take in the history that a client sent. Pure; the same history twice changes nothing.
+    """Take in the history that a client sent. Pure. The same history twice changes nothing.
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
@@ -88,7 +88,7 @@ def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionSta
 
 
 def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:
-    """What remains of a fragment when only the first entries stay: all or nothing; what is redacted stays marked."""
+    """What remains of a fragment when only the first entries stay: all or nothing. What is redacted stays marked."""
     stays = [piece.place.entry < num_entries for piece in fragment.pieces]
     if all(stays):
         return fragment
@@ -125,8 +125,8 @@ def append_internal(state: SessionState, messages: Sequence[Message], turn: int 
 def append_answer(state: SessionState, message: Message, client_view: Message | None = None) -> SessionState:
     """Append the answer of the running turn. `client_view` is what the client gets, where that is something else.
 
-    The turn ends with the next history that is taken in; results of context tools called beside the client's own
-    tools may still follow the answer.
+    The turn ends with the next history that is taken in. Results of context tools called beside the client's own tools
+    may still follow the answer.
     """
     seen = message if client_view is None else client_view
     digest = digest_message(seen, state.digest_key)

@@ -1,4 +1,4 @@
-"""What a session knows of the one that it is a branch of. Data only; see `fork.py`."""
+"""What a session knows of the one that it is a branch of. Data only, see `fork.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """`mark` tells the parent from a later session of the same id; the first `num_entries` entries are the parent's.
+    """`mark` distinguishes the parent from a later session of the same id. The first `num_entries` entries are the
+    parent's.
 
     `num_messages` of those are the client's, who sends them in front of the branch's own.
     """

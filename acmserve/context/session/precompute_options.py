@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.schema.arguments import echo
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo_json
 
 MODES = ("off", "heal", "predict")
 DEFAULT_POOL_SHARE = 0.2
@@ -36,7 +36,7 @@ class PrecomputeOptions:
         return self.mode == "predict"
 
     def as_dict(self) -> dict[str, Any]:
-        """The options as JSON; `parse_precompute` reads them back equal."""
+        """The options as JSON. `parse_precompute` reads them back equal."""
         return {"mode": self.mode, "max_pool_share": self.max_pool_share}
 
 
@@ -48,13 +48,13 @@ def parse_precompute(value: object, field: str = "precompute") -> PrecomputeOpti
     given = value if isinstance(value, Mapping) else {"mode": value}
     for name in given:
         if name not in _KNOWN:
-            raise InvalidRequest(f"{field}.{echo(name)[1:-1]}", "is not known.", f"Known: {', '.join(_KNOWN)}.")
+            raise InvalidRequest(f"{field}.{echo_json(name)[1:-1]}", "is not known.", f"Known: {', '.join(_KNOWN)}.")
     mode = given.get("mode", "off")
     if not isinstance(mode, str) or mode not in MODES:
-        raise InvalidRequest(f"{field}.mode", f"{echo(mode)} is not known.", f"Choose {', '.join(MODES)}.")
+        raise InvalidRequest(f"{field}.mode", f"{echo_json(mode)} is not known.", f"Choose {', '.join(MODES)}.")
     share = given.get("max_pool_share", DEFAULT_POOL_SHARE)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise InvalidRequest(
-            f"{field}.max_pool_share", f"must be a number from 0 to 1, not {echo(share)}.", "0.2 is the default."
+            f"{field}.max_pool_share", f"must be a number from 0 to 1, not {echo_json(share)}.", "0.2 is the default."
         )
     return PrecomputeOptions(mode, float(share))

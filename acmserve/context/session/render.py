@@ -4,8 +4,8 @@ an eviction took out.
     original   "Read this:\n[line 1 ......... line 400]\nWhat is it?"      "Let me look." ls   result      "It is 7."
     rendered   "Read this:\n[folded f1a2b3: ... hidden; ...]\nWhat is it?"                                "It is 7."
 
-An edit neither adds, removes nor reorders messages; only an eviction under a budget leaves some out, without moving the
-others. A message of which nothing is hidden is the very object that the client sent: without an edit and an eviction,
+An edit neither adds, removes nor reorders messages. Only an eviction under a budget leaves some out, without moving the
+others. A message of which nothing is hidden is the very object that the client sent. Without an edit and an eviction,
 what the model sees is what the client wrote. Entry numbers count the transcript, `render_entries`, never `render`.
 """
 

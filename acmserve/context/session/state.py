@@ -5,7 +5,7 @@
                  |        |                            |        |
     the client   system   user                         "Paris"  user          holds all but the internal ones
 
-An immutable value: every operation returns a new state, so a call that fails has changed nothing, and a loop that is
+An immutable value: every operation returns a new state. So a call that fails has changed nothing, and a loop that is
 cancelled leaves the last state that was stored. Count and order of the entries never change through an edit.
 
 It does not know how a history is taken in (`history.py`), how a text is hidden, searched or stored.
@@ -44,8 +44,8 @@ class Author(Enum):
 class TranscriptEntry:
     """One message. `digest` is the identity of what the client holds of it (empty for internal entries).
 
-    `turn` numbers the answers made on the server; -1 for the client's own messages. `sealed` entries are never replaced
-    by what the client resends: a part of them was redacted, or the client's copy is not what the model reads.
+    `turn` numbers the answers made on the server. -1 for the client's own messages. `sealed` entries are never replaced
+    by what the client resends. A part of them was redacted, or the client's copy is not what the model reads.
     """
 
     message: Message
@@ -69,7 +69,7 @@ class SearchHit:
 class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
-    `omissions` is what an eviction took out, by entry, and what closed branches hold; `budget` and `precompute` are the
+    `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
     session's own, None where it has none. `parent` is the session of which this one is a branch.
     """
 
@@ -91,7 +91,7 @@ class SessionState:
         return open_of(self.branches)
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
-        """The fragment of that id; raises `NotFound` naming those that exist."""
+        """The fragment of that id. Raises `NotFound` naming those that exist."""
         for fragment in self.fragments:
             if fragment.fragment_id == fragment_id:
                 return fragment
@@ -100,7 +100,7 @@ class SessionState:
         raise NotFound(field_name, f"there is no fragment {_short(fragment_id)}.", remedy)
 
     def hit(self, search_id: str) -> SearchHit:
-        """The search result of that id; raises `NotFound`."""
+        """The search result of that id. Raises `NotFound`."""
         for hit in reversed(self.hits):
             if hit.search_id == search_id:
                 return hit
@@ -130,7 +130,7 @@ class SessionState:
         """A fresh id: `prefix` ("f" or "s") and five hex digits that depend on the number of ids only.
 
         The same calls give the same ids, in every session and after every restart. The digits are a permutation of the
-        number: an id comes again after a million others at the earliest, and never while it is in use.
+        number. An id comes again after a million others at the earliest, and never while it is in use.
         """
         number = self.num_ids
         while True:
@@ -165,7 +165,7 @@ class SessionState:
 
 
 def _check_fragment(fragment: Fragment) -> None:
-    """Pieces there are, in order; a marker for each while it is hidden; a focus while it is summarized."""
+    """Pieces there are, in order. While it is hidden each has a marker, and while it is summarized it has a focus."""
     name, pieces, shown = fragment.fragment_id, fragment.pieces, fragment.shown
     if not pieces or sorted(pieces) != list(pieces):
         raise IntegrityError(f"session: the {len(pieces)} pieces of {name} are not in order")

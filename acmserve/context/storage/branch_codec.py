@@ -15,7 +15,7 @@ def branch_value(branch: Branch) -> dict[str, Any]:
 
 
 def branch_from(value: Any) -> Branch:
-    """The branch that `branch_value` made a value of; raises `TypeError` or `ValueError` for any other value."""
+    """The branch that `branch_value` made a value of. Raises `TypeError` or `ValueError` for any other value."""
     return Branch(**_checked(Branch, value, {"failed": bool, "end": int, **dict.fromkeys(_COUNTS, int)}))
 
 
@@ -25,7 +25,7 @@ def parent_value(parent: Parent) -> dict[str, Any]:
 
 
 def parent_from(value: Any) -> Parent:
-    """The parent that `parent_value` made a value of; raises `TypeError` or `ValueError` for any other value."""
+    """The parent that `parent_value` made a value of. Raises `TypeError` or `ValueError` for any other value."""
     return Parent(**_checked(Parent, value, dict.fromkeys(_COUNTS, int)))
 
 
@@ -33,7 +33,7 @@ _COUNTS = ("call_entry", "result_entry", "start", "num_calls", "num_tokens", "nu
 
 
 def _checked(kind: type[Branch] | type[Parent], value: Any, types: dict[str, type]) -> dict[str, Any]:
-    """The fields of an object, each of its type; text where `types` names none. Only `end` may be null."""
+    """The fields of an object, each of its type. Text where `types` names none. Only `end` may be null."""
     names = {field.name for field in fields(kind)}
     if not isinstance(value, dict) or value.keys() != names:
         raise ValueError(f"a {kind.__name__.lower()} has {sorted(value) if isinstance(value, dict) else value!a}")

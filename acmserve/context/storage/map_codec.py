@@ -1,6 +1,6 @@
 """A context map as a JSON object, and back, equal.
 
-It knows no file; `where` names the place for errors. Values come from our own file, so anything odd is damage.
+It knows no file. `where` names the place for errors. Values come from our own file, so anything odd is damage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All context maps of a server: found by tenant and external context id, bounded in number, written through to a file.
 
-The least recently used map goes when there are too many; pinned ones go last. Every operation is all or nothing: the
+The least recently used map goes when there are too many. Pinned ones go last. Every operation is all or nothing: the
 file is written first, then memory changes. It knows no HTTP and asks no model.
 """
 
@@ -20,7 +20,7 @@ DEFAULT_MAX_MAPS = 1024
 
 @dataclass(slots=True, eq=False)
 class HeldMap:
-    """A map in its store; `context_map` is exchanged by `MapStore.save` and by nobody else."""
+    """A map in its store. `context_map` is exchanged by `MapStore.save` and by nobody else."""
 
     key: MapKey
     context_map: ContextMap
@@ -52,7 +52,7 @@ class MapStore:
         return self._maps.get(key)
 
     def get(self, key: MapKey) -> HeldMap:
-        """The map; raises `NotFound`."""
+        """The map. Raises `NotFound`."""
         held = self.find(key)
         if held is None:
             raise NotFound(
@@ -63,7 +63,7 @@ class MapStore:
         return held
 
     def create(self, key: MapKey, context_map: ContextMap) -> HeldMap:
-        """A new map under a key that has none; the least recently used one goes where there are too many."""
+        """A new map under a key that has none. The least recently used one goes where there are too many."""
         dropped = self._pushed_out()
         if self._table is not None:
             self._table.save(key, context_map, self.clock(), dropped)
@@ -87,7 +87,7 @@ class MapStore:
         return self._maps.get(held.key) is held
 
     def delete(self, key: MapKey) -> None:
-        """Drop a map, its text in the file included; raises `NotFound`."""
+        """Drop a map, its text in the file included. Raises `NotFound`."""
         self.get(key)
         if self._table is not None:
             self._table.drop(key)

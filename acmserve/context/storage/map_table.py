@@ -3,9 +3,9 @@
     maps       number, tenant, id, used_at          map_n     one row: the map as JSON
     meta       'maps': the version of this layout, apart from the version of the sessions
 
-A save writes a new table and drops the old one, which overwrites it whole: what left a map (an item deleted, evicted)
-is then nowhere in the file (see `sqlite.py` for why rows alone do not keep that promise). Maps are small and rarely
-change. A file without maps gets the table when it is opened; acmserve before maps reads such a file as before.
+A save writes a new table and drops the old one, which overwrites it whole. What left a map (an item deleted, evicted)
+is then nowhere in the file. `sqlite.py` says why rows alone do not keep that promise. Maps are small and rarely change.
+A file without maps gets the table when it is opened. Acmserve before maps reads such a file as before.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MapTable:
         self._last_number = 0
 
     def load(self) -> list[StoredMap]:
-        """Every map in the file, the one used last at the end; called once, before anything else."""
+        """Every map in the file, the one used last at the end. Called once, before anything else."""
         with self._transaction():
             found = self._db.execute("SELECT value FROM meta WHERE name = 'maps'").fetchone()
             if found is None:
@@ -85,7 +85,7 @@ class MapTable:
         self._empty_log()
 
     def drop(self, key: MapKey) -> None:
-        """Delete a map; its text is gone from the file afterwards."""
+        """Delete a map. Its text is gone from the file afterwards."""
         with self._transaction():
             self._drop_table(key)
         self._forget((key,))

@@ -2,7 +2,7 @@
 
     {"gone": [[3, 9]], "entries": {"11": {"text": true, "calls": [0], "notes": ["[explored a: ...]"]}}}
 
-Only what is set is written, and numbers are in order, so that equal sheds are equal bytes.
+Only what is set is written, and numbers are in order, so that equal omissions are equal bytes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Key = tuple[str, str]
 class Session:
     """`tenant` is "" on a server without API keys. Times are seconds since the epoch.
 
-    `entry_bytes` and `fragment_bytes` hold the size of each entry and fragment as JSON; the store keeps them. `key`
+    `entry_bytes` and `fragment_bytes` hold the size of each entry and fragment as JSON. The store keeps them. `key`
     names a session, since the same id of another tenant is another session.
     """
 

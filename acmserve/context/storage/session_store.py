@@ -4,7 +4,7 @@
     [ s7 ][ s2 ][ s9 ] ........................................ [ s1 ]
       ^ dropped first, when there are too many, too many bytes, or their time is over
 
-Every operation is all or nothing: the file is written first, then memory changes, then `on_drop` hears of the sessions
+Every operation is all or nothing. The file is written first, then memory changes, then `on_drop` hears of the sessions
 that are gone (deleted, pushed out, or out of time). Reads count as use too, but are written only with the next save, or
 when the store is closed. It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
 """
@@ -26,7 +26,7 @@ _EMPTY = SessionState()
 
 
 class SessionStore:
-    """The sessions in memory, and in `archive` where one is given; it belongs to the store from then on."""
+    """The sessions in memory, and in `archive` where one is given. It belongs to the store from then on."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SessionStore:
         return self._num_bytes
 
     def get(self, tenant: str, session_id: str) -> Session:
-        """The session, which counts as use; raises `NotFound`."""
+        """The session, which counts as use. Raises `NotFound`."""
         session = self._find(tenant, session_id)
         if session is None:
             raise self._not_found(session_id)
@@ -72,7 +72,7 @@ class SessionStore:
         return self.get(tenant, session_id)
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
-        """A new session; without an id it gets a random one. Raises `Conflict` when the id is taken."""
+        """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
         if session_id is None:
             session_id = f"acm-{secrets.token_hex(12)}"
         if self._find(tenant, session_id) is not None:
@@ -87,8 +87,8 @@ class SessionStore:
     def save(self, session: Session, state: SessionState) -> None:
         """Set the state of a session, and drop others where the bounds demand it.
 
-        Raises `Conflict` when the session alone would be too large, `NotFound` when it was dropped in the meantime,
-        and `AcmError` when the archive cannot be written; the session then still has its old state.
+        Raises `Conflict` when the session alone would be too large, and `NotFound` when it was dropped in the meantime.
+        Raises `AcmError` when the archive cannot be written. The session then still has its old state.
         """
         if self._sessions.get(session.key) is not session:
             raise self._not_found(session.session_id)
@@ -103,7 +103,7 @@ class SessionStore:
         return self._find(*session.key) is session
 
     def delete(self, tenant: str, session_id: str) -> None:
-        """Drop a session, its text in the archive included; raises `NotFound`."""
+        """Drop a session, its text in the archive included. Raises `NotFound`."""
         session = self._find(tenant, session_id)
         if session is None:
             raise self._not_found(session_id)

@@ -1,4 +1,4 @@
-"""Sessions in an SQLite file, so that they survive a restart. The store writes through it; nothing reads while it runs.
+"""Sessions in an SQLite file, so that they survive a restart. The store writes through it. Nothing reads while it runs.
 
     sessions     one row each: ids, times, counters, search results, and the number n of its two tables
     entries_n    one row for each message           a save writes the rows that changed, in one transaction
@@ -8,14 +8,14 @@
 
 Decisions:
 
-- Tables for each session, because `secure_delete` alone does not keep its word: when SQLite rebalances a table it may
+- Tables for each session, because `secure_delete` alone does not keep its word. When SQLite rebalances a table it may
   leave copies of rows in the unused part of pages, and a later delete does not find them. Dropped tables are
   overwritten whole. So a save that takes text away copies what stays into new tables, drops the old ones, and empties
-  the write-ahead log: afterwards the text is nowhere in the files. Cost: one copy of that session, of no other.
-- The file is locked by SQLite itself (`locking_mode=EXCLUSIVE`), not by a lock file: the kernel drops the lock with the
+  the write-ahead log. Afterwards the text is nowhere in the files. Cost: one copy of that session, of no other.
+- The file is locked by SQLite itself (`locking_mode=EXCLUSIVE`), not by a lock file. The kernel drops the lock with the
   process, a forked engine process does not inherit it, and without readers the log can always be emptied. Never open
   the file by other means in the process that serves it: closing it again would drop the lock (POSIX).
-- `synchronous=NORMAL`: a killed process loses nothing; a power cut may lose the last saves, never the file.
+- `synchronous=NORMAL`: a killed process loses nothing. A power cut may lose the last saves, never the file.
 - A file that cannot be read is refused by name and left as it is.
 
 It knows nothing of bounds (`store.py`). One thread at a time.
@@ -68,7 +68,7 @@ class Stored:
 
 
 class Archive:
-    """The file in a data folder, open and locked until `close`; folder and file are made where they are missing.
+    """The file in a data folder, open and locked until `close`. Folder and file are made where they are missing.
 
     Every failure is an `AcmError` that names the file and the remedy.
     """
@@ -210,7 +210,7 @@ class Archive:
             self._db.execute(f"CREATE TABLE {table}_{number} (position INTEGER PRIMARY KEY, data BLOB NOT NULL)")
 
     def _move_tables(self, old: int, new: int) -> None:
-        """Copy what is left into new tables; dropping the old ones overwrites every page of theirs."""
+        """Copy what is left into new tables. Dropping the old ones overwrites every page of theirs."""
         self._create_tables(new)
         for table in _TABLES:
             self._db.execute(f"INSERT INTO {table}_{new} SELECT position, data FROM {table}_{old} ORDER BY position")

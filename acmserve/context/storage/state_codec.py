@@ -4,9 +4,9 @@
                       |  |  |  |                    |  |        one row, or none
     rows             one row each                 one each     read back equal, to the byte
 
-Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them) and NUL stands for itself
+Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them). NUL stands for itself
 rather than for six characters, so that a redacted text is no larger than it was. Rows that are equal are not written
-again: a turn that appends two messages to a thousand writes two rows. It knows no file; `where` names one for errors.
+again: a turn that appends two messages to a thousand writes two rows. It knows no file. `where` names one for errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RENAMED = {"shed": "omissions", "ahead": "precompute"}
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Rows to write, by position; rows from `num_rows` on are removed."""
+    """Rows to write, by position. Rows from `num_rows` on are removed."""
 
     rows: Mapping[int, bytes]
     num_rows: int
@@ -56,7 +56,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a save writes. `hits` is None where they are as before; `removes_text`: what was readable is so no more."""
+    """What a save writes. `hits` is None where they are as before. `removes_text`: what was readable is so no more."""
 
     entries: RowChange
     fragments: RowChange
@@ -106,12 +106,12 @@ def pack(value: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest("messages", f"cannot be stored as JSON: {error}.") from None
     data = text.encode("utf-8", "surrogatepass")
-    # Behind a second backslash it is no escape but text that looks like one; such a row keeps its escapes.
+    # Behind a second backslash it is no escape but text that looks like one. Such a row keeps its escapes.
     return data if b"\\" + _NUL in data else data.replace(_NUL, b"\0")
 
 
 def unpack(data: object) -> Any:
-    """The value of a row; raises `ValueError` (or `TypeError`) when it is damaged."""
+    """The value of a row. Raises `ValueError` (or `TypeError`) when it is damaged."""
     if not isinstance(data, bytes):
         raise TypeError(f"a row holds {type(data).__name__}, not bytes")
     try:
@@ -132,7 +132,7 @@ def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
 
 
 def fragment_value(fragment: Fragment) -> dict[str, Any]:
-    """A fragment as a JSON object; a piece is [entry, part, start, end]."""
+    """A fragment as a JSON object. A piece is [entry, part, start, end]."""
     return {
         "id": fragment.fragment_id,
         "role": fragment.role,
@@ -146,7 +146,7 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget, what is taken out, the branches and what is precomputed, as one JSON object; none without all that.
+    """The budget, what is taken out, the branches and what is precomputed, as one JSON object. None without all that.
 
     Rows of earlier versions know no branches, so what there is none of is not written.
     """
@@ -188,7 +188,7 @@ def state_value(state: SessionState) -> dict[str, Any]:
 
 
 def state_from(value: Any, where: str) -> SessionState:
-    """The state that `state_value` made a value of, now or in an older version; `where` says where it comes from.
+    """The state that `state_value` made a value of, now or in an older version. `where` says where it comes from.
 
     Raises `AcmError` naming `where` when the value is of another version, or damaged.
     """

@@ -4,8 +4,8 @@
     state  ---------> state ------------------------> state ---------> state      only the last one is ever stored
 
 Each edit sees the result of the one before. The engine sees only the conversation that results, so the text behind
-them moves once. A summary needs a model, which this layer does not have: the outcome then names it in `needs`, and the
-caller runs the same batch again with it supplied.
+them moves once. A summary needs a model, which this layer does not have. The outcome then names it in `needs`, and the
+caller runs the same batch again with the summary supplied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EditKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit, of a fragment or of the messages `[start, end)`; a range becomes a fragment of its own."""
+    """One edit, of a fragment or of the messages `[start, end)`. A range becomes a fragment of its own."""
 
     kind: EditKind
     fragment_id: str | None = None
@@ -54,7 +54,7 @@ class EditDone:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The state after all edits; with `needs` nothing was done yet."""
+    """The state after all edits. With `needs` nothing was done yet."""
 
     state: SessionState
     done: tuple[EditDone, ...] = ()

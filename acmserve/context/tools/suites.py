@@ -4,9 +4,9 @@
 
 `sculptor` has the six tools of version 2 of *Sculptor: Empowering LLMs with Cognitive Agency via Active Context
 Management* (arXiv 2508.04664), Figures 10 to 15. `sculptor-v1` has the eight tools of version 1, section 3.2, under
-their own names. Names, types, defaults, bounds and enums are the paper's. The descriptions are ours: they tell the
-model what the schema cannot. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of
-*Context-Folding* (arXiv 2510.11967). Both go together with all others.
+their own names. Names, types, defaults, bounds and enums are the paper's. The descriptions are ours: they say what the
+schema cannot. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of *Context-Folding*
+(arXiv 2510.11967). Both go together with all others.
 
 Decision: schemas never depend on a session, because they are part of the cached prefix.
 
@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from acmserve.context.episodes.delimiter import GUIDANCE
-from acmserve.context.schema.arguments import echo
 from acmserve.context.schema.tool_schema import Schema
 from acmserve.context.session.branch_tool import BRANCH_GUIDANCE
 from acmserve.context.session.marker import RESTORE_TOOLS
@@ -34,6 +33,7 @@ from acmserve.context.tools.search_context import SEARCH_CONTEXT, SEARCH_CONTEXT
 from acmserve.context.tools.summarize_fragment import SUMMARIZE_FRAGMENT, SUMMARY_FRAGMENT
 from acmserve.context.tools.tool import Tool
 from acmserve.errors import InvalidRequest, NotFound
+from acmserve.validation import echo_json
 
 SCULPTOR = "sculptor"
 SCULPTOR_V1 = "sculptor-v1"
@@ -43,7 +43,7 @@ BRANCHES = "branch"
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Tools that are offered together, in this order; `summary` is a few words for the HTTP document."""
+    """Tools that are offered together, in this order. `summary` is a few words for the HTTP document."""
 
     summary: str
     tools: tuple[Tool, ...]
@@ -117,7 +117,7 @@ PRESETS: Mapping[str, str] = {
 
 
 def suite_tools(suite: str, field: str = "suite") -> tuple[Schema, ...]:
-    """The schemas of a suite; raises `NotFound` naming the suites there are."""
+    """The schemas of a suite. Raises `NotFound` naming the suites there are."""
     return tuple(tool.schema for tool in _suite(suite, field).tools)
 
 
@@ -132,15 +132,17 @@ def all_names() -> frozenset[str]:
 
 
 def find_tool(suite: str, name: str) -> Tool:
-    """A tool by its name; raises `NotFound` naming the tools of the suite."""
+    """A tool by its name. Raises `NotFound` naming the tools of the suite."""
     for tool in _suite(suite).tools:
         if tool.name == name:
             return tool
-    raise NotFound("name", f"suite {suite} has no tool {echo(name)}.", f"Its tools: {', '.join(tool_names(suite))}.")
+    raise NotFound(
+        "name", f"suite {suite} has no tool {echo_json(name)}.", f"Its tools: {', '.join(tool_names(suite))}."
+    )
 
 
 def find_suite(suites: Collection[str], tool: str) -> str:
-    """The suite that has the tool; the first one where none has it, so that its error can name what there is."""
+    """The suite that has the tool. The first one where none has it, so that its error can name what there is."""
     return next((suite for suite in suites if tool in tool_names(suite)), next(iter(suites)))
 
 
@@ -150,7 +152,7 @@ def offered_beside(suite: str) -> tuple[str, ...]:
 
 
 def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
-    """Several suites, offered together; raises when there is none, or when two of them share tools."""
+    """Several suites, offered together. Raises when there is none, or when two of them share tools."""
     for suite in suites:
         _suite(suite, field)
     if not suites:

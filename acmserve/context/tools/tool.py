@@ -47,7 +47,7 @@ class SummaryWanted:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsWanted:
-    """One vector for each of these texts; the first is the query."""
+    """One vector for each of these texts. The first is the query."""
 
     texts: tuple[str, ...]
 
@@ -56,8 +56,8 @@ class EmbeddingsWanted:
 class ToolContext:
     """What a call needs besides the state. `fidelity` is what the next step will be asked for.
 
-    A call of `delimiter` is judged against `scope`; None: what the transcript says. `own_tools` are the names of all
-    context tools, whose results are not searched; `run_tool` fills them in.
+    A call of `delimiter` is judged against `scope`. None: what the transcript says. `own_tools` are the names of all
+    context tools, whose results are not searched. `run_tool` fills them in.
     """
 
     tokenizer: Tokenizer
@@ -70,7 +70,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """`result` goes back to the model; `error` says what was wrong with the call (the state is the old one then).
+    """`result` goes back to the model. `error` says what was wrong with the call (the state is the old one then).
 
     `changed`: the conversation renders differently now. With `needs` nothing was done yet: call again with it supplied.
     `scope` is that behind a call of `delimiter`, for the next call of the same step.

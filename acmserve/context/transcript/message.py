@@ -1,11 +1,11 @@
 """One message of a conversation, as OpenAI's chat protocol writes it: its texts, and its identity.
 
-A message stays the JSON object that the client sent; nothing here copies or repairs it. Two decisions:
+A message stays the JSON object that the client sent. Nothing here copies or repairs it. Two decisions:
 
-- The *texts* of a message are its content string, or the text parts of its content list; a `Place` names one of them.
+- The *texts* of a message are its content string, or the text parts of its content list. A `Place` names one of them.
   Tool calls and images are not texts: they are never folded or searched.
 - The *identity* of a message is a keyed digest of what a client keeps of it. Clients resend their history in slightly
-  other words (`"tool_calls": null`, JSON arguments spaced anew), so fields that are null or empty do not count, neither
+  other words (`"tool_calls": null`, JSON arguments spaced anew). So fields that are null or empty do not count, neither
   does anything but role, content, name, tool calls and tool call id. The key is the session's own: a redacted text is
   kept as a digest only, and nobody may guess it from a table.
 
@@ -46,7 +46,7 @@ def texts(message: Message) -> list[tuple[int | None, str]]:
 
 
 def text_at(message: Message, part: int | None) -> str:
-    """The text at `part` of a message; "" where there is none."""
+    """The text at `part` of a message. "" where there is none."""
     content = message.get("content")
     if part is None:
         return content if isinstance(content, str) else ""
@@ -59,7 +59,7 @@ def _part_text(part: object) -> str:
 
 
 def with_texts(message: Message, changed: Mapping[int | None, str]) -> dict[str, Any]:
-    """A copy of the message with some of its texts exchanged; everything else is the same object."""
+    """A copy of the message with some of its texts exchanged. Everything else is the same object."""
     copy = dict(message)
     if None in changed:
         copy["content"] = changed[None]

@@ -4,7 +4,7 @@
     editor.drop_call(use); editor.num_tokens <= target ?; ...; editor.omissions()
 
 Every operation does nothing when it was done before. A message that is left with nothing joins the ranges that are
-gone, and ranges grow together over user turns and notes: what is taken out of an old conversation is a few ranges,
+gone, and ranges grow together over user turns and notes. What is taken out of an old conversation is a few ranges,
 however many episodes it had. It decides nothing: the policies do.
 """
 
@@ -89,7 +89,7 @@ class OmissionEditor:
         self.drop_calls((use,))
 
     def clear_result(self, use: Use, inputs: bool) -> None:
-        """Put the placeholder in the place of a result; with `inputs` the call loses its arguments too."""
+        """Put the placeholder in the place of a result. With `inputs` the call loses its arguments too."""
         kept, result = self.of(use.entry), self._lines[use.entry].results[use.number]
         if result is None or use.number in kept.calls:
             return
@@ -124,7 +124,7 @@ class OmissionEditor:
             self._set(entry, replace(kept, text=True, reasoning=True))
 
     def drop_step(self, entry: int) -> None:
-        """Take out a message with its calls and their results; notes that stand in its place stay."""
+        """Take out a message with its calls and their results. Notes that stand in its place stay."""
         self.drop_calls([Use(entry, number) for number in range(len(self._lines[entry].names))])
         self.drop_text(entry)
 

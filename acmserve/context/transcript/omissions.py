@@ -7,14 +7,14 @@
 `Omissions` name parts of messages by entry number and hold no text but the notes. So they are small, and taking them
 away shows everything again. Rendering is a pure function, deterministic to the byte, and safe whatever the data says:
 
-- A result shares the fate of its call, so neither is ever left alone; results are found by pairing, not by the data.
-- A message of the assistant that would say nothing and call nothing is left out; `tool_calls` is never an empty list.
+- A result shares the fate of its call, so neither is ever left alone. Results are found by pairing, not by the data.
+- A message of the assistant that would say nothing and call nothing is left out. `tool_calls` is never an empty list.
 - Messages of the user and the system, and all of which nothing is taken, are the very objects that came in.
 
 Decision: of an exploration the message that ended it stays, as a short text of the assistant in its place. Where the
-model spoke twice in a row after that, the template decides how it looks; no role is invented to stand between. A
-summary stands so, too, in the place of the last message that it covers. It is the only text that tells what went before
-it, so where it goes (a rewind, a redaction), everything in front of it is shown again.
+model spoke twice in a row after that, the template decides how it looks. No role is invented to stand between. A
+summary stands so, too, in the place of the last message that it covers. It is the only text that says what went before
+it. Where it goes (a rewind, a redaction), everything in front of it is shown again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLEARED_ARGUMENTS = "{}"
 class MessageOmissions:
     """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
 
-    `calls` are gone with their results; the results of `cleared` are a placeholder, the arguments of `inputs` are
+    `calls` are gone with their results. The results of `cleared` are a placeholder, the arguments of `inputs` are
     empty. `notes` are lines that stand behind what is left of the text. `summary` stands in front of them: it speaks
     for all that was taken out up to this message, and no two messages have one.
     """
@@ -64,7 +64,7 @@ NOTHING = MessageOmissions()
 class Omissions:
     """`gone` are ranges `[start, end)` of entries, ascending and apart, whose messages are left out altogether.
 
-    An entry in `entries` is rendered as that says, inside such a range too; user and system messages always stay.
+    An entry in `entries` is rendered as that says, inside such a range too. User and system messages always stay.
     """
 
     gone: tuple[tuple[int, int], ...] = ()
@@ -89,11 +89,11 @@ class Omissions:
 
     @property
     def summarized(self) -> int | None:
-        """The entry that has the summary; None where there is none."""
+        """The entry that has the summary. None where there is none."""
         return next((entry for entry, kept in self.entries.items() if kept.summary), None)
 
     def first(self, num_entries: int) -> Omissions:
-        """What is taken out of the first entries; nothing where the summary that speaks for it stands behind them."""
+        """What is taken out of the first entries. Nothing where the summary that speaks for it stands behind them."""
         summarized = self.summarized
         if summarized is not None and summarized >= num_entries:
             return EMPTY
@@ -120,7 +120,7 @@ EMPTY = Omissions()
 
 
 def with_range(omissions: Omissions, start: int, end: int) -> Omissions:
-    """The omissions with entries `[start, end)` gone altogether; the very object if they are gone."""
+    """The omissions with entries `[start, end)` gone altogether. The very object if they are gone."""
     inside = [entry for entry in omissions.entries if start <= entry < end]
     if not inside and any(first <= start and end <= last for first, last in omissions.gone):
         return omissions
@@ -165,7 +165,7 @@ def omit_from_messages(messages: Sequence[Message], omissions: Omissions) -> lis
 
 
 def _omit_from_result(entry: int, message: Message, use: Use | None, omissions: Omissions) -> Message | None:
-    """A result as its call wants it; one that answers no call stands for itself."""
+    """A result as its call wants it. One that answers no call stands for itself."""
     if use is None:
         return None if omissions.is_gone(entry) else message
     if omissions.has_lost(use):
@@ -176,7 +176,7 @@ def _omit_from_result(entry: int, message: Message, use: Use | None, omissions: 
 
 
 def omit_from_message(message: Message, omissions: MessageOmissions) -> Message | None:
-    """A message of the assistant without what is taken out of it; None when nothing is left to say."""
+    """A message of the assistant without what is taken out of it. None when nothing is left to say."""
     if omissions == NOTHING:
         return message
     left: dict[str, Any] = dict(without_reasoning(message) if omissions.reasoning else message)

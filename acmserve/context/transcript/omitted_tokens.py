@@ -47,7 +47,7 @@ def result_tokens(size: EntrySize, omissions: MessageOmissions, index: int, toke
 
 
 def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissions, start: int = 0) -> int:
-    """Tokens of the conversation from entry `start` on, without what is taken out; from 0 on with the base."""
+    """Tokens of the conversation from entry `start` on, without what is taken out. From 0 on with the base."""
     total = token_counts.between(start, len(token_counts.sizes)) + (token_counts.base_tokens if start == 0 else 0)
     for first, end in omissions.gone:
         if end > start:

@@ -4,12 +4,12 @@
     role    PROTECTED   PROTECTED   ASSISTANT                 RESULT      RESULT      ASSISTANT
                                     results [3, 4]            use (2, 0)  use (2, 1)
 
-Appended to as the conversation grows; an entry is read once. Decisions:
+Appended to as the conversation grows. An entry is read once. Decisions:
 
-- Many clients use the same call id again in every turn, so a result answers the latest call of its id that has no
-  result yet; a result without an id answers the first unanswered call of the last assistant message.
-- Messages of the user and the system are never taken out, neither are roles that we do not know and the calls of the
-  old `function_call` protocol, whose results cannot be told apart.
+- Many clients use the same call id again in every turn. So a result answers the latest call of its id that has no
+  result yet. A result without an id answers the first unanswered call of the last assistant message.
+- Messages of the user and the system are never taken out. Neither are roles that we do not know, and the calls of the
+  old `function_call` protocol, whose results cannot be distinguished.
 
 It does not know episodes, tokens, or what was taken out.
 """
@@ -35,7 +35,7 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """One message. `results` has the entry of each call's result, None without one; `use` is a result's call."""
+    """One message. `results` has the entry of each call's result, None without one. `use` is a result's call."""
 
     role: Role
     is_user: bool = False
@@ -74,7 +74,7 @@ class _Pairing:
             self._waiting.setdefault(call.call_id, deque()).append(use)
 
     def take_result(self, key: str) -> Use | None:
-        """The call that a result of this id answers; None where there is none."""
+        """The call that a result of this id answers. None where there is none."""
         queue = self._waiting.get(key) if key else self._last
         if not queue:
             return None

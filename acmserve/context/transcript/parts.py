@@ -3,9 +3,9 @@
     {"role": "assistant", "content": "Look.", "reasoning": "Hm.", "tool_calls": [grep(...)]}
     Parts(ASSISTANT, texts=("Look.",), reasoning=("Hm.",), calls=(CallParts("c1", "grep", "{...}"),))
 
-Reasoning comes in three ways: the fields `reasoning`, `reasoning_content` and `thinking` beside the content, and parts
-of a content list whose type is `thinking`, `redacted_thinking` or `reasoning`. Reasoning that a model writes into its
-plain text stays there, because it is text to everybody else, too.
+Reasoning stands in fields beside the content: `reasoning`, `reasoning_content` or `thinking`. Or it stands in parts of
+a content list, of type `thinking`, `redacted_thinking` or `reasoning`. Reasoning that a model writes into its plain
+text stays there, because it is text to everybody else, too.
 
 Decision: a batch of messages is read once, and the outline, the token counts and the episodes all take the result. It
 does not know which result answers which call, nor what a text weighs.
@@ -64,7 +64,7 @@ def read_parts(messages: Iterable[Message]) -> list[Parts]:
 
 
 def read_calls(messages: Iterable[Message]) -> list[Parts]:
-    """The parts that tell which result answers which call, without the texts. Cheaper where a text is long."""
+    """The parts that say which result answers which call, without the texts. Cheaper where a text is long."""
     return [
         Parts(
             role, False, (), _id(message.get("tool_call_id")), calls=_calls(message) if role is Role.ASSISTANT else ()
@@ -100,7 +100,7 @@ def role_of(message: Message) -> Role:
 
 
 def tool_calls(message: Message) -> Sequence[Mapping[str, Any]]:
-    """The tool calls of a message; what is no object among them counts as a call without a name."""
+    """The tool calls of a message. What is no object among them counts as a call without a name."""
     calls = message.get("tool_calls")
     return [call if isinstance(call, Mapping) else {} for call in calls] if isinstance(calls, list | tuple) else ()
 
@@ -174,7 +174,7 @@ def _collect(value: object, found: list[str]) -> None:
 
 
 def without_reasoning(message: Message) -> Message:
-    """The message without its reasoning; the very object where it has none."""
+    """The message without its reasoning. The very object where it has none."""
     if not has_reasoning(message):
         return message
     kept: dict[str, Any] = {name: value for name, value in message.items() if name not in _FIELDS}

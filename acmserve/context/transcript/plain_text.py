@@ -1,6 +1,6 @@
 """A conversation as a text that a model can read and summarize: who says what, calls and results, in order.
 
-Reasoning is left out, as most templates leave it out, and images are named only. Pure; the same messages give the same
+Reasoning is left out, as most templates leave it out, and images are named only. Pure. The same messages give the same
 text.
 """
 

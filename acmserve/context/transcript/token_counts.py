@@ -2,9 +2,9 @@
 
     entry   overhead | text | reasoning | call 0 | call 1 | ...        a result has overhead and text
 
-`count` is the served model's tokenizer; the overheads are what its chat template writes around a message and a call,
-and `base_tokens` what stands in every prompt besides the messages (the tools, the generation prompt). Parts are counted
-alone, so the sum may be off by a token or two at each seam: `calibrate` takes the difference to a prompt that was
+`count` is the served model's tokenizer. The overheads are what its chat template writes around a message and a call.
+`base_tokens` is what stands in every prompt besides the messages (the tools, the generation prompt). Parts are counted
+alone, so the sum may be off by a token or two at each seam. `calibrate` takes the difference to a prompt that was
 really served into the base.
 
 It does not know what is shown: see `omitted_tokens.py`. A turn costs what its new messages cost.
@@ -33,7 +33,7 @@ def counter(tokenizer: Tokenizer) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class EntrySize:
-    """Tokens of one message by part; `calls` has one number for each tool call. `total` is their sum."""
+    """Tokens of one message by part. `calls` has one number for each tool call. `total` is their sum."""
 
     overhead: int
     text: int = 0
@@ -131,7 +131,7 @@ class TokenCounts:
         return self._count(text)
 
     def text_tokens(self, text: str) -> int:
-        """Tokens of a line that we write ourselves (a note, a placeholder); each is counted once."""
+        """Tokens of a line that we write ourselves (a note, a placeholder). Each is counted once."""
         if text not in self._texts:
             self._texts[text] = self._count(text)
         return self._texts[text]

@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Tokenizer(Protocol):
-    """A tokenizer that tells character offsets. Deterministic; no special tokens are added."""
+    """A tokenizer that reports character offsets. Deterministic. No special tokens are added."""
 
     def starts(self, text: str) -> Sequence[int]:
-        """Character offset at which each token of `text` begins, ascending; its length is the number of tokens."""
+        """Character offset at which each token of `text` begins, ascending. Its length is the number of tokens."""
 
 
 def count_tokens(tokenizer: Tokenizer, text: str) -> int:

@@ -2,8 +2,9 @@
 
 Scheduler side: a request arrives (`on_new_request`): its session's sources become an edit plan, and its block hashes
 get the plan's lineage. It finishes (`request_finished_all_groups`): what it computed becomes a source, and the receipt
-goes out with the answer. In between `MoveExecutor` works, called by the scheduler mixin; without the mixin (a scheduler
-that is not ours, a connector inside a MultiConnector) this connector answers no session and says so in the receipt.
+goes out with the answer. In between `MoveExecutor` works, called by the scheduler mixin. The mixin is missing in a
+scheduler that is not ours, and for a connector inside a MultiConnector. Then this connector answers no session and says
+so in the receipt.
 
 Worker side: the copies of a step are carried out in `start_load_kv`, before that step's forward pass.
 
@@ -88,7 +89,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return False
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
-        """vLLM built its cache manager: the jumps of this scheduler can be built on it."""
+        """vLLM built its cache manager: this scheduler's `MoveExecutor` can be built on it."""
         super().bind_kv_cache_manager(kv_cache_manager)
         self._block_size = self._vllm_config.cache_config.block_size
         self._hash_function = block_pool.block_hash_function(self._vllm_config)
@@ -96,7 +97,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.precompute.blocks)
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
-        """The workers report what they are able to do; the weakest decides."""
+        """The workers report what they are able to do. The weakest decides."""
         for worker in metadata.values():
             assert isinstance(worker, Handshake)
             self.abilities = self.abilities.both(worker.abilities)
@@ -104,7 +105,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
 
     def on_new_request(self, request: Request) -> None:
-        """Plan a session request; a request without session is not touched."""
+        """Plan a session request. A request without session is not touched."""
         terms = read_terms(request, self.config.default_fidelity)
         if terms is None:
             return
@@ -130,7 +131,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             block_pool.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
 
     def _forget(self, request: Request, owner: Owner) -> tuple[ServedSequence, ...]:
-        """The forgotten sources of `owner`; none where acmserve keeps no KV reusable in the first place."""
+        """The forgotten sources of `owner`. There are none where acmserve keeps no KV reusable in the first place."""
         if not self.attached or self.abilities.copy_refusal is not None:
             return ()
         prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
@@ -169,7 +170,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return num_blocks * self._block_size
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Tokens that a jump adds behind the prefix hit of a waiting request; always loaded in the same step."""
+        """Tokens to be copied behind the prefix hit of a waiting request. They are always loaded in the same step."""
         return self.move_executor.on_lookup(request.request_id, num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
@@ -207,7 +208,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return False, session.answer()
 
     def _record_source(self, session: SessionRequest, request: Request, block_ids: list[int]) -> None:
-        """Source = the tokens whose KV is computed; the last sampled token has none, in-flight steps do not count."""
+        """Source = the tokens whose KV is computed. The last sampled token has none, in-flight steps do not count."""
         bs = self._block_size
         num_processed = request.num_computed_tokens - request.num_in_flight_tokens
         num_tokens = min(num_processed, request.num_tokens - 1)
@@ -262,7 +263,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return AcmPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` when the store or the jumps are off, between steps."""
+        """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         self.store.check_integrity()
         self.move_executor.check_integrity()
         self.precompute.check_integrity()
@@ -272,7 +273,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover = KVMover(self._vllm_config, kv_caches, self.config.num_threads)
 
     def inspect(self, model: torch.nn.Module) -> None:
-        """Worker: the model is loaded; learn its rotations (before the handshake)."""
+        """Worker: the model is loaded. Learn its rotations (before the handshake)."""
         assert self._mover is not None
         self.abilities = self.abilities.both(self._mover.inspect(model))
 

@@ -6,7 +6,7 @@
 
 `data` holds string keys and numbers only, as it crosses a process boundary. Each engine of a data-parallel server
 reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across engines. Tokens
-are prompt tokens of session requests; requests without session appear in none of these numbers. Nor do background
+are prompt tokens of session requests. Requests without session appear in none of these numbers. Nor do background
 requests: what they compute, and what becomes of it, is counted apart, used also by requests without session.
 """
 
@@ -68,12 +68,12 @@ class AcmStats(KVConnectorStats):
             _count(self.data["fallbacks"], receipt.fallback_reason, 1)
 
     def add_precomputed(self, counts: BackgroundCounts) -> None:
-        """Count work ahead, and what became of it."""
+        """Count precomputed tokens, and what became of them."""
         for key, name in PRECOMPUTE_KEYS.items():
             self.data[key] += getattr(counts, name)
 
     def reset(self) -> None:
-        """Start again at zero; a payload handed out before keeps its numbers."""
+        """Start again at zero. A payload handed out before keeps its numbers."""
         self.data = {
             **dict.fromkeys((*TOKEN_KEYS, *PRECOMPUTE_KEYS), 0),
             "requests": {},
@@ -103,7 +103,7 @@ class AcmStats(KVConnectorStats):
         }
 
     def is_empty(self) -> bool:
-        """True when no receipt and no work ahead was counted."""
+        """True when no receipt and nothing precomputed was counted."""
         return not self.data["requests"] and not any(self.data[key] for key in PRECOMPUTE_KEYS)
 
 

@@ -1,7 +1,7 @@
 """Whose session a request belongs to, and whether KV may be reused for it at all.
 
-Requests were validated in the front end (`engine/vllm/install.py` checks `SamplingParams` before they are sent to the
-engine), so a malformed object here means that a front end without the plugin sent it; such a request is served without
+Requests were validated in the front end: `engine/vllm/install.py` checks `SamplingParams` before they are sent to the
+engine. A malformed object here means that a front end without the plugin sent it. Such a request is served without
 session.
 """
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What a session request asked for; `refusal` says why nothing can be reused for this one, else None.
+    """What a session request asked for. `refusal` says why nothing can be reused for this one, else None.
 
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
     `precompute` marks a background request, which is always `exact`.
@@ -58,7 +58,7 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
 
 
 def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
-    """The terms of a session request; None for a request without session."""
+    """The terms of a session request. None for a request without session."""
     try:
         params = read_params(request.sampling_params, request.session_id)
     except InvalidRequest as invalid:

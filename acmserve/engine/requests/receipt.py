@@ -1,13 +1,13 @@
 """The receipt: what really happened to the prompt of one request, token by token.
 
 `ReceiptBuilder` follows the prompt from left to right as the scheduler advances over it and remembers how each token's
-KV came about. A preempted request starts again from whatever its blocks still hold in the cache; the tokens that
+KV came about. A preempted request starts again from whatever its blocks still hold in the cache. The tokens that
 survive keep their first entry, so the three counts always sum to the prompt length.
 
-Kept tokens that a background request had computed, and that nobody used before this request, are `precomputed_tokens`:
-a part of the kept ones, not a fourth count. In the same way `repaired_tokens` are a part of the computed ones: KV of
-another context could have served them, and the fidelity of the request had them computed. A background request that was
-ended early has a receipt over the tokens it got to.
+`precomputed_tokens` are a part of the kept ones, not a fourth count. A background request had computed them, and nobody
+used them before this request. In the same way `repaired_tokens` are a part of the computed ones. KV of another context
+could have served them, and the fidelity of the request had them computed. A background request that was ended early has
+a receipt over the tokens it got to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KVOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReceiptEntry:
-    """Tokens `[start, end)` of the prompt; `src_start` is where moved KV lay in its source."""
+    """Tokens `[start, end)` of the prompt. `src_start` is where moved KV lay in its source."""
 
     start: int
     end: int
@@ -42,7 +42,7 @@ class ReceiptEntry:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Counts in tokens; `moves` are (dst_start, src_start, num_tokens); kept + moved + computed = prompt.
+    """Counts in tokens. `moves` are (dst_start, src_start, num_tokens). Kept + moved + computed = prompt.
 
     `fidelity` is what was asked for. Where that was `auto`, `chosen` is what was chosen and `reason` why.
     Of a background request that was ended early, `prompt_tokens` is the part that is ready, and `fallback_reason` says
@@ -80,7 +80,7 @@ class Receipt:
 
 
 class ReceiptBuilder:
-    """Entries of one request in order of position; what no entry covers was computed."""
+    """Entries of one request in order of position. What no entry covers was computed."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self.num_prompt_tokens = num_prompt_tokens
@@ -89,8 +89,8 @@ class ReceiptBuilder:
         self._end = 0
 
     def admit(self, num_hit: int, precompute: Iterable[Span] = ()) -> None:
-        """The request starts (again) on a prefix of `num_hit` tokens found in the cache, `precompute` computed
-        ahead."""
+        """The request starts (again) on a prefix of `num_hit` tokens found in the cache, of which `precompute` were
+        precomputed."""
         survivors = [entry for entry in self._entries if entry.start < num_hit]
         self._entries = [ReceiptEntry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
         self._precompute = [(start, min(end, num_hit)) for start, end in self._precompute if start < num_hit]
@@ -100,12 +100,12 @@ class ReceiptBuilder:
         self._end = max(self._end, num_hit)
 
     def jump(self, entries: list[ReceiptEntry]) -> None:
-        """A jump carried `entries` out."""
+        """One step took `entries` from their sources."""
         for entry in entries:
             self._add(entry)
 
     def add_precomputed(self, spans: Iterable[Span]) -> None:
-        """The KV that a jump kept in `spans` was computed ahead."""
+        """The KV that one step kept in `spans` was precomputed."""
         self._precompute += spans
 
     def advance(self, end: int) -> None:
@@ -127,7 +127,7 @@ class ReceiptBuilder:
     def close(
         self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: AutoDecision | None = None
     ) -> Receipt:
-        """The receipt of the prompt as it stands; `anew` was planned to be computed for fidelity's sake."""
+        """The receipt of the prompt as it stands. `anew` was planned to be computed for fidelity's sake."""
         moved = self._merged_moves()
         kept = [(e.start, e.end) for e in self._entries if e.origin is KVOrigin.KEPT]
         num_kept = sum(end - start for start, end in kept)

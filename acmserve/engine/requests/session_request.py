@@ -1,18 +1,18 @@
-"""One session request on its way through the scheduler: its plan, what of it is still to do, and its account.
+"""One session request on its way through the scheduler: its plan, what of the plan is still to do, and its receipt.
 
-The plan was made when the request arrived; the cache changes until the request is scheduled. So the plan is turned
-into *segments*, prompt ranges whose KV may be taken from a source, and each segment is carried out, shortened, or
-refused when the scheduler stands at its first token:
+The plan was made when the request arrived. The cache changes until the request is scheduled. So the plan is turned into
+*segments*, prompt ranges whose KV may be taken from a source. Each segment is carried out, shortened, or refused when
+the scheduler stands at its first token:
 
     prompt   [0 ............)[....)[..................)[.....)[..........)
               Keep of a source  |   Move: segment       |      Move: segment      the rest is computed
               segment, delta 0  |                       |
               (what the engine's own prefix hit does not cover: a partial block)
 
-A refused segment is computed. When nothing of a move was carried out its lineage mark goes too, so that the blocks
-computed in its stead are what they are: exact.
+A refused segment is computed. When nothing of a move was carried out its lineage mark goes too. The blocks computed in
+its stead are then what they are: exact.
 
-It knows positions, sources and hashes; blocks are named in `engine/scheduling/jump.py`.
+It knows positions, sources and hashes. Blocks are named in `engine/scheduling/jump.py`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class ReusableRange:
 
 @dataclass(slots=True)
 class SessionRequest:
-    """State of one request; `segments` are sorted and disjoint, and shrink as they are carried out or refused.
+    """State of one request. `segments` are sorted and disjoint, and shrink as they are carried out or refused.
 
-    `hidden_from` is set when the session is forgotten while this request is alive: nobody may find its blocks from
-    that one on, and it does not become a source. `precompute` marks a background request; `inherited_from` is where the
-    tokens begin that it copied in this step and that had been computed ahead. `anew` and `choice` are for the receipt:
-    see `edit.fidelity.FidelityPlan`.
+    `hidden_from` is set when the session is forgotten while this request is alive. Nobody may find its blocks from that
+    one on, and the request does not become a source. `precompute` marks a background request. `inherited_from` is where
+    the tokens begin that it copied in this step and that had been precomputed. `anew` and `choice` are for the receipt:
+    see `plan.fidelity.FidelityPlan`.
     """
 
     request_id: str
@@ -90,21 +90,21 @@ class SessionRequest:
                 self.segments.append(replace(segment, dst_end=end))
 
     def end_early(self, num_computed: int, reason: str) -> None:
-        """A background request goes no further; `num_computed` tokens are computed now."""
+        """A background request goes no further. `num_computed` tokens are computed now."""
         self.receipt_builder.advance(num_computed)
         self.receipt_builder.end_here()
         self.fallback_reason = reason
         self.receipt = self.acm = None
 
     def answer(self) -> dict[str, Any]:
-        """The session id and the receipt as they leave with every output; one object for all of them."""
+        """The session id and the receipt as they leave with every output. One object for all of them."""
         receipt = self.settle()
         if self.acm is None:
             self.acm = {"session_id": self.session_id, "receipt": receipt.as_dict()}
         return {"acm": self.acm}
 
     def settle(self) -> Receipt:
-        """The receipt, made once, when the prompt is prefilled (a preemption opens the account again)."""
+        """The receipt, made once, when the prompt is prefilled (after a preemption, again)."""
         if self.receipt is None:
             self.receipt = self._close()
         return self.receipt
@@ -131,12 +131,12 @@ class SessionRequest:
         return min((s.dst_start for s in self.segments if s.dst_start > position), default=None)
 
     def carry_out(self, start: int, end: int) -> None:
-        """Tokens `[start, end)` were taken from their segments; whatever lies before `end` is past."""
+        """Tokens `[start, end)` were taken from their segments. Whatever lies before `end` is past."""
         for segment in [s for s in self.segments if s.dst_start < end and start < s.dst_end]:
             self._cut(segment, end)
 
     def refuse(self, segment: ReusableRange, start: int, end: int, reason: str) -> int | None:
-        """Tokens `[start, end)` of `segment` will be computed; the part behind `end` stays and is asked for again.
+        """Tokens `[start, end)` of `segment` will be computed. The part behind `end` stays and is asked for again.
 
         When nothing of the segment remains, the lineage marks in the refused range are taken back: no moved KV
         begins there. Returns the position of the first mark taken back (block hashes change from its block on).
@@ -146,7 +146,7 @@ class SessionRequest:
             self.fallback_reason = self.fallback_reason or reason
         if end < segment.dst_end:
             return None
-        # A mark of no tokens hides a forgotten request; no segment put it there.
+        # A mark of no tokens hides a forgotten request. No segment put it there.
         gone = [mark for mark in self.marks if start <= mark.position < end and mark.num_tokens]
         self.marks[:] = [mark for mark in self.marks if mark not in gone]
         self.taken_back += [mark.position for mark in gone]

@@ -4,8 +4,8 @@ Sessions are kept in order of use and the least recently used one goes first. It
 and it does not know whether the KV behind a hash still exists. A session is (session id, cache salt): nothing is ever
 looked up across that line.
 
-Decision: a new source that extends an old one replaces it, so a conversation that only grows stays one source, and the
-sources of a session are its *branches*: the text before a fold, after it, after the next fold.
+Decision: a new source that extends an old one replaces it, so a conversation that only grows stays one source. The
+sources of a session are its versions: the text before a fold, after it, after the next fold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoreLimits:
 
 
 class SourceStore:
-    """Sources by owner, least recently used first. `on_drop` is told of every source that leaves."""
+    """Sources by owner, least recently used first. `on_drop` gets every source that leaves."""
 
     def __init__(self, limits: StoreLimits, on_drop: Callable[[ServedSequence], None] = lambda source: None) -> None:
         self.limits = limits
@@ -46,7 +46,7 @@ class SourceStore:
         return self._num_bytes
 
     def get(self, owner: Owner) -> tuple[ServedSequence, ...]:
-        """The sources of `owner`, newest first; counts as a use."""
+        """The sources of `owner`, newest first. Counts as a use."""
         sources = self._sessions.get(owner)
         if sources is None:
             return ()
@@ -54,7 +54,7 @@ class SourceStore:
         return tuple(reversed(sources))
 
     def add(self, owner: Owner, source: ServedSequence) -> None:
-        """Record a served sequence; drops what it extends, then whatever exceeds the limits."""
+        """Record a served sequence. Drops what it extends, then whatever exceeds the limits."""
         if source.num_bytes > self.limits.max_bytes:
             return
         sources = self._sessions.setdefault(owner, [])
@@ -69,7 +69,7 @@ class SourceStore:
             self._drop_oldest()
 
     def forget(self, owner: Owner) -> tuple[ServedSequence, ...]:
-        """Drop everything of `owner`; returns what was dropped, newest first. Unknown owners are fine."""
+        """Drop everything of `owner`. Returns what was dropped, newest first. Unknown owners are fine."""
         dropped = tuple(reversed(self._sessions.get(owner, ())))
         for source in dropped:
             self._drop(self._sessions[owner], source)

@@ -1,1 +1,1 @@
-"""Plans carried out step by step: jumps, background prefill, and redaction."""
+"""Plans carried out step by step: moves, background prefill, and redaction."""

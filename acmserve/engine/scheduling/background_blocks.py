@@ -1,24 +1,24 @@
-"""The ledger of blocks that were computed ahead: where they wait, how many there may be, and what became of them.
+"""The precomputed blocks: where they wait, how many there may be, and what became of their tokens.
 
-    free queue   [ hold nothing )[ others, cold )[ ahead, oldest first )[ others, in use in the last min_age_s ..)
-    next to be    ^ first                                                                                    last ^
+    free queue   [ hold nothing )[ others, cold )[ precomputed, oldest first )[ others, used in the last min_age_s )
+    next to be    ^ first                                                                                     last ^
     handed out                       a sequence waits last block first, as vLLM frees it
 
 A block enters when a background request computes in it, and leaves in one of two ways. A request of somebody keeps or
 copies it: it was *used*, and is an ordinary block from then on. Or it is handed out, or loses its hash, before that:
 its tokens were *wasted*. Tokens computed = used + wasted + held, always.
 
-What background work may take, in this order: blocks that hold nothing, KV of others that nobody has used for
-`min_age_s`, and its own oldest ones. At its share of the pool it takes its own oldest blocks only. Others take in the
-same order, and their warm KV last: a block computed ahead goes before any that was in use a moment ago.
+Background work takes blocks in this order: those that hold nothing, KV of others that nobody has used for `min_age_s`,
+and its own oldest ones. At its share of the pool it takes its own oldest blocks only. Others take in the same order,
+and their warm KV last: a precomputed block goes before any that was in use a moment ago.
 
-Decision: cold KV goes first. A pool that has run for a while is full, of contexts that nobody asks for again; if these
-stayed, each token appended anywhere would take one that was computed ahead.
+Decision: cold KV goes first. A pool that has run for a while is full, of contexts that nobody asks for again. If these
+stayed, each block appended anywhere would take one that was precomputed.
 
 When a block was last in use follows from the requests that ended: vLLM keeps no times. They are noted from the first
-background request on; what was freed before counts as freed at that moment.
+background request on. What was freed before counts as freed at that moment.
 
-Blocks are moved to their place in front of the next step, not as they are freed: vLLM frees from many places (some of
+Blocks are moved to their place in front of the next step, not as they are freed. vLLM frees from many places (some of
 them later, behind a fence), and hands blocks out only inside a step. There, too, what has become cold overtakes them.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool, KVCacheBlock
 
 POOL_SHARE = "precompute_pool_share"
-"""Why a background request ended early: its blocks are the whole share of the pool that work ahead may hold."""
+"""Why a background request ended early: its blocks are the whole share of the pool that precomputed blocks may hold."""
 WARM_BLOCKS = "precompute_warm_blocks"
 """Why a background request ended early: the next block to be handed out holds KV that was in use a moment ago."""
 
@@ -50,7 +50,7 @@ _MOST_OVERTAKING = 1024
 
 @dataclass(slots=True)
 class BackgroundBlock:
-    """Tokens `[start, end)` of a sequence of `owner` were computed ahead in this block; the range may be empty."""
+    """Tokens `[start, end)` of a sequence of `owner` were precomputed in this block. The range may be empty."""
 
     owner: Owner
     start: int
@@ -63,7 +63,7 @@ class BackgroundBlock:
 
 @dataclass(slots=True)
 class BackgroundCounts:
-    """Tokens computed ahead, and what became of them; seconds in which the engine did nothing else."""
+    """Precomputed tokens, and what became of them. `seconds` are those in which the engine did nothing else."""
 
     computed_tokens: int = 0
     used_tokens: int = 0
@@ -72,7 +72,7 @@ class BackgroundCounts:
 
 
 class BackgroundBlocks:
-    """Blocks computed ahead, by block id. Unplaced ones are freed, or about to be, and not yet in their place."""
+    """Precomputed blocks, by block id. Unplaced ones are freed, or about to be, and not yet in their place."""
 
     reuse_first = True
     """Negative control of the simulator: else the blocks stay where vLLM frees them, behind everybody's."""
@@ -98,7 +98,7 @@ class BackgroundBlocks:
 
     @property
     def watching(self) -> bool:
-        """Whether there was any background request; when not, nothing is noted and nothing costs."""
+        """Whether there was any background request. When not, nothing is noted and nothing costs."""
         return self._since is not None
 
     @property
@@ -112,9 +112,9 @@ class BackgroundBlocks:
             self._since = self.clock()
 
     def add(self, owner: Owner, table: Sequence[int], first: int, start: int, end: int, inherited: int) -> None:
-        """A background request computes tokens `[start, end)` in this step; from block `first` on the table is its own.
+        """A background request computes tokens `[start, end)` in this step. From block `first` on the table is its own.
 
-        Of tokens copied in front of `start`, those from `inherited` on were computed ahead, too.
+        Of tokens copied in front of `start`, those from `inherited` on were precomputed, too.
         """
         bs = self._block_size
         for index in range((end - 1) // bs, first - 1, -1):
@@ -133,7 +133,7 @@ class BackgroundBlocks:
         self.counts.computed_tokens += end - start
 
     def use(self, block_id: int, start: int, end: int) -> Span | None:
-        """A request takes tokens `[start, end)` of the block: those of them that were computed ahead, if any."""
+        """A request takes tokens `[start, end)` of the block. Returns those of them that were precomputed, if any."""
         block = self._blocks.pop(block_id, None)
         if block is None:
             return None
@@ -145,13 +145,13 @@ class BackgroundBlocks:
         return (start, end) if num_used else None
 
     def use_prefix(self, blocks: Iterable[KVCacheBlock]) -> list[Span]:
-        """A request holds `blocks`, from the first token of its prompt on: it found those that are in the ledger."""
+        """A request holds `blocks`, from the first token of its prompt on: it found those that were precomputed."""
         bs = self._block_size
         found = (self.use(block.block_id, i * bs, (i + 1) * bs) for i, block in enumerate(blocks))
         return [span for span in found if span is not None]
 
     def use_jump(self, jump: Jump) -> list[Span]:
-        """A request copies what `jump` reads: the part of it that was computed ahead and is kept."""
+        """A request copies what `jump` reads. Returns the part that was precomputed and is kept."""
         kept: list[Span] = []
         for run in jump.runs if self._blocks else ():
             spans = [self.use(*piece) for piece in run.pieces(self._block_size)]
@@ -159,7 +159,7 @@ class BackgroundBlocks:
         return kept
 
     def inherit_jump(self, jump: Jump) -> int:
-        """A background request copies what `jump` reads: the token from which on that was computed ahead.
+        """A background request copies what `jump` reads. Returns the token from which on that was precomputed.
 
         Those tokens count for the new blocks from now on.
         """
@@ -172,7 +172,7 @@ class BackgroundBlocks:
         return inherited
 
     def hold(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """A background request holds these blocks again; they are not in the free queue."""
+        """A background request holds these blocks again. They are not in the free queue."""
         for block in blocks:
             self._leave(block.block_id)
 
@@ -187,7 +187,7 @@ class BackgroundBlocks:
                 self._unplaced[block_id] = None
 
     def place(self) -> None:
-        """Move the blocks that were freed to their place in the free queue; call before anything is allocated.
+        """Move the blocks that were freed to their place in the free queue. Call before anything is allocated.
 
         placed        [ hold nothing )[ cold .. )[ placed )[ freed since )[ cold since )[ warm .......)
         overtaken     [ hold nothing )[ cold .. )[ cold since )[ placed ...............)[ warm .......)
@@ -222,8 +222,8 @@ class BackgroundBlocks:
     def make_room(self, num_wanted: int, hit: Collection[int]) -> tuple[int, str]:
         """How many of `num_wanted` blocks a background request may allocate now, and what else stands against it.
 
-        `hit` are free blocks that the request is about to hold: they are not handed out. Gives up the oldest blocks of
-        the ledger where its bound asks for it.
+        `hit` are free blocks that the request is about to hold: they are not handed out. Gives up the oldest
+        precomputed blocks where their bound asks for it.
         """
         num_blocks = self._count_displaceable(num_wanted, hit)
         reason = WARM_BLOCKS if num_blocks < num_wanted else POOL_SHARE
@@ -236,9 +236,9 @@ class BackgroundBlocks:
         return max(num_blocks - excess, 0), POOL_SHARE if excess else reason
 
     def forget(self, owner: Owner, kept: Collection[int]) -> None:
-        """Let nobody find what was computed ahead for `owner`, but for the blocks `kept`.
+        """Let nobody find what was precomputed for `owner`, but for the blocks `kept`.
 
-        Blocks that a background request still holds are in the ledger until it ends.
+        Blocks that a background request still holds are counted until it ends.
         """
         for block_id in [i for i, block in self._blocks.items() if block.owner == owner and i not in kept]:
             self.pool.evict_blocks({block_id})
@@ -252,7 +252,7 @@ class BackgroundBlocks:
         return BackgroundCounts(**{f.name: getattr(now, f.name) - getattr(before, f.name) for f in fields(now)})
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` with the numbers when the ledger, the pool and the counts disagree."""
+        """Raise `IntegrityError` with the numbers when the blocks, the pool and the counts disagree."""
         counts = self.counts
         num_held = sum(block.num_tokens for block in self._blocks.values())
         if counts.computed_tokens != counts.used_tokens + counts.wasted_tokens + num_held:
@@ -303,7 +303,7 @@ class BackgroundBlocks:
         return is_others and self._freed_at.get(block.block_id, self._since) > latest
 
     def _on_reuse(self, block: KVCacheBlock) -> None:
-        """vLLM hands a placed block out, or resets its cache; used blocks are no longer in the ledger."""
+        """vLLM hands a placed block out, or resets its cache. Used blocks are no longer among the precomputed ones."""
         if block.block_id in self._blocks:
             self._waste(block.block_id)
 

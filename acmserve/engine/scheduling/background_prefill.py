@@ -1,8 +1,8 @@
-"""Work ahead: background requests, admitted by the step, and what becomes of them.
+"""Precompute in the engine: background requests, admitted by the step, and what becomes of them.
 
 A background request is a session request whose prompt is a context that may be asked for later. It is computed exactly,
-by ordinary prefill, and when it is through its session has one more source: full blocks that anybody finds under their
-exact hashes, and a partial tail. Until then:
+by ordinary prefill. Its session then has one more source: full blocks that anybody finds under their exact hashes, and
+a partial tail. Until then:
 
     nobody else is alive     one background request runs, in chunks that end at block boundaries and take a fraction
                              of a second each; it begins after a moment of quiet, for clients that send one request
@@ -12,13 +12,13 @@ exact hashes, and a partial tail. Until then:
 
 Everybody else is in the foreground, whether waiting, prefilling or decoding.
 
-Decision: between two steps background requests stand in vLLM's queues like all others, so that vLLM's counts hold and
-its engine loop goes on when the foreground is gone. That loop spins while anything waits, so a background request that
+Decision: between two steps background requests stand in vLLM's queues like all others. So vLLM's counts hold, and its
+engine loop goes on when the foreground is gone. That loop spins while anything waits. So a background request that
 cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
 scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
 
-Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`,
-`finish_step`; later `on_processed` and `take_ended`.
+Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`, `finish_step`. Later
+`on_processed` and `take_ended`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NO_PROGRESS = "precompute_kv_cache_full"
 """Why a background request ended early: vLLM did not schedule it although nobody else was there."""
 
 _MAX_IDLE_STEPS = 8
-"""Steps that a background request may stand still alone: a jump is prepared in one, stale output drains in two."""
+"""Steps that a background request may stand still alone: its copies are prepared in one, stale output drains in two."""
 
 
 class BackgroundPrefill:
@@ -75,7 +75,7 @@ class BackgroundPrefill:
         return len(self._requests)
 
     def add(self, session: SessionRequest, request: Request, refusal: str | None) -> None:
-        """A background request arrived; with a `refusal` it ends before it begins."""
+        """A background request arrived. With a `refusal` it ends before it begins."""
         if not self._requests:
             self._disturbed_at = self.blocks.clock()
         session.precompute = True
@@ -92,12 +92,12 @@ class BackgroundPrefill:
         self._ended.pop(request_id, None)
 
     def end(self, request_id: str, reason: str) -> None:
-        """The request goes no further, if it is a background request; it is finished after this step."""
+        """The request goes no further, if it is a background request. It is finished after this step."""
         if request_id in self._requests:
             self._ended.setdefault(request_id, reason)
 
     def forget(self, owner: Owner, repeated: Iterable[bytes]) -> None:
-        """Let go of what was computed ahead for `owner`, but for blocks under the keys `repeated`."""
+        """Let go of what was precomputed for `owner`, but for blocks under the keys `repeated`."""
         for session, _ in self._requests.values():
             if session.owner == owner:
                 self.end(session.request_id, FORGOTTEN)
@@ -130,7 +130,7 @@ class BackgroundPrefill:
         return [request for request in waiting if request is not chosen]
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """Shorten the chunk `[num_computed, +num_new)` of a background request; 0 when it may not run now."""
+        """Shorten the chunk `[num_computed, +num_new)` of a background request. 0 when it may not run now."""
         entry = self._requests.get(request.request_id)
         if entry is None:
             return num_new
@@ -162,7 +162,7 @@ class BackgroundPrefill:
         return int(min(self._chunk_tokens, max(wanted, self._block_size)))
 
     def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
-        """vLLM gave a waiting request these blocks: what of its prefix hit was computed ahead, and is used now."""
+        """vLLM gave a waiting request these blocks. Returns what of its prefix hit was precomputed, and is used now."""
         if request_id in self._requests:
             self.blocks.hold(blocks)
             return []
@@ -190,7 +190,7 @@ class BackgroundPrefill:
                 self.end(session.request_id, NO_PROGRESS)
 
     def on_processed(self, scheduled: Mapping[str, int]) -> None:
-        """A step is through; count the time that background work took of it."""
+        """A step is through. Count the time that background work took of it."""
         if self._started and self._started[0][0] in scheduled:
             _, started, num_tokens = self._started.popleft()
             now = self.blocks.clock()
@@ -202,7 +202,7 @@ class BackgroundPrefill:
                 self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
 
     def take_ended(self) -> list[SessionRequest]:
-        """The background requests to finish now; their receipts are about the part that is ready."""
+        """The background requests to finish now. Their receipts are about the part that is ready."""
         sessions = []
         for request_id, reason in self._ended.items():
             session, request = self._requests[request_id]

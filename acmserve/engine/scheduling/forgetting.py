@@ -7,13 +7,13 @@
 What stays is exact KV of text that the new prompt repeats: it depends on nothing behind it, and another session may
 share its blocks. Moved KV goes also where its tokens are repeated, for it was computed with other text in sight.
 
-Decision: what goes is the way to the KV, its key in the prefix cache, at once; the bytes are overwritten when the block
-is handed out again. A request of the session that is still alive keeps its blocks and is answered as it was asked, but
-from here on it caches under a key that nobody can make again, and it does not become a source.
+Decision: what goes at once is the way to the KV, its key in the prefix cache. The bytes are overwritten when the block
+is handed out again. A request of the session that is still alive keeps its blocks and is answered as it was asked. From
+here on it caches under a key that nobody can make again, and it does not become a source.
 
-Two bounds. A sequence that the source store dropped earlier, for its limits, stays in the cache, exact, for whoever
-sends the same text under the same salt; the session's later answers do not meet it. And a request reaches one engine:
-every replica that served the session must be told.
+Two bounds. A sequence that the source store dropped earlier, for its limits, stays in the cache. It is exact, for
+whoever sends the same text under the same salt. The session's later answers do not meet that sequence. And a request
+reaches one engine: every replica that served the session needs one of its own.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def keys_to_forget(source: ServedSequence, prompt: Tokens) -> tuple[bytes, ...]:
 def forget_session(
     owner: Owner, prompt: Tokens, store: SourceStore, move_executor: MoveExecutor, hash_function: Callable[[Any], bytes]
 ) -> tuple[ServedSequence, ...]:
-    """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats; call between two steps.
+    """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats. Call between two steps.
 
-    Returns the sources that were forgotten, newest first; nothing can be found under their keys any more.
+    Returns the sources that were forgotten, newest first. Nothing can be found under their keys any more.
     """
     sources = store.forget(owner)
     for source in sources:
@@ -78,7 +78,7 @@ def evict_from(block: int, request: Request, move_executor: MoveExecutor) -> Non
 
 
 def withdraw(session: SessionRequest, request: Request, move_executor: MoveExecutor) -> bool:
-    """Whether the session was forgotten while `request` was alive; what it hid then goes with it."""
+    """Whether the session was forgotten while `request` was alive. What it hid then goes with it."""
     if session.hidden_from is None:
         return False
     evict_from(session.hidden_from, request, move_executor)

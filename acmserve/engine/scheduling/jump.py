@@ -1,12 +1,13 @@
-"""A jump: which source blocks carry the computed position of one request how far, in one scheduler step.
+"""A jump: adjacent source ranges, whose copies carry the computed position of one request forward in one step.
 
     prompt   ... computed )[ run 0 ........)[ run 1 ....) computed again ...
                            start            |           end
              source 0  [..block..|..block..|..block..]  |      a run is one segment, or as much of it as is cached
              source 1                  [..block..|..block..]
 
-Pure: asks a lookup for blocks, takes no references, changes nothing. A run ends at the first block that is no longer
-cached; what lies behind it is asked for again when the scheduler gets there.
+A jump is the copying counterpart of a prefill chunk. Pure: asks a lookup for blocks, takes no references, changes
+nothing. A run ends at the first block that is no longer cached. What lies behind it is asked for again when the
+scheduler gets there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Lookup = Callable[[bytes], Block | None]
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """Prompt tokens `[start, end)` from one source; `blocks` hold the source tokens, first to last."""
+    """Prompt tokens `[start, end)` from one source. `blocks` hold the source tokens, first to last."""
 
     segment: ReusableRange
     start: int
@@ -54,7 +55,7 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Adjacent runs, never empty; the computed position leaps from `start` to `end`."""
+    """Adjacent runs, never empty. The computed position leaps from `start` to `end`."""
 
     runs: tuple[BlockRun, ...]
 
@@ -71,12 +72,12 @@ class Jump:
         return tuple(block for run in self.runs for block in run.blocks)
 
     def entries(self) -> list[ReceiptEntry]:
-        """The jump as entries of the request's account."""
+        """The jump as entries of the request's receipt."""
         return [ReceiptEntry(run.start, run.end, run.segment.origin, run.src_start) for run in self.runs]
 
 
 def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | None:
-    """The longest jump from `position` whose source blocks are all cached; None when the first is not."""
+    """The longest jump from `position` whose source blocks are all cached. None when the first is not."""
     runs: list[BlockRun] = []
     while (segment := request.segment_at(position)) is not None:
         run = _plan_run(segment, position, lookup)
@@ -90,7 +91,7 @@ def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | 
 
 
 def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
-    """`jump` without what lies before `position`; None when nothing remains."""
+    """`jump` without what lies before `position`. None when nothing remains."""
     runs = []
     for run in jump.runs:
         if run.end <= position:
@@ -102,7 +103,7 @@ def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
 
 
 def next_available(segment: ReusableRange, position: int, lookup: Lookup) -> int:
-    """First token from `position` on, at a source block boundary, whose block is cached; else the segment's end."""
+    """First token of `segment` from `position` on, at a source block boundary, whose block is cached. Else its end."""
     bs = segment.source.block_size
     for index in range(segment.src_at(position) // bs, (segment.src_at(segment.dst_end) - 1) // bs + 1):
         key = segment.source.block_key(index)
@@ -112,7 +113,7 @@ def next_available(segment: ReusableRange, position: int, lookup: Lookup) -> int
 
 
 def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_size: int) -> list[KVCopy]:
-    """The copies that carry `jump` out; `dst_block_ids` is the request's whole block table."""
+    """The copies that carry `jump` out. `dst_block_ids` is the request's whole block table."""
     copies = []
     for run in jump.runs:
         first, last = run.start // block_size, (run.end - 1) // block_size

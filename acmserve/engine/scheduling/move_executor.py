@@ -2,7 +2,7 @@
 
 One step, seen from here (`step.py` calls in this order):
 
-    begin_step      before anything is allocated: find and pin the source blocks of every jump that may happen now;
+    begin_step      before anything is allocated: find and pin the source blocks that may be copied now;
                     a running request that stands at a segment gets its computed position advanced over it
     on_lookup       a waiting request asks how far behind its prefix hit it may leap
     cap_chunk       a prefill chunk ends exactly where the next segment begins
@@ -10,11 +10,12 @@ One step, seen from here (`step.py` calls in this order):
     on_preempted    a request lost its blocks: its plan is armed again
     finish_step     what was scheduled becomes copies; what was not is rolled back; pins go to vLLM's fence
 
-Source blocks are looked up in `begin_step` only: vLLM registers block hashes when it schedules, before the KV is
+Source blocks are looked up in `begin_step` only. vLLM registers block hashes when it schedules, before the KV is
 computed, so a block found later in the same step may hold nothing yet. They are pinned from there until the step that
-copies them is through, and only when enough free blocks remain for the request itself; else its tokens are computed.
+copies them is through. They are pinned only when enough free blocks remain for the request itself. Else its tokens are
+computed.
 
-It uses the public methods of vLLM's block pool and of `Request`; private ones are reached through
+It uses the public methods of vLLM's block pool and of `Request`. Private ones are reached through
 `engine/vllm/block_pool.py`.
 """
 
@@ -42,11 +43,11 @@ SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
 
 _NUM_PREPARED = 4
-"""Waiting requests for which sources are pinned ahead of one step; the others are asked for when their turn comes."""
+"""Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
 
 
 class MoveExecutor:
-    """The jumps of one scheduler. `pins` are source blocks referenced for the current step only."""
+    """The copies of one scheduler's steps. `pins` are source blocks referenced for the current step only."""
 
     pin_sources = True
     """Negative control of the simulator: without pins a source can be handed out before it is copied."""
@@ -66,7 +67,7 @@ class MoveExecutor:
 
     @property
     def active(self) -> bool:
-        """Whether any session request is alive; when not, a step costs this look and nothing else."""
+        """Whether any session request is alive. When not, a step costs this look and nothing else."""
         return bool(self._sessions)
 
     @property
@@ -109,7 +110,7 @@ class MoveExecutor:
         return block_pool.cached_block(self._pool, key)
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request]) -> None:
-        """Pin sources and advance running requests; call before vLLM's `schedule`.
+        """Pin sources and advance running requests. Call before vLLM's `schedule`.
 
         `waiting` yields the queued requests in the order in which vLLM will look at them.
         """
@@ -175,7 +176,7 @@ class MoveExecutor:
             self._num_reserved += num_needed
 
     def _plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
-        """A jump from `position`; refuses what is missing there, so that it is not asked for again."""
+        """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
         while (segment := session.segment_at(position)) is not None:
             jump = jumping.plan_jump(session, position, self.lookup)
             if jump is not None:
@@ -190,7 +191,7 @@ class MoveExecutor:
             block_pool.rehash(request, changed // self.block_size)
 
     def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
-        """Reference the source blocks if `num_needed` free blocks remain besides what is reserved; all or nothing."""
+        """Reference the source blocks if `num_needed` free blocks remain besides what is reserved. All or nothing."""
         blocks = list({block.block_id: block for block in jump.blocks}.values())
         num_idle = sum(block.ref_cnt == 0 for block in blocks)
         num_free = self._pool.get_num_free_blocks() - self._num_reserved
@@ -204,7 +205,7 @@ class MoveExecutor:
         return True
 
     def on_lookup(self, request_id: str, num_hit: int) -> int | None:
-        """Tokens behind the prefix hit of a waiting request that will be copied; None: ask again next step."""
+        """Tokens behind the prefix hit of a waiting request that will be copied. None: ask again next step."""
         session = self.get(request_id)
         if session is None:
             return 0
@@ -236,7 +237,7 @@ class MoveExecutor:
         return num_new
 
     def on_admitted(self, request_id: str, precompute: Sequence[Span] = ()) -> None:
-        """vLLM allocated blocks for a waiting request; `precompute` is what of its prefix hit was computed ahead."""
+        """vLLM allocated blocks for a waiting request. `precompute` is what of its prefix hit was precomputed."""
         session = self.get(request_id)
         if session is not None:
             self._admitted.add(request_id)
@@ -244,7 +245,7 @@ class MoveExecutor:
             session.carry_out(0, session.num_hit)
 
     def on_preempted(self, request: Request) -> int:
-        """The request is about to lose its blocks; call before vLLM resets its counts.
+        """The request is about to lose its blocks. Call before vLLM resets its counts.
 
         Returns how many of its tokens have KV: not those that this very step would have copied or computed.
         """
@@ -259,8 +260,8 @@ class MoveExecutor:
     def finish_step(self, scheduled: Iterable[str]) -> tuple[list[KVCopy], list[str], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
-        Returns the copies for the workers, the *running* requests that leapt, and the pinned blocks, which the caller
-        hands to vLLM's fence (last block first, so that the head of a source outlives its tail).
+        Returns the copies for the workers, the *running* requests that were advanced, and the pinned blocks. The caller
+        hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
         """
         copies: list[KVCopy] = []
         leapt: list[str] = []

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class SchedulerStep:
-    """See the module. `add_copies` takes the copies of a step, `on_cache_reset` is told of a reset prefix cache."""
+    """See the module. `add_copies` takes the copies of a step, `on_cache_reset` is called when the prefix cache was
+    reset."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class SchedulerStep:
         return self._background.to_preempt(num_others)
 
     def to_hold(self, num_others: int) -> Sequence[Request]:
-        """Waiting background requests that this step must not see; nothing is pinned for them."""
+        """Waiting background requests that this step must not see. Nothing is pinned for them."""
         held = self._background.to_hold(num_others)
         self._moves.withhold(request.request_id for request in held)
         return held
@@ -66,7 +67,7 @@ class SchedulerStep:
         return self._moves.cap_chunk(request, num_computed, num_new)
 
     def on_preempted(self, request: Request) -> int:
-        """Arm the plan of a preempted request again; returns how many of its blocks hold KV."""
+        """Arm the plan of a preempted request again. Returns how many of its blocks hold KV."""
         return self._moves.on_preempted(request) // self._moves.block_size
 
     def on_freed(self, block_ids: Sequence[int]) -> None:
@@ -74,7 +75,7 @@ class SchedulerStep:
         self._background.blocks.on_freed(block_ids)
 
     def finish_step(self, num_scheduled: Mapping[str, int], is_paused: bool) -> StepOutcome:
-        """Commit or roll back the moves of this step; the copies go to the workers."""
+        """Commit or roll back the moves of this step. The copies go to the workers."""
         copies, leapt, pins = self._moves.finish_step(num_scheduled)
         self._add_copies(copies)
         self._background.finish_step(num_scheduled, is_paused)
@@ -90,7 +91,7 @@ class SchedulerStep:
         return None if session is None else session.answer()
 
     def take_ended(self) -> Iterable[tuple[str, dict[str, Any]]]:
-        """Background requests that go no further; their receipts are about the part that is ready."""
+        """Background requests that go no further. Their receipts are about the part that is ready."""
         if self._background.num_alive:
             for session in self._background.take_ended():
                 yield session.request_id, session.answer()

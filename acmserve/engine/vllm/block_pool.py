@@ -35,7 +35,7 @@ def set_hasher(request: Request, hasher: LineageHasher, first_block: int) -> Non
 
 
 def rehash(request: Request, first_block: int) -> None:
-    """Make the hashes from `first_block` on again; those blocks must not be registered yet."""
+    """Make the hashes from `first_block` on again. Those blocks must not be registered yet."""
     del request.block_hashes[first_block:]
     request.update_block_hashes()
 
@@ -65,8 +65,8 @@ def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
 def evict_keys(pool: BlockPool, keys: Iterable[bytes]) -> None:
     """Take every block that is registered under one of `keys` out of the prefix-cache index.
 
-    vLLM does not deduplicate, so a key may name several blocks. A block that a request uses stays with it and loses
-    its hash, as in `BlockPool.evict_blocks`: nobody new finds it, and it is handed out first once it is free.
+    vLLM does not deduplicate, so a key may name several blocks. A block that a request uses stays with it and loses its
+    hash, as in `BlockPool.evict_blocks`. Nobody new finds the block, and it is handed out first once it is free.
     """
     for key in keys:
         block = cached_block(pool, key)
@@ -77,9 +77,9 @@ def evict_keys(pool: BlockPool, keys: Iterable[bytes]) -> None:
 def register_tail(pool: BlockPool, block_id: int, key: bytes, num_tokens: int) -> bool:
     """Keep a partial block findable under `key` until the pool hands it out.
 
-    Called before the block is freed. It then waits in vLLM's free queue like any cached block, in front of the full
-    blocks of its sequence, so it goes first under pressure. Returns False for a block that others use or that has a
-    hash already.
+    Called before the block is freed. It then waits in vLLM's free queue like any cached block. It stands in front of
+    the full blocks of its sequence, so it goes first under pressure. Returns False for a block that others use or that
+    has a hash already.
     """
     from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
@@ -104,11 +104,11 @@ def queue_behind(
     on_reuse: Callable[[KVCacheBlock], None],
     move: bool,
 ) -> None:
-    """Put free, cached blocks in order behind the free block `last`; without one, behind all that hold nothing.
+    """Put free, cached blocks in order behind the free block `last`. Without one, behind all that hold nothing.
 
         free queue  [hold nothing .....)[..... last][ blocks )[cached .....)       next to be handed out: the first
 
-    `on_reuse` is told when one of them is handed out. Without `move` they wait behind everybody, as vLLM puts them.
+    `on_reuse` is called with each that is handed out. Without `move` they wait behind everybody, as vLLM puts them.
     Finding the place without `last` takes a look at each free block that holds nothing.
     """
     pool.touch(blocks)

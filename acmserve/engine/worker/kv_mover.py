@@ -1,8 +1,8 @@
 """The worker's half: what this model and these kernels are able to do, and the copies of a step.
 
-`Abilities` are found twice: on the scheduler side from the configuration (`of_engine`), on each worker from the loaded
-model and the real KV cache tensors (`KVMover.inspect`). Both must agree before anything is moved. A copy at delta 0
-needs a known layout only; a move needs keys whose rotation can be turned.
+`Abilities` are found twice. The scheduler side reads the configuration (`of_engine`), each worker the loaded model and
+the real KV cache tensors (`KVMover.inspect`). Both must agree before anything is moved. A copy at delta 0 needs a known
+layout only. A move needs keys whose rotation can be turned.
 
 It does not know requests, sessions or plans: only block ids, positions and tensors.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Why KV may not be copied, or not be moved; None where it may. No copy means no move."""
+    """Why KV may not be copied, or not be moved. None where it may. No copy means no move."""
 
     copy_refusal: str | None = None
     move_refusal: str | None = None
@@ -72,7 +72,7 @@ class KVMover:
         self._block_size = 0
 
     def inspect(self, model: torch.nn.Module) -> Abilities:
-        """Learn layouts and rotations from the loaded model; builds the kernel's tables.
+        """Learn layouts and rotations from the loaded model. Builds the kernel's tables.
 
         Nothing that a model or a backend may bring raises here: what does not fit is refused by name, and the engine
         serves without it.

@@ -1,15 +1,16 @@
 """Which rotation is in the cached keys of each attention layer, or why it may not be turned further.
 
-`ropes_of_model` asks the loaded model, per layer: the module that holds the attention layer, the rotary embedding which
-its `forward` really applies (`rope_use.py`), and that embedding's class. The frequencies are computed anew from the
-module's parameters, by the float32 arithmetic of vLLM, then held in float64: for moves across 131,072 positions, tables
-from the ideal frequencies would be twice as far from the engine's own keys. They must reproduce the module's
-`cos_sin_cache`, so a class that changed its meaning is refused instead of silently mis-rotated.
+`ropes_of_model` asks the loaded model, per layer, for three things. These are the module that holds the attention
+layer, the rotary embedding which its `forward` really applies (`rope_source.py`), and that embedding's class. The
+frequencies are computed anew from the module's parameters, by the float32 arithmetic of vLLM, then held in float64. For
+moves across 131,072 positions, tables from the ideal frequencies would be twice as far from the engine's own keys. They
+must reproduce the module's `cos_sin_cache`, so a class that changed its meaning is refused instead of silently
+mis-rotated.
 
 `describe_config` judges a Hugging Face configuration the same way as far as that goes without a model, for
 `acmserve doctor`. Does not know KV caches, layouts or blocks.
 
-Source of the families: vllm/model_executor/layers/rotary_embedding (0.32.0); YaRN: arXiv 2309.00071.
+Source of the families: vllm/model_executor/layers/rotary_embedding (0.32.0). YaRN: arXiv 2309.00071.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LEARNED_POSITIONS = frozenset({"wpe", "embed_positions", "position_embedding", "
 
 
 def ropes_of_model(model: nn.Module, layer_names: Sequence[str]) -> dict[str, Rope | None]:
-    """The rotation in the keys of each named attention layer; None for a layer whose keys carry no position.
+    """The rotation in the keys of each named attention layer. None for a layer whose keys carry no position.
 
     Args:
         model: a loaded vLLM model.
@@ -268,7 +269,7 @@ _FREQUENCIES: Mapping[str, Callable[[Any], tuple[Tensor, float]]] = {
 
 
 def _rope_parameters(text: Any) -> list[dict[str, Any]]:
-    """The rope entries of a configuration, one per layer type where it distinguishes them; [] where it has none."""
+    """The rope entries of a configuration, one per layer type where it distinguishes them. [] where it has none."""
     parameters = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
     if nested:

@@ -1,8 +1,8 @@
 """Reads how an attention module uses its rotary embedding, in the source of its `forward`.
 
-A rotary embedding beside an attention layer does not prove that the cached keys carry its rotation: some models apply
-it to some layers only, some change the keys behind it (a norm with weights does not commute with a rotation). So the
-code itself is asked. Only this shape is accepted; anything else is refused rather than guessed:
+A rotary embedding beside an attention layer does not prove that the cached keys carry its rotation. Some models apply
+it to some layers only. Some change the keys behind it (a norm with weights does not commute with a rotation). So the
+code itself is asked. Only this shape is accepted. Anything else is refused rather than guessed:
 
     def forward(self, positions, ...):
         ...
@@ -28,7 +28,7 @@ SHAPE_ONLY = frozenset({"view", "reshape", "contiguous", "flatten", "unflatten"}
 
 @dataclass(frozen=True, slots=True)
 class RopeUse:
-    """`forward` applies `self.<attribute>` to the keys; if `condition` is set, only where `self.<condition>` holds."""
+    """`forward` applies `self.<attribute>` to the keys. If `condition` is set, only where `self.<condition>` holds."""
 
     attribute: str
     condition: str | None
@@ -83,7 +83,7 @@ class _Forward:
         return key
 
     def _place(self, rotate: ast.Call, key: str) -> str | None:
-        """Find `q, k = self.rope(positions, q, k)` in the body, or one `if` deep; return the attribute tested there."""
+        """Find `q, k = self.rope(positions, q, k)` in the body, or one `if` deep. Return the attribute tested there."""
         for statement in self._function.body:
             if self._is_rotation(statement, rotate, key):
                 return None

@@ -1,12 +1,12 @@
 """`acmserve serve MODEL`: vLLM's own OpenAI-compatible server, with sessions switched on.
 
 The command line is vLLM's, plus the flags below. It is vLLM's parser that reads it (configuration files, dotted keys
-and underscores included) and vLLM's serve command that runs; this module only fills in what the user left open, so
+and underscores included) and vLLM's serve command that runs. This module only fills in what the user left open. So
 every other flag means exactly what vLLM's documentation says. The console script `vllm serve` is not used: it looks for
 the metadata of a distribution named `vllm`, which CPU builds do not have.
 
 Refused: another KV connector beside ours. One that stores KV by token hash would hand moved KV to requests that asked
-for exact tokens (the lineage of a block is not in that hash).
+for exact tokens. The lineage of a block is not in that hash.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ The answer carries the receipt, `acm.receipt`: how many prompt tokens were kept,
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until stopped. Raises AcmError for a command line that cannot work; vLLM's parser exits with code 2."""
+    """Serve until stopped. Raises AcmError for a command line that cannot work. vLLM's parser exits with code 2."""
     parser = build_parser()
     if "-h" in argv or "--help" in argv:
         parser.print_help()
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Our own flags only; what it does not know is left to vLLM, in order."""
+    """Our own flags only. What it does not know is left to vLLM, in order."""
     parser = argparse.ArgumentParser(
         prog="acmserve serve",
         usage="acmserve serve MODEL [--fidelity F] [--data-dir D] [flags below] [any vLLM flag]",
@@ -119,7 +119,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_context_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of the context layer; each is a field of `ContextConfig`."""
+    """The flags of the context layer. Each is a field of `ContextConfig`."""
     default = ContextConfig()
     flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
@@ -172,8 +172,8 @@ def name_plugin(environ: MutableMapping[str, str]) -> None:
     """Name our endpoint plugin in VLLM_PLUGINS, which loads it, and keep every plugin that would load without us.
 
     vLLM loads endpoint plugins only by name, and VLLM_PLUGINS, once set, restricts all groups by name
-    (vllm/plugins/__init__.py:44,93). A user's own list is kept and ours added. An endpoint plugin of somebody else
-    is named only if a plugin of another group has the same name; then it is said.
+    (vllm/plugins/__init__.py:44,93). A user's own list is kept and ours added. An endpoint plugin of somebody else is
+    named only if a plugin of another group has the same name. Then it is said.
     """
     named = environ.get("VLLM_PLUGINS")
     if named is not None:
@@ -206,7 +206,7 @@ def parse_vllm_flags(argv: Sequence[str]) -> Namespace:
 
 
 def fill_cpu_defaults(args: Namespace, environ: MutableMapping[str, str]) -> None:
-    """Fill in what was not given: `dtype` and `enforce_eager` are None, VLLM_CPU_KVCACHE_SPACE is unset; and say so.
+    """Fill in what was not given (`dtype` and `enforce_eager` are None, VLLM_CPU_KVCACHE_SPACE is unset), and say so.
 
     float32: bfloat16 answers wrongly on CPUs with AMX. The KV cache gets 4 GiB, at most a quarter of the memory.
     """
@@ -226,7 +226,7 @@ def fill_cpu_defaults(args: Namespace, environ: MutableMapping[str, str]) -> Non
 
 
 def resolve_model(args: Namespace) -> None:
-    """Settle `args.model`; the word `smollm2` becomes the bundled model's folder, served under that name.
+    """Settle `args.model`. The word `smollm2` becomes the bundled model's folder, served under that name.
 
     It is served with tools, which its own chat template does not know.
     """

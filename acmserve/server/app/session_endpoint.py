@@ -1,15 +1,16 @@
 """vLLM's endpoint plugin: the answering routes of vLLM's own server, sessions added.
 
-Why routes and not an ASGI middleware: vLLM lets a plugin replace a route (plugins/endpoint_plugins/interface.py:75), so
-each route below is vLLM's own function in a thin coat. The coat runs inside authentication and CORS, reads the body
-that the framework has parsed already (Starlette keeps `request.json()`), rewrites no request, buffers no stream, and
-calls vLLM's function with the same arguments when there is no session. A middleware named with `--middleware` would run
-outside of authentication and would have to parse each body a second time.
+Decision: routes and not an ASGI middleware. vLLM lets a plugin replace a route
+(plugins/endpoint_plugins/interface.py:75), so each route below is vLLM's own function in a wrapper. The wrapper runs
+inside authentication and CORS, and reads the body that the framework has parsed already (Starlette keeps
+`request.json()`). It rewrites no request and buffers no stream. When there is no session it calls vLLM's function with
+the same arguments. A middleware named with `--middleware` would run outside of authentication and would have to parse
+each body a second time.
 
 Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and its count_tokens. On vLLM's other routes
-(batches, token-in-token-out) a session counts as well, validated in `exchange.py`; its receipt is in
+(batches, token-in-token-out) a session counts as well, validated in `exchange.py`. Its receipt is in
 `kv_transfer_params` there. `context_management` counts on /v1/messages and /v1/chat/completions, see
-`context_editor.py`; /v1/responses has a field of that name with another meaning, which is vLLM's.
+`context_editor.py`. /v1/responses has a field of that name with another meaning, which is vLLM's.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 
 
 class SessionEndpoint:
-    """Loaded by vLLM once per API server process; does nothing when the engine runs without our connector."""
+    """Loaded by vLLM once per API server process. Does nothing when the engine runs without our connector."""
 
     name = "acmserve"
     required_tasks = ("generate",)
@@ -131,7 +132,7 @@ def _coated(route: APIRoute) -> Endpoint:
 
 
 def with_session(core: Endpoint) -> Endpoint:
-    """Wrap one of vLLM's route functions `(request, raw_request)`; `chat_route` has the chats of sessions held here."""
+    """Wrap one of vLLM's route functions `(request, raw_request)`. `chat_route` has the chats of sessions held here."""
 
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
@@ -202,8 +203,8 @@ def _engine_exchange(params: SessionParams, body: Any, raw_request: Request) -> 
 def refuse(error: InvalidRequest, path: str) -> JSONResponse:
     """The error in the shape of vLLM's own, the field in `error.param`, the remedy beside it.
 
-    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors; of the
-    fields they show the message alone, so the remedy is in it.
+    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors. Of the fields they
+    show the message alone, so the remedy is in it.
     """
     response = problem_response(error)
     if not path.endswith((MESSAGES_PATH, COUNT_PATH)):

@@ -31,7 +31,7 @@ from acmserve.server.precompute.background_request import ServedBackground
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
-    """The sessions of this server; `probe` is its template's. Raises AcmError for a wrong setting or data folder."""
+    """The sessions of this server. `probe` is its template's. Raises AcmError for a wrong setting or data folder."""
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
     config = ContextConfig.parse(extra)
     tokenizer = engine_client.renderer.get_tokenizer()
@@ -85,6 +85,6 @@ def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int,
 
 
 def _pool_tokens(engine_client: EngineClient) -> int | None:
-    """Tokens that the KV cache holds, None where the engine does not tell."""
+    """Tokens that the KV cache holds, None where the engine does not report it."""
     cache = engine_client.vllm_config.cache_config
     return cache.num_gpu_blocks * cache.block_size if cache.num_gpu_blocks else None

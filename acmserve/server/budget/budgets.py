@@ -54,7 +54,7 @@ class Budgets:
     _meters: OrderedDict[Key, ContextMeter] = field(default_factory=OrderedDict)
 
     def parse(self, value: object, where: str) -> Budget:
-        """The budget that a client wrote; raises `InvalidRequest`."""
+        """The budget that a client wrote. Raises `InvalidRequest`."""
         return parse_budget(value, self.window, where)
 
     def of(self, state: SessionState) -> Budget | None:
@@ -149,7 +149,7 @@ def load_policies(named: str, default: object) -> None:
 
 
 def set_budget(state: SessionState, budget: Budget | None) -> SessionState:
-    """The state with another budget; the very state where it is the one that it has."""
+    """The state with another budget. The very state where it is the one that it has."""
     return state if state.budget == budget else replace(state, budget=budget)
 
 

@@ -63,7 +63,7 @@ class Enforced:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """An eviction that somebody asked for; `summary` is what its model read and wrote, in a dry run at most."""
+    """An eviction that somebody asked for. `summary` is what its model read and wrote, in a dry run at most."""
 
     plan: EvictionPlan
     summary: Summary | None = None
@@ -204,7 +204,7 @@ class Enforcement:
         return meter, state, _report(budget, plan) | {"summary": summary_json(summary)}
 
     async def _summarize(self, meter: ContextMeter, state: SessionState, target: int, instructions: str) -> _Summarized:
-        """Have the oldest steps summarized; the meter, which another request may have moved on, is at the state."""
+        """Have the oldest steps summarized. The meter, which another request may have moved on, is at the state."""
         compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
             return _Summarized(meter, state, reason=NOT_WORTH_IT)
@@ -230,7 +230,7 @@ class Enforcement:
 
 
 def _instructions(budget: Budget) -> str:
-    """What the summary is to keep; "" leaves that to the server's own instructions."""
+    """What the summary is to keep. "" leaves that to the server's own instructions."""
     return str(budget.options.get("instructions", ""))
 
 
@@ -239,7 +239,7 @@ def _nothing(meter: ContextMeter, target: int) -> EvictionPlan:
 
 
 def _unusable(summary: Summary, plan: EvictionPlan) -> str:
-    """Why a summary cannot be used; "" where it can."""
+    """Why a summary cannot be used. "" where it can."""
     if not summary.text.strip():
         return "the model wrote an empty summary"
     if plan.num_after >= plan.num_before:
@@ -248,14 +248,14 @@ def _unusable(summary: Summary, plan: EvictionPlan) -> str:
 
 
 def summary_json(summary: Summary | None) -> dict[str, Any] | None:
-    """What a summary cost, as answers say it; None where no model was asked."""
+    """What a summary cost, as answers say it. None where no model was asked."""
     if summary is None:
         return None
     return {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
 
 
 def _report(budget: Budget, plan: EvictionPlan | None) -> dict[str, Any]:
-    """What the answer says, `acm.budget`. Tokens are counted before the prompt is made; the receipt has the truth."""
+    """What the answer says, `acm.budget`. Tokens are counted before the prompt is made. The receipt has the truth."""
     return {
         "max_tokens": budget.max_tokens,
         "policy": budget.policy,

@@ -3,8 +3,8 @@
     send ---------------------> first token        seconds = fixed + computed / prefill rate + moved / move rate
          queue, prefill, moves
 
-Rates are sums over the last answers, so a long prefill counts more than a short one, in which the fixed part would show
-as slowness. One for the whole server: all sessions share the engine.
+Rates are sums over the last answers, so a long prefill counts more than a short one. In a short one the fixed part
+would show as slowness. One for the whole server: all sessions share the engine.
 """
 
 from __future__ import annotations

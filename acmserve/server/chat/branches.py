@@ -12,7 +12,7 @@ ends in one of these ways:
   branch has failed. So it has when the model cannot be asked (its prompt is too long), or when a step is cut short.
 - The client speaks instead of the model, or asks without these tools: see `context.branch_edits` and `chat.py`.
 
-What failed says so in the result that the main conversation reads; the loop goes on there.
+What failed says so in the result that the main conversation reads. The loop goes on there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CUT_SHORT = "its last step was cut short."
 
 @dataclass(slots=True)
 class LoopBranches:
-    """The branches of one answer. `max_tokens` bounds what one holds; `is_branch`: the session is a branch itself.
+    """The branches of one answer. `max_tokens` bounds what one holds. `is_branch`: the session is a branch itself.
 
     `opening`, `message` and `failure` are what the running step has asked for so far. `is_forced`: it has to return.
     """
@@ -68,7 +68,7 @@ class LoopBranches:
             raise Conflict("name", f"{name} was not carried out: the branch has returned.", "Call it in the next step.")
 
     def call(self, call_id: str, name: str, arguments: object, state: SessionState) -> str:
-        """One call of `branch` or `return`; the text is what the model reads of it. Raises `InvalidRequest`."""
+        """One call of `branch` or `return`. The text is what the model reads of it. Raises `InvalidRequest`."""
         self.check_other(name)
         if self.client_calls:
             others = ", ".join(self.client_calls)

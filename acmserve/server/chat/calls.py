@@ -5,8 +5,8 @@
                        |            '-- the client's: goes back to the client
                        '-- the session's: carried out here, in order; the engine sees only what results of all
 
-A wrong call, a model that cannot be reached, and a call too many have results like any other: they say what to do
-instead, and the loop goes on.
+A wrong call, a model that cannot be reached, and a call too many have results like any other. The result says what to
+do instead, and the loop goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Operation:
     changed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """What the client is told of it."""
+        """What the client sees of it."""
         return {
             "tool": self.tool,
             "arguments": self.arguments,

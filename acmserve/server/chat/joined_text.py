@@ -5,7 +5,7 @@
     step 2  "It is Paris."    (answer)          /
 
 The same object serves a stream and a whole answer, so both say the same, to the byte. White space waits until something
-readable follows it in the same step: a step that only calls tools often says a line break first, which nobody is to
+readable follows it in the same step. A step that only calls tools often says a line break first, which nobody is to
 see. An answer of a single step is passed on unchanged. It does not know what a step is made of.
 """
 
@@ -15,7 +15,7 @@ SEPARATOR = "\n\n"
 
 
 class JoinedText:
-    """`add` and `end_step` return what may be shown now; put together it is `text`."""
+    """`add` and `end_step` return what may be shown now. Put together it is `text`."""
 
     def __init__(self) -> None:
         self._shown: list[str] = []

@@ -4,12 +4,12 @@
                            |                  |                     |
     receipt of each step   r0            session.state             r1               in `acm.steps`
 
-Every step is vLLM's own route function with the session rendered anew, so parsers, guided decoding and metrics are
+Every step is vLLM's own route function with the session rendered anew. So parsers, guided decoding and metrics are
 those of an ordinary request, and each step has a receipt. All calls of one completion are carried out before the next
 step is rendered: several folds are one plan.
 
 To the client all steps are one answer: one id, texts joined, the tokens of all outputs. A stream says each context
-operation and each receipt in a chunk of its own, with an empty delta and an `acm` that clients pass over.
+operation and each receipt in a chunk of its own. That chunk has an empty delta and an `acm` that clients pass over.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[str, Any]) -> Response | None:
-    """Answer with vLLM's route function `core(request, raw_request)`; None when the client has gone.
+    """Answer with vLLM's route function `core(request, raw_request)`. None when the client has gone.
 
     The caller has taken in the client's messages and holds the session until the answer, or the stream, ends. A stream
-    comes back once the first step has begun; its iterator is an async generator that has to be closed. Raises
+    comes back once the first step has begun. Its iterator is an async generator that has to be closed. Raises
     InvalidRequest for a request that a loop cannot serve. An error of the first step is returned as vLLM gave it.
     """
     loop = ToolLoop(turn, core, raw_request, LoopRequest(body, turn.options))
@@ -74,7 +74,7 @@ def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
 
 
 async def _stream(loop: ToolLoop, response: StreamingResponse) -> AsyncGenerator[str, None]:
-    """One stream out of the streams of all steps; whatever fails is said in it, as vLLM does."""
+    """One stream out of the streams of all steps. Whatever fails is said in it, as vLLM does."""
     try:
         async with aclosing(_stream_steps(loop, response)) as events:
             async for event in events:
@@ -110,7 +110,7 @@ async def _stream_steps(loop: ToolLoop, response: Response | None) -> AsyncGener
 
 
 async def _stream_end_of_step(loop: ToolLoop, step: Step) -> AsyncGenerator[str, None]:
-    """What is told once a step is complete: its receipt, its context calls, and at last how the answer ends."""
+    """What is sent once a step is complete: its receipt, its context calls, and at last how the answer ends."""
     number = len(loop.steps)
     yield _chunk(step, {}, acm={"event": "receipt", "step": number, "receipt": loop.receipt})
     async for operation in loop.carry_out(step):
@@ -149,7 +149,7 @@ def _finish_reason(loop: ToolLoop, step: Step) -> str | None:
 
 
 def _keep_alive_seconds(raw_request: Request) -> float:
-    """vLLM's `--sse-keep-alive-interval`, which counts while a context tool works, too; 0: off."""
+    """vLLM's `--sse-keep-alive-interval`, which counts while a context tool works, too. 0: off."""
     app = raw_request.scope.get("app")
     args = getattr(app.state, "args", None) if app is not None else None
     return float(getattr(args, "sse_keep_alive_interval", 0))

@@ -23,7 +23,7 @@ class MessageBuilder:
         self._calls: dict[int, dict[str, Any]] = {}
 
     def add(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take one chunk in; returns its delta ({} where it has none)."""
+        """Take one chunk in. Returns its delta ({} where it has none)."""
         for choice in chunk.get("choices") or ():
             if choice.get("index", 0) != 0:
                 continue

@@ -4,10 +4,10 @@
                         |       |         |             '-- held back --'            |            |
     passed on        {role} {"Let me"} {" look."}                              kept in `Step`: the loop says how it ends
 
-Text is passed on as it comes; tool calls wait until the step is complete, because only then it is known whose they are.
+Text is passed on as it comes. Tool calls wait until the step is complete, because only then it is known whose they are.
 All steps of a loop look like one answer to the client: one id, one role, texts joined by `JoinedText`.
 
-It knows vLLM's answers; it knows neither tools nor sessions.
+It knows vLLM's answers. It knows neither tools nor sessions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(slots=True)
 class Spoken:
-    """What the client has been told so far, over all steps: the texts by name, and what all chunks have in common.
+    """What the client has received so far, over all steps: the texts by name, and what all chunks have in common.
 
     `is_silent`: nothing that the running step says is for the client. A step that is forced to call a tool says half a
     call as text where it is cut short.
@@ -68,11 +68,11 @@ class Spoken:
             self.shared = {name: payload[name] for name in _SHARED if name in payload}
 
     def add(self, name: str, text: str) -> str:
-        """Take in a text of the running step; returns what the client may be told now."""
+        """Take in a text of the running step. Returns what may be sent to the client now."""
         return "" if self.is_silent else self.texts.setdefault(name, JoinedText()).add(text)
 
     def end_step(self, *, last: bool) -> dict[str, str]:
-        """End the step; returns the texts that only now can be told."""
+        """End the step. Returns the texts that only now can be sent."""
         ended = {name: text.end_step(last=last) for name, text in self.texts.items()}
         return {name: text for name, text in ended.items() if text}
 
@@ -136,7 +136,7 @@ class StepReader:
         choice = chunk["choices"][0]
         if self._spoken.is_silent:
             choice = _without_tokens(choice)
-        values = self._told(dict(delta))
+        values = self._passed_on(dict(delta))
         ends = choice.get("finish_reason") is not None
         if values or (not ends and _has_tokens(choice, delta)):
             yield self._render(chunk, {**choice, "delta": values, "finish_reason": None})
@@ -150,7 +150,7 @@ class StepReader:
         counted = {"usage": add_completion_tokens(usage, self._num_before)} if usage else {}
         return render_event({**chunk, "choices": [choice], **counted})
 
-    def _told(self, delta: dict[str, Any]) -> dict[str, Any]:
+    def _passed_on(self, delta: dict[str, Any]) -> dict[str, Any]:
         """The part of a delta that is passed on: its texts, and the role once in the whole answer."""
         values: dict[str, Any] = {}
         for name, value in delta.items():

@@ -9,7 +9,7 @@
 Tools and preset stand at the beginning of the prompt, so they never change inside a loop: a changed byte there would
 recompute the conversation. The prompt of the preset is not part of the session, whose messages are the client's own.
 
-Pure; it knows JSON bodies, neither the engine nor sessions. vLLM's request objects change the messages that they are
+Pure. It knows JSON bodies, neither the engine nor sessions. vLLM's request objects change the messages that they are
 made of, so every body is a deep copy.
 """
 
@@ -48,7 +48,7 @@ class LoopRequest:
     def step(
         self, messages: Sequence[Message], number: int, num_calls: int, must_call: str | None = None
     ) -> dict[str, Any]:
-        """The body of step `number`, after `num_calls` context tool calls; it has to call the tool `must_call`."""
+        """The body of step `number`, after `num_calls` context tool calls. It has to call the tool `must_call`."""
         own = {
             "messages": with_preset(messages, self._options.preset),
             "tools": self.tools,

@@ -1,11 +1,11 @@
-"""The course of one answer with context tools: the steps of the model, what was carried out, what was recorded.
+"""The steps of one answer with context tools: those of the model, what was carried out, what was recorded.
 
     ask --> (model) --> carry_out: calls one by one, then the step is recorded --> ask_again --> ...
 
 A step is recorded as a whole, after its calls. What the client does not see (calls of context tools, their results)
-stays in the session as internal entries in front of the answer; `context.state.adopt` keeps them when the client sends
-its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A branch of
-the model opens and closes between two steps (`loop_branch.py`).
+stays in the session as internal entries in front of the answer. `context.session.history.adopt` keeps them when the
+client sends its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A
+branch of the model opens and closes between two steps (`loop_branch.py`).
 
 It does not know how an answer is written, streamed or whole (`tool_loop.py`).
 """
@@ -70,7 +70,7 @@ class Turn:
 
 @dataclass(slots=True)
 class ToolLoop:
-    """`stopped_by` is None while the answer goes on; `late_texts` are those that may be told only when a step is over.
+    """`stopped_by` is None while the answer goes on. `late_texts` are those that may be sent only when a step is over.
 
     `core(request, raw_request)` is vLLM's route function.
     """
@@ -112,19 +112,19 @@ class ToolLoop:
 
     @property
     def _branches_json(self) -> dict[str, Any]:
-        """The branches that this answer had to do with; nothing where there are none."""
+        """The branches that this answer had to do with. Nothing where there are none."""
         fields = self.branches.as_json(self.turn.session.state)
         return {"branches": fields} if fields else {}
 
     @property
     def edited(self) -> dict[str, Any]:
-        """What the answer carries beside `acm`: the edits in force in the last step; nothing where none were asked."""
+        """What the answer carries beside `acm`: the edits in force in the last step. Nothing where none were asked."""
         edited = None if self._enforced is None else self._enforced.edited
         return {} if edited is None else {FIELD: edited}
 
     @property
     def _budget_json(self) -> dict[str, Any]:
-        """What the last step's budget demanded; nothing where there is none."""
+        """What the last step's budget demanded. Nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
         return {} if report is None else {"budget": report}
 
@@ -134,7 +134,7 @@ class ToolLoop:
         return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
 
     async def ask(self) -> Response | None:
-        """Let the model go one step on. A branch in which it cannot has failed; it goes on in the main conversation."""
+        """Let the model go one step on. A branch in which it cannot has failed. It goes on in the main conversation."""
         try:
             response = await self._ask()
         except (InvalidRequest, VLLMClientError) as error:
@@ -148,7 +148,7 @@ class ToolLoop:
         return response
 
     def _fail_branch(self, reason: str) -> bool:
-        """Close the branch that is open; False where none is."""
+        """Close the branch that is open. False where none is."""
         turn, state = self.turn, self.turn.session.state
         if state.branch is not None:
             said = f"the model could not be asked: {reason[:MAX_REASON_CHARS]}"
@@ -199,7 +199,7 @@ class ToolLoop:
         return response
 
     async def carry_out(self, step: Step) -> AsyncIterator[Operation]:
-        """Carry out the context calls of a step, yielding each; then record it. With `stopped_by` the loop is over."""
+        """Carry out the context calls of a step, yielding each. Then record it. With `stopped_by` the loop is over."""
         was_last = self.request.is_last(self.num_calls)
         ours, self.client_calls = split_calls(step.calls, self.request.client_tools)
         if self.branches.is_forced:

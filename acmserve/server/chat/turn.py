@@ -5,7 +5,7 @@ is recorded.
                                    |                                                                            |
                                    +--- or the tool loop, when the request asks for it ---                 recorded
 
-Clients resend their whole history, so an edit made once has to be replayed at every turn, to the byte: otherwise the
+Clients resend their whole history, so an edit made once has to be replayed at every turn, to the byte. Otherwise the
 edited prefix would not be found in the cache. A request of a session that was never edited reaches vLLM as it came.
 `context_management` of a request edits the session, too: what it clears stays cleared, and its answer carries what was.
 
@@ -180,7 +180,7 @@ def _begin_map(server: ContextServer, session: Session, chat: ChatRequest, state
 
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:
-    """The request with the messages that the model is to see; the very object where that is what the client sent."""
+    """The request with the messages that the model is to see. The very object where that is what the client sent."""
     as_sent = state.omissions == EMPTY and all(entry.origin is not Author.INTERNAL for entry in state.entries)
     if as_sent and messages == chat.body["messages"]:
         return chat.request
@@ -204,10 +204,9 @@ class _Recording:
     def record(self, message: Message | None) -> None:
         """Store the client's history and the answer.
 
-        An edit made meanwhile stays, and a summary written before it is dropped, for it may tell what was redacted.
-        When another request of the session was answered meanwhile, that one wins: the client will send what it made of
-        the two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left
-        out.
+        An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
+        another request of the session was answered meanwhile, that one wins: the client will send what it made of the
+        two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
         """
         if not self.server.store.holds(self.session):
             return
@@ -239,7 +238,7 @@ def _summary(omissions: Omissions) -> str:
 
 
 async def _recorded(recording: _Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
-    """Pass a stream on; its message is recorded before the client hears that it has ended."""
+    """Pass a stream on. Its message is recorded before the client hears that it has ended."""
     builder = MessageBuilder()
     async for event in events:
         _, mark, data = event.partition("data: ")

@@ -3,12 +3,12 @@
     POST .../branches             parent's state --fork--> a session with a lock of its own; clients chat with it
     POST .../branches/{id}/return its message --place_result--> parent's state; the session is deleted
 
-Siblings run at the same time. In the engine a branch goes by the name of its parent (`engine_key`): that is whose moved
-KV it may use, whose partial last block it may copy. Requests of one name may run concurrently there, each with the plan
-that it arrived with; a sibling that replaces a source costs the other at most the tokens of one block.
+Siblings run at the same time. In the engine a branch goes by the name of its parent (`engine_key`). It may use the
+parent's moved KV, and may copy its partial last block. Requests of one name may run concurrently there, each with the
+plan that it arrived with. A sibling that replaces a source costs the other at most the tokens of one block.
 
-The caller holds the locks of the sessions that are passed. A parent that is gone is told apart from a later session of
-the same id by its mark (`context.parent`).
+The caller holds the locks of the sessions that are passed. A parent that is gone is distinguished from a later session
+of the same id by its mark (`context.session.parent`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_branch_of(branch: Session, parent: Session) -> None:
 
 
 def give_back(server: ContextServer, branch: Session, parent: Session, message: str) -> None:
-    """Put what a branch returns into its parent, and delete it. Raises `Conflict`; nothing was changed then."""
+    """Put what a branch returns into its parent, and delete it. Raises `Conflict`. Nothing was changed then."""
     own = branch.state.parent
     assert own is not None
     _check_not_inside(parent)

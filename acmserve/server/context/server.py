@@ -36,7 +36,7 @@ from acmserve.server.sessions.sessions import Sessions
 
 
 class ContextServer:
-    """At `app.state.acm_server`; one per API server process. See the module for its parts."""
+    """At `app.state.acm_server`. One per API server process. See the module for its parts."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ContextServer:
         return await self._enforcement(session, overhead, fidelity).enforce(state, edits)
 
     async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
-        """Evict down to the low watermark, and store the state; the caller holds the lock. A dry run only plans."""
+        """Evict down to the low watermark, and store the state. The caller holds the lock. A dry run only plans."""
         evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)
         if not dry_run:
             self.store.save(session, replace(session.state, omissions=evicted.plan.omissions))

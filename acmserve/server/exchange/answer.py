@@ -5,8 +5,8 @@
     client's stream  data: {.. "content": "He"}   data: {.. "finish_reason": "stop",   data: [DONE]
                                                             "acm": {...}}
 
-The receipt joins the event that ends the answer instead of coming in an event of its own: an event without choices
-makes clients stumble that read `choices[0]` of every chunk, and official clients keep unknown fields of known events.
+Decision: the receipt joins the event that ends the answer instead of coming in an event of its own. An event without
+choices makes clients fail that read `choices[0]` of every chunk. Official clients keep unknown fields of known events.
 Nothing is held back: an event is looked into only once the engine has finished, so of a whole stream one or two are.
 
 It knows the events of four protocols by their finishing mark. It knows neither vLLM nor the web framework.
@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
-# As vLLM writes them; inside a text the quotes would be escaped.
+# As vLLM writes them. Inside a text the quotes would be escaped.
 _END_MARKS = ('"type":"message_delta"', '"finish_reason":"')
 
 
@@ -43,7 +43,7 @@ async def stream_with_receipt(events: AsyncIterator[str], exchange: ReceiptSourc
 
 
 async def stream_with_field(events: AsyncIterator[str], name: str, value: dict[str, Any]) -> AsyncIterator[str]:
-    """Yield `events`, `name: value` joined to those that end an answer; only these are parsed."""
+    """Yield `events`, `name: value` joined to those that end an answer. Only these are parsed."""
     async for event in events:
         joined = join_event(event, value, name) if any(mark in event for mark in _END_MARKS) else None
         yield event if joined is None else joined

@@ -1,13 +1,13 @@
 """One session request between its HTTP route and the engine, and the receipt on its way back.
 
-The route knows the session but not the engine's answer object; the engine client sees both ends of `generate` but not
+The route knows the session but not the engine's answer object. The engine client sees both ends of `generate` but not
 the HTTP answer. They meet in an `Exchange`, which the route puts into a context variable before it calls vLLM's own
-handler: vLLM calls `generate` from that context (or from a task that copied it), so two requests never see each
-other's. The variable is set for every request and never reset, because /v1/responses calls `generate` only when its
-stream is read, after the route has returned; it ends with the request's task.
+handler. vLLM calls `generate` from that context (or from a task that copied it), so two requests never see each
+other's. The variable is set for every request and never reset. For /v1/responses calls `generate` only when its stream
+is read, after the route has returned. The variable ends with the request's task.
 
-`tap_generate` wraps the engine client, and is also the last door: whatever route of vLLM a request came through, an
-invalid session never reaches the engine core.
+`tap_generate` wraps the engine client, and it checks every request last. Whatever route of vLLM a request came through,
+an invalid session never reaches the engine core.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class Exchange:
     """`acm` is what the answer carries: `{"session_id", "receipt"}`, None until the engine has said it.
 
-    `params` go to the engine; its session id is the tenant's, `session_id` the one that the client knows. `served`
+    `params` go to the engine. Its session id is the tenant's, `session_id` the one that the client knows. `served`
     looks up the memory of the session's chat, when a prompt passes. `messages` were rendered for this request.
-    `on_receipt` takes the receipt and the seconds to the first token; what `fields` holds joins `acm`. `slot` is that
-    of a context map in the prompt. A background request does not `remember` in `served` what it was, and may be cut
-    by `num_cut` tokens at its end.
-    `finished` turns true with the last output, before vLLM renders it: the rendering that follows is the answer's end.
+    `on_receipt` takes the receipt and the seconds to the first token. What `fields` holds joins `acm`. `slot` is that
+    of a context map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by
+    `num_cut` tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that
+    follows is the answer's end.
     """
 
     params: SessionParams
@@ -204,14 +204,14 @@ async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> A
 
 
 def _send(sampling_params: SamplingArgs, params: SessionParams) -> None:
-    """Put the session into the arguments that travel to the engine core; nothing that they share is changed."""
+    """Put the session into the arguments that travel to the engine core. Nothing that they share is changed."""
     extra_args = dict(sampling_params.extra_args or {})
     extra_args["kv_transfer_params"] = dict(extra_args.get("kv_transfer_params") or {}) | {"acm": params.as_acm()}
     sampling_params.extra_args = extra_args
 
 
 def _read_session(sampling_params: SamplingArgs, session_id: str | None) -> SessionParams | None:
-    """The session of a request that came through a route without receipts (batch, token-in-token-out); checked."""
+    """The session of a request that came through a route without receipts (batch, token-in-token-out). Checked."""
     try:
         params = None if session_id is None else SessionParams(check_session_id(session_id, "session_id"))
         transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")

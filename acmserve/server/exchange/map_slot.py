@@ -4,15 +4,15 @@
     as served     ... system text  \\n\\n\\n |[map's tokens][\\n \\n \\n \\n \\n \\n \\n]  <|im_end|> ...
                                           ^ a multiple of ALIGNMENT     ^ filled up to the budget
 
-A chat template renders text, and text has no fixed number of tokens: so the template gets a placeholder, and the token
+A chat template renders text, and text has no fixed number of tokens. So the template gets a placeholder, and the token
 ids in its place are exchanged when the prompt is on its way to the engine. An update of the map then changes tokens
 inside the slot and shifts none behind it.
 
 Decisions:
 
 - The filling is line breaks, one token each. Models have seen runs of blank lines in their training and read them as a
-  gap; a padding token, if there is one, was never trained, and a special token would mean something.
-- The placeholder is longer in tokens than what takes its place, so what vLLM checks and derives from the rendered
+  gap. A padding token, if there is one, was never trained, and a special token would mean something.
+- The placeholder is longer in tokens than what takes its place. So what vLLM checks and derives from the rendered
   prompt (room in the window, `max_tokens`) holds for the served one, too.
 - Its name is random for each process: no text of a client can pass for a slot.
 
@@ -115,7 +115,7 @@ class Slot:
     budget: int
 
     def fill(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt as it goes to the engine; raises InvalidRequest."""
+        """The prompt as it goes to the engine. Raises InvalidRequest."""
         return self.slots.fill(prompt, self.text, self.budget)
 
 

@@ -5,7 +5,7 @@
     in the next prompt   [ "capital" ]        the template renders text, the tokenizer chooses other tokens: prefix lost
 
 `ServedContext.splice` puts the sampled tokens back into the next prompt wherever the very text appears with the
-tokenizer's own choice of tokens; the text stays the same to the byte. Only outputs whose tokens differ from that choice
+tokenizer's own choice of tokens. The text stays the same to the byte. Only outputs whose tokens differ from that choice
 are remembered, so for most answers there is nothing to do. Where a template rewrites an answer, nothing is found, the
 engine's matcher takes what still agrees, and the receipt shows it.
 
@@ -53,7 +53,7 @@ class Served:
 
 
 class ServedContext:
-    """Memory of one session; `last` is None until a request of the session was answered."""
+    """Memory of one session. `last` is None until a request of the session was answered."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.last: Served | None = None
@@ -112,7 +112,7 @@ class ServedContext:
         receipt: Mapping[str, Any],
         answer: str = "",
     ) -> None:
-        """Note a served request. Moved KV in the kept prefix stays moved; the receipt names what was moved now."""
+        """Note a served request. Moved KV in the kept prefix stays moved. The receipt names what was moved now."""
         kept = receipt["kept_tokens"]
         before = self.last.moved if self.last is not None else ()
         moved = [(start, min(end, kept)) for start, end in before if start < kept]

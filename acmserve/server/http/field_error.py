@@ -2,7 +2,7 @@
 
     ("body", "messages", 2, "content", "list[union[...]]", 0, "str")   -->   messages[2].content[0]
 
-The path is walked along the body's JSON schema, the document that the client reads in /docs: steps that name no
+The path is walked along the body's JSON schema, the document that the client reads in /docs. Steps that name no
 property (the branches of a union) are left out, and the description of the field becomes the remedy.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import echo, short_ascii
+from acmserve.validation import echo, short_ascii
 
 Schema = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ class _Walk:
     depth: int = 0
 
     def step(self, step: str | int, definitions: Schema) -> None:
-        """Follow one step; stay where it names no property and no item."""
+        """Follow one step. Stay where it names no property and no item."""
         here = [found for schema in self.schemas for found in _variants(schema, definitions)]
         if isinstance(step, int):
             below = [schema["items"] for schema in here if "items" in schema]
@@ -68,7 +68,7 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> I
 
 
 def _first(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> tuple[Mapping[str, Any], _Walk]:
-    """The first error; where its field is a union, the error of the branch that came furthest into the value."""
+    """The first error. Where its field is a union, the error of the branch that came furthest into the value."""
     first = _follow(errors[0]["loc"], body, params)
     best = errors[0], first
     for error in errors[1:]:

@@ -4,9 +4,9 @@
     body      bounded, strict JSON (`strict_json`)
     errors    InvalidRequest, Unavailable, FastAPI's validation errors --> `problem`
 
-Decision: a session id may contain any character, also a slash, so paths are matched as they were sent, still
-percent-encoded, and only the values taken out of them are decoded. Frameworks decode first, and could not tell the
-context of session "a" from a session named "a/context". It knows HTTP and FastAPI, not what the routes do.
+Decision: a session id may contain any character, also a slash. So paths are matched as they were sent, still
+percent-encoded, and only the values taken out of them are decoded. Frameworks decode first, and could not distinguish
+the context of session "a" from a session named "a/context". It knows HTTP and FastAPI, not what the routes do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from acmserve.server.http.errors import problem_response
 from acmserve.server.http.field_error import explain
 from acmserve.server.http.strict_json import StrictRequest
 
-# Of a body with thousands of wrong messages only the first is told.
+# Of a body with thousands of wrong messages only the first is reported.
 MAX_ERRORS = 100
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -37,7 +37,7 @@ class AcmRoute(APIRoute):
     """Use as `route_class` of a router."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match the path as it was sent; decode the parameters afterwards."""
+        """Match the path as it was sent. Decode the parameters afterwards."""
         if scope["type"] != "http":
             return Match.NONE, {}
         inherited = scope.get("path_params", {})

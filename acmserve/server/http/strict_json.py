@@ -2,10 +2,10 @@
 
     bytes --limit--> body --parse--> value --check--> depth, numbers, text      each with its own refusal
 
-Python's parser accepts what no answer could carry afterwards: `NaN`, numbers that overflow to infinity, halves of
-surrogate pairs, nesting that exhausts the stack of whoever walks the value next. `check_json` refuses all of that with
-the path of the value. The messages of a chat request are parsed by vLLM, and fields that nobody here reads may still
-hold such values. `clean_json` shows them as JSON can. It knows neither routes nor sessions.
+Python's parser accepts what no answer could carry afterwards: `NaN`, numbers that overflow to infinity, and halves of
+surrogate pairs. It also accepts nesting that exhausts the stack of whoever walks the value next. `check_json` refuses
+all of that with the path of the value. The messages of a chat request are parsed by vLLM, and fields that nobody here
+reads may still hold such values. `clean_json` shows them as JSON can. It knows neither routes nor sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from starlette.requests import Request
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import short_ascii
+from acmserve.validation import short_ascii
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -33,10 +33,10 @@ class NotJson(InvalidRequest):
 
 
 class StrictRequest(Request):
-    """A request whose body is bounded and whose JSON is strict; `body()` and `json()` raise `InvalidRequest`."""
+    """A request whose body is bounded and whose JSON is strict. `body()` and `json()` raise `InvalidRequest`."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The chunks of the body; raises `BodyTooLarge` before the limit is passed."""
+        """The chunks of the body. Raises `BodyTooLarge` before the limit is passed."""
         declared = self.headers.get("content-length", "")
         num_bytes = int(declared) if declared.isascii() and declared.isdigit() else 0
         _check_size(num_bytes)
@@ -63,7 +63,7 @@ class StrictRequest(Request):
 
 
 def parse_json(body: bytes) -> Any:
-    """The value that a body says; raises `InvalidRequest` with the path of what is wrong with it."""
+    """The value that a body says. Raises `InvalidRequest` with the path of what is wrong with it."""
     try:
         value = json.loads(body)
     except RecursionError:
@@ -102,7 +102,7 @@ def check_json(value: object, *path: str | int) -> None:
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """A path as error bodies write it: `messages[2].content`; `body` for the empty one."""
+    """A path as error bodies write it: `messages[2].content`. `body` for the empty one."""
     steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
     return short_ascii("".join(steps).removeprefix(".")) or "body"
 
@@ -123,7 +123,7 @@ def clean_json(value: Any, depth: int = 0) -> Any:
 
 
 def _clean_text(text: str) -> str:
-    """The text with halves of surrogate pairs replaced; nearly always the very object."""
+    """The text with halves of surrogate pairs replaced. Nearly always the very object."""
     if text.isascii():
         return text
     try:

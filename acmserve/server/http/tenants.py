@@ -1,7 +1,7 @@
 """Whose a request is: the tenant, and the name that a session has in the engine for it.
 
 A tenant is a digest of the API key and the cache salt of a request. The name of a session in the engine is made of the
-tenant and the client's name, so tenants who chose the same name never meet there.
+tenant and the client's name. So tenants who chose the same name never meet there.
 
 Decision: the name is made at the last door in front of the engine, too (`exchange.tap_generate`). So a route of vLLM
 that acmserve does not know cannot pass a raw session id. `CallerMiddleware` keeps the headers of the running request
@@ -31,8 +31,8 @@ class Tenants:
         """The tenant of a request, "" where it has neither key nor salt.
 
         The salt may stand in the body (chat) or in the header `X-Cache-Salt`. `Authorization` is the only header that a
-        server with keys takes one from (vllm/entrypoints/serve/middleware/authenticate.py:31). Anthropic's clients
-        send it when they are given an `auth_token`; their `x-api-key` is answered with 401 before it comes here.
+        server with keys takes one from (vllm/entrypoints/serve/middleware/authenticate.py:31). Anthropic's clients send
+        it when they are given an `auth_token`. Their `x-api-key` is answered with 401 before it comes here.
         """
         key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
         salt = cache_salt or headers.get(SALT_HEADER, "")

@@ -1,11 +1,11 @@
-"""The context maps of this server as chat requests meet them: the map of a request, its place in the prompt, and what
-it learns from the answer.
+"""The context maps of this server as chat requests meet them: a request's map, its place in the prompt, what it learns
+from the answer.
 
     request with acm.map --begin--> MapTurn --place--> messages, slot --> engine
                                                                  answer --finished--> MapUpdates, in the background
 
-A query reads one map from its question to its answer, over all its requests (results of tools between them): what is
-learned meanwhile counts for the next question. What a session has read is remembered in memory only; after a restart
+A query reads one map from its question to its answer, over all its requests (results of tools between them). What is
+learned meanwhile counts for the next question. What a session has read is remembered in memory only. After a restart
 nothing of it is cached either. It knows no routes.
 """
 
@@ -87,7 +87,7 @@ class Maps:
     def begin(
         self, session: Session, options: MapOptions | None, state: SessionState, *, can_move: bool = False
     ) -> MapTurn | None:
-        """The map in the next request of a session, whose history is that of `state`; None without `acm.map`.
+        """The map in the next request of a session, whose history is that of `state`. None without `acm.map`.
 
         `can_move` says whether the request moves KV, which decides the placement where none is asked for.
         Raises `InvalidRequest`, `Conflict` for settings that contradict those of the map.
@@ -176,7 +176,7 @@ def _follow(
         return _Read(held, placement, text, version)
     old_copies = () if before is None else before.copies
     num_users = sum(message.get("role") == "user" for message in messages)
-    # A map that says nothing yet is no use in a prompt; one that says nothing any more takes the place of others.
+    # A map that says nothing yet is no use in a prompt. One that says nothing any more takes the place of others.
     shown = text if held.context_map.items or old_copies else ""
     copies = follow(old_copies, num_users, shown, new_query=before is None or new_query)
     return _Read(held, placement, text, version, copies)

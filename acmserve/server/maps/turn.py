@@ -4,10 +4,10 @@
     tail   [system] [map v1, user] [assistant] [map v2, user]           an update is appended; nothing old changes
                      ^ stays where it was first read
 
-Decision, tail: the copy that a turn read stays in front of its question, and a new one is written only when the map has
-changed since. To take the old copy away would shift everything behind it at every turn: the last answer and the map
+Decision, tail: the copy that a turn read stays in front of its question. A new one is written only when the map has
+changed since. To take the old copy away would shift everything behind it at every turn. The last answer and the map
 would be computed again (or moved), also when the map is frozen. What it costs is room: one copy for each update that
-the conversation has seen; beyond `MAX_COPIES` all but the newest go at once.
+the conversation has seen. Beyond `MAX_COPIES` all but the newest go at once.
 
 The transcript of the session knows nothing of maps: they are put in when a prompt is made. Copies are counted by
 messages of the user, which no edit and no eviction takes away.
@@ -58,7 +58,7 @@ class MapTurn:
 
 
 def placed(turn: MapTurn | None, messages: list[Message]) -> list[Message]:
-    """The messages with the map of a turn in them; the very list where there is none."""
+    """The messages with the map of a turn in them. The very list where there is none."""
     return messages if turn is None else turn.place(messages)
 
 

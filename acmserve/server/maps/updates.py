@@ -4,7 +4,7 @@
                                  one at a time for each map             \\-- an error --> the history
 
 No user waits for an update, and none of its errors reaches a user's request: they are noted in the map's history. No
-more updates are taken on than the map's `evolve_steps` leave, those that wait included. This class owns the tasks;
+more updates are taken on than the map's `evolve_steps` leave, those that wait included. This class owns the tasks.
 `close` ends them, and notes the updates that were cut off.
 """
 
@@ -75,7 +75,7 @@ class MapUpdates:
         return len(self._waiting.get(key, ()))
 
     async def close(self) -> None:
-        """End what is under way. Updates that were cut off are noted; they count as no step."""
+        """End what is under way. Updates that were cut off are noted. They count as no step."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

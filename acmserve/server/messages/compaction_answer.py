@@ -24,7 +24,7 @@ _COUNTERS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "ca
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What the answer says of a compaction; `summary` is None where none could be written."""
+    """What the answer says of a compaction. `summary` is None where none could be written."""
 
     summary: str | None
     input_tokens: int = 0
@@ -42,7 +42,7 @@ def _iteration(kind: str, usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deliver_compaction(response: Response | None, compacted: Compacted) -> Response | None:
-    """Put the block in front of an answer of vLLM's; errors pass as they are."""
+    """Put the block in front of an answer of vLLM's. Errors pass as they are."""
     if isinstance(response, StreamingResponse):
         response.body_iterator = _stream(response.body_iterator, compacted)
         return response

@@ -6,14 +6,14 @@
     /v1/chat/completions       messages --edit--> messages --> vLLM --> answer + context_management.applied_edits
 
 With a session, what was cleared once is cleared in every later turn: the edited prefix is in the cache. This memory is
-taken over when vLLM has accepted the request; it has no text, only digests, and the sessions used longest ago are
+taken over when vLLM has accepted the request. It has no text, only digests, and the sessions used longest ago are
 forgotten. `count_tokens` looks at the memory and leaves it alone, and never writes a summary.
 
 Compaction needs no memory: the client has the summary, and sends it back. Requests arrive here with the blocks of
-earlier summaries applied (see `messages_request.py`); the transformation is repeated on the JSON body.
+earlier summaries applied (see `messages_request.py`). The transformation is repeated on the JSON body.
 
 Tokens are counted part by part, by the served tokenizer and with what the template writes around them (see
-`template_probe.py`), so a trigger is right to a few tokens and the prompt is not rendered twice for it. Images count
+`template_probe.py`). So a trigger is right to a few tokens, and the prompt is not rendered twice for it. Images count
 nothing, and reasoning counts whether the template shows it or not.
 """
 
@@ -52,7 +52,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class EditingRequest:
     """A request to edit and answer: `request` is vLLM's object, `body` the JSON that it was read from.
 
-    `key` is tenant and session id; None judges the request alone.
+    `key` is tenant and session id. None judges the request alone.
     """
 
     request: Any
@@ -72,7 +72,7 @@ class EditedBlocks:
 
 
 class ContextEditor:
-    """At `app.state.acm_context_editor`; one per API server process."""
+    """At `app.state.acm_context_editor`. One per API server process."""
 
     def __init__(
         self, probe: TemplateProbe, summarizer: ConversationSummarizer, max_sessions: int = MAX_SESSIONS
@@ -103,7 +103,7 @@ class ContextEditor:
         return deliver_field(deliver_compaction(response, compacted), FIELD, fields)
 
     async def count_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
-        """Answer /v1/messages/count_tokens; vLLM counts, also what is too long for the model without the edits."""
+        """Answer /v1/messages/count_tokens. vLLM counts, also what is too long for the model without the edits."""
         whole = _without_blocks(asked)
         edited = await self._edit_blocks(asked)
         original = await core(request=whole, raw_request=asked.raw_request)
@@ -132,7 +132,7 @@ class ContextEditor:
         return deliver_field(response, FIELD, {"applied_edits": edited.applied})
 
     async def _edit_blocks(self, asked: EditingRequest) -> EditedBlocks:
-        """The request with what is left of its messages; the very object where all is left."""
+        """The request with what is left of its messages. The very object where all is left."""
         messages: list[Message] = resume(asked.body["messages"])
         memory = None if asked.key is None else self._memories.get(asked.key)
         weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
@@ -142,7 +142,7 @@ class ContextEditor:
         return EditedBlocks(_with_messages(asked.request, messages, shown), shown, history)
 
     async def _edit_summarized(self, asked: EditingRequest, summary: str) -> EditedBlocks:
-        """The request with a summary of its messages, and what stays of them; as later requests will begin."""
+        """The request with a summary of its messages, and what stays of them. As later requests will begin."""
         messages = with_summary(asked.body["messages"], summary)
         weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
         shown, history = edit_blocks(messages, asked.edits, weights)
@@ -162,14 +162,14 @@ class ContextEditor:
 
 
 def _with_messages(request: Any, messages: Sequence[Message], shown: Sequence[Message]) -> Any:
-    """A copy of vLLM's request with these messages; those that were sent like that keep their parsed objects."""
+    """A copy of vLLM's request with these messages. Those that were sent like that keep their parsed objects."""
     parsed = dict(zip(map(id, messages), request.messages if messages else (), strict=True))
     new = [parsed.get(id(message)) or AnthropicMessage.model_validate(message) for message in shown]
     return request.model_copy(update={"messages": new})
 
 
 def _without_blocks(asked: EditingRequest) -> Any:
-    """vLLM's request with all messages that were sent, as if no summary stood for any; the very object if none does."""
+    """vLLM's request with all messages that were sent, as if no summary stood for any. The very object if none does."""
     messages = asked.body["messages"]
     if not has_compaction(messages):
         return asked.request
@@ -185,7 +185,7 @@ def _frame(body: Mapping[str, Any]) -> TemplateFrame:
 
 
 def _chat_frame(body: Mapping[str, Any]) -> TemplateFrame:
-    """The frame of a request in OpenAI's form; its system text is one of its messages."""
+    """The frame of a request in OpenAI's form. Its system text is one of its messages."""
     tools = [
         {
             "name": tool["function"].get("name"),

@@ -1,10 +1,10 @@
 """Writes the summary that `compact_20260112` asks for, when the prompt has outgrown the trigger.
 
 The summarizer reads the whole conversation as the model would see it, an earlier summary included. It is asked only
-where that can help: when what stays word for word beside the summary is over the trigger itself (a huge question, huge
-tools), every later request would be summarized again, for nothing.
+where that can help. What stays word for word beside the summary may be over the trigger itself (a huge question, huge
+tools). Then every later request would be summarized again, for nothing.
 
-Where no summary comes of it the conversation goes on as it is: the block of the answer has no content then, as the
+Where no summary comes of it the conversation goes on as it is. The block of the answer has no content then, as the
 vendor does, and the log says why.
 """
 

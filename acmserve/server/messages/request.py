@@ -17,7 +17,7 @@ from acmserve.server.vllm.handlers import AnthropicCountTokensRequest, Anthropic
 
 
 class MessagesRequest(AnthropicMessagesRequest):
-    """vLLM's request for an answer; `messages` may have compaction blocks."""
+    """vLLM's request for an answer. `messages` may have compaction blocks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -27,7 +27,7 @@ class MessagesRequest(AnthropicMessagesRequest):
 
 
 class CountTokensRequest(AnthropicCountTokensRequest):
-    """vLLM's request for a count; `messages` may have compaction blocks."""
+    """vLLM's request for a count. `messages` may have compaction blocks."""
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
     --embedder http://host:8001#model     POST /v1/embeddings, in batches
     --embedder model2vec:FOLDER           a static embedding model, in this process (the extra `semantic`)
 
-The passages of a conversation are embedded once: vectors are remembered by the digest of their text, within bounds, so
+The passages of a conversation are embedded once. Vectors are remembered by the digest of their text, within bounds, so
 a search embeds its query and what is new.
 """
 
@@ -95,7 +95,7 @@ class RememberingEmbedder(ABC):
 
 
 class HttpEmbedder(RememberingEmbedder):
-    """Asks an OpenAI-compatible server; without a model's name, the first model it lists."""
+    """Asks an OpenAI-compatible server. Without a model's name, the first model it lists."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class ServedMapModel:
 
 
 class HttpMapModel:
-    """A model on an OpenAI-compatible server elsewhere; without a name, the first model it lists."""
+    """A model on an OpenAI-compatible server elsewhere. Without a name, the first model it lists."""
 
     def __init__(self, url: str, model: str, max_tokens: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._server = OpenAIServer(

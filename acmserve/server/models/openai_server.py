@@ -1,7 +1,7 @@
 """A server elsewhere that speaks OpenAI's protocol: where summaries or embeddings come from if not made here.
 
-What goes wrong there is told apart: a request that the server refuses (too long a text) is `InvalidRequest`, so that
-the model or the client can ask for less; a server that cannot be reached, is overloaded or wants another key is
+Two kinds of failure are distinguished. A request that the server refuses (too long a text) is `InvalidRequest`, so that
+the model or the client can ask for less. A server that cannot be reached, is overloaded or wants another key is
 `Unavailable`. Neither says the key, or a password inside the URL.
 """
 

@@ -1,6 +1,6 @@
 """A question to the model that is served here, asked by the server itself: for a summary, for a context map.
 
-vLLM's own chat handler answers, to a request without a session and with a cache salt of its own: such a question is no
+vLLM's own chat handler answers, to a request without a session and with a cache salt of its own. Such a question is no
 part of anybody's conversation, and leaves no prefix that somebody else could find. It runs in a context of its own,
 because `exchange.CURRENT` names the session of the request that asked for it.
 """

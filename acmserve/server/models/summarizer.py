@@ -75,7 +75,7 @@ class ServedSummarizer:
         return (await self._ask(serving, _prompt(wanted, self.max_tokens))).text
 
     async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
-        """Raises what `summarize` does; `num_tokens` counts the text and the instructions."""
+        """Raises what `summarize` does. `num_tokens` counts the text and the instructions."""
         serving, window = self._serving()
         num_readable = window - _NUM_CONVERSATION_PROMPT_TOKENS
         if num_tokens > num_readable:
@@ -100,7 +100,7 @@ class ServedSummarizer:
 
 
 class HttpSummarizer:
-    """Asks an OpenAI-compatible server elsewhere; without a model's name, the first model it lists."""
+    """Asks an OpenAI-compatible server elsewhere. Without a model's name, the first model it lists."""
 
     def __init__(self, url: str, model: str, max_tokens: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._server = OpenAIServer(
@@ -123,7 +123,7 @@ class HttpSummarizer:
             ) from error
 
     async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
-        """Raises what `summarize` does. Tokens that the server does not tell are None."""
+        """Raises what `summarize` does. Tokens that the server does not report are None."""
         try:
             return await self._ask(_conversation_prompt(text, instructions, self.max_tokens))
         except InvalidRequest as error:
@@ -137,15 +137,15 @@ class HttpSummarizer:
             text = str(answer["choices"][0]["message"]["content"] or "")
         except (LookupError, TypeError) as error:
             raise self._server.unusable("no message") from error
-        return Summary(text, _told(answer, "prompt_tokens"), _told(answer, "completion_tokens"))
+        return Summary(text, _reported(answer, "prompt_tokens"), _reported(answer, "completion_tokens"))
 
 
 _SMALLER = "If it is too long, cut smaller fragments with fragment_context and summarize those, or fold it."
 _SMALLER_BUDGET = "Give a smaller max_tokens, or another policy."
 
 
-def _told(answer: Mapping[str, Any], name: str) -> int | None:
-    """A number of the answer's usage, where the server tells one."""
+def _reported(answer: Mapping[str, Any], name: str) -> int | None:
+    """A number of the answer's usage, where the server reports one."""
     usage = answer.get("usage")
     number = usage.get(name) if isinstance(usage, Mapping) else None
     return number if type(number) is int and number >= 0 else None

@@ -6,10 +6,10 @@
     ... + call, result x, user x      n4      a result is n4 - n3 without its text
 
 So a prompt can be weighed from its parts without rendering it: each text is counted once, however often it is resent.
-What a route puts in front of the messages (its system text, its tools) is the base of a *frame*; vLLM counts a tiny
+What a route puts in front of the messages (its system text, its tools) is the base of a *frame*. vLLM counts a tiny
 prompt of each frame once, since each of its routes has its own way to write tools.
 
-A template that refuses these chats (some know no tools) leaves the defaults, the numbers of ChatML; the account of a
+A template that refuses these chats (some know no tools) leaves the defaults, the numbers of ChatML. The meter of a
 session calibrates itself with every prompt that is served.
 """
 
@@ -110,7 +110,7 @@ def open_probe(tokenizer: Any, count: Count, chat_template: str | None) -> Templ
 
 
 async def _count_frame(frame: TemplateFrame, raw_request: Request) -> int | None:
-    """Tokens of a frame with one short message, as vLLM renders it; None where it cannot."""
+    """Tokens of a frame with one short message, as vLLM renders it. None where it cannot."""
     asked: Mapping[str, Any] = {
         "model": frame.model,
         "messages": [{"role": "user", "content": _TEXT}],

@@ -1,8 +1,8 @@
 """The served model's tokenizer as the context layer wants it: character offsets of the tokens of a text.
 
-Fast tokenizers tell offsets themselves. For others the text is tokenized line by line, and the tokens of a line are
-spread over it evenly: counts stay right to a token a line, and cuts fall at line ends anyway. Results are remembered,
-since the same texts are counted at every edit; the memory is bounded in characters.
+Fast tokenizers report offsets themselves. For others the text is tokenized line by line, and the tokens of a line are
+spread over it evenly. Counts stay right to a token a line, and cuts fall at line ends anyway. Results are remembered,
+since the same texts are counted at every edit. The memory is bounded in characters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ServedTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._tells_offsets = bool(getattr(tokenizer, "is_fast", False))
+        self._reports_offsets = bool(getattr(tokenizer, "is_fast", False))
         self._remembered: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
         self._num_chars = 0
 
@@ -39,7 +39,7 @@ class ServedTokenizer:
         return found  # type: ignore[return-value]
 
     def _offsets(self, text: str) -> list[int]:
-        if self._tells_offsets:
+        if self._reports_offsets:
             encoded = self._tokenizer(text, return_offsets_mapping=True, add_special_tokens=False, verbose=False)
             return [start for start, _ in encoded["offset_mapping"]]
         starts = []

@@ -24,12 +24,12 @@ class ContextConfig:
 
     `data_dir`: folder for the sessions' SQLite file ("": sessions live as long as the server). `max_session_mib` bounds
     all transcripts together, `session_hours` is how long an unused session is kept. `summary_model` names the served
-    model (or LoRA adapter) that writes summaries ("": the one of the request); `summary_url` an OpenAI-compatible
-    server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally
-    followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps;
+    model (or LoRA adapter) that writes summaries ("": the one of the request). `summary_url` an OpenAI-compatible
+    server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally followed
+    by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps.
     `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
-    ("80k", "50%"), or a JSON object like `acm.budget`; "": none. `precompute`, a mode or a JSON object like
-    `acm.precompute`, is that of every session without one; "": off. `eviction_policy` names policies of other packages
+    ("80k", "50%"), or a JSON object like `acm.budget`. "": none. `precompute`, a mode or a JSON object like
+    `acm.precompute`, is that of every session without one. "": off. `eviction_policy` names policies of other packages
     as `module:Class`, with commas between them.
     """
 
@@ -51,7 +51,7 @@ class ContextConfig:
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
-        """Read the section out of `kv_connector_extra_config`; raises `InvalidRequest` naming the key."""
+        """Read the section out of `kv_connector_extra_config`. Raises `InvalidRequest` naming the key."""
         where = f"kv_connector_extra_config.{SERVER_SECTION}"
         section = extra.get(SERVER_SECTION, {})
         if not isinstance(section, Mapping):

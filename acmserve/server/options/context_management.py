@@ -8,10 +8,10 @@
                {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 150000},
                 "pause_after_compaction": false, "instructions": "..."}]}
 
-Strict: an unknown key or edit is refused by its path, for an edit that is dropped in silence is a prompt that grows
-without bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too;
-a summary is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is
-50,000 tokens; here any is allowed, since many served models have smaller windows.
+Strict: an unknown key or edit is refused by its path. An edit that is dropped in silence is a prompt that grows without
+bound. JSON null means "not given". The vendor wants thinking cleared first, so another order is refused too. A summary
+is written of what the clearing edits left, wherever it stands. The vendor's least trigger of a summary is 50,000
+tokens. Here any is allowed, since many served models have smaller windows.
 
 Pure: it knows JSON values, not HTTP.
 """
@@ -31,7 +31,7 @@ from acmserve.context.eviction.clearing_edits import (
     VendorEdit,
 )
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import check_object
+from acmserve.validation import check_object, echo
 
 FIELD = "context_management"
 MAX_VALUE = 2**31 - 1
@@ -44,7 +44,7 @@ _DEFAULTS = ClearToolUses()
 
 
 def parse_context_management(body: Mapping[str, Any]) -> tuple[VendorEdit, ...] | None:
-    """The edits of a request, in order; None when it has no `context_management`. Raises InvalidRequest."""
+    """The edits of a request, in order. None when it has no `context_management`. Raises InvalidRequest."""
     asked = body.get(FIELD)
     if asked is None:
         return None
@@ -143,8 +143,4 @@ def _names(value: object, field: str, expected: str) -> frozenset[str]:
 
 
 def _named(value: object) -> str:
-    """A bad value as ASCII text, cut short: it goes into an error body."""
-    if value is None:
-        return "nothing"
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return "nothing" if value is None else echo(value)

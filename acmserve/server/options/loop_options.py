@@ -15,7 +15,7 @@ from typing import Any
 
 from acmserve.context.tools.suites import BRANCHES, PRESETS, SUITES, check_suites
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import check_object, echo
+from acmserve.validation import check_boolean, check_object, echo, listing
 
 LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset", "branch")
 MAX_TOOL_CALLS = 100
@@ -26,8 +26,8 @@ MAX_BRANCH_TOKENS = 2**31
 class LoopOptions:
     """`suites` are the tools that the model gets, `preset` the prompt that teaches them (None: the client's own).
 
-    `max_tool_calls` bounds the context tool calls of one answer; the step after the last one has to answer.
-    `branch_tokens` bounds one branch; None: a share of the context window.
+    `max_tool_calls` bounds the context tool calls of one answer. The step after the last one has to answer.
+    `branch_tokens` bounds one branch. None: a share of the context window.
     """
 
     suites: tuple[str, ...]
@@ -38,22 +38,22 @@ class LoopOptions:
 
 
 def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> LoopOptions | None:
-    """Read the loop's keys; other keys of `acm` are not looked at. None without `tools`.
+    """Read the loop's keys. Other keys of `acm` are not looked at. None without `tools`.
 
-    Raises InvalidRequest; its field is a dotted path, `acm.max_tool_calls`.
+    Raises InvalidRequest. Its field is a dotted path, `acm.max_tool_calls`.
     """
     given = {key: acm[key] for key in LOOP_KEYS if acm.get(key) is not None}
     if not given:
         return None
     if "tools" not in given:
         raise InvalidRequest(
-            f"acm.{next(iter(given))}", "has no meaning without acm.tools.", f"Send acm.tools: {_listing(SUITES)}."
+            f"acm.{next(iter(given))}", "has no meaning without acm.tools.", f"Send acm.tools: {listing(SUITES)}."
         )
     preset, suites = given.get("preset"), _suites(given["tools"])
     return LoopOptions(
         suites=suites,
         max_tool_calls=_count(given.get("max_tool_calls", default_max_tool_calls)),
-        first_call_required=_boolean(given.get("first_call_required", False)),
+        first_call_required=check_boolean(given.get("first_call_required", False), "acm.first_call_required"),
         preset=None if preset is None else _one_of(preset, "acm.preset", PRESETS),
         branch_tokens=_branch_tokens(given["branch"], suites) if "branch" in given else None,
     )
@@ -77,7 +77,7 @@ def _suites(value: object) -> tuple[str, ...]:
 
 def _one_of(value: object, field: str, known: Collection[str]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise InvalidRequest(field, f"does not know {echo(value)}.", f"Choose {_listing(known)}.")
+        raise InvalidRequest(field, f"does not know {echo(value)}.", f"Choose {listing(known)}.")
     return value
 
 
@@ -85,13 +85,3 @@ def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOOL_CALLS:
         raise InvalidRequest("acm.max_tool_calls", f"must be an integer from 1 to {MAX_TOOL_CALLS}, not {echo(value)}")
     return value
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest("acm.first_call_required", f"must be true or false, not {echo(value)}")
-    return value
-
-
-def _listing(names: Collection[str]) -> str:
-    return " or ".join(f"'{name}'" for name in names)

@@ -15,7 +15,8 @@ from typing import Any
 from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
 from acmserve.context.maps.update import check_range
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import check_object, check_session_id, echo
+from acmserve.plan.request import check_session_id
+from acmserve.validation import check_object, echo
 
 PLACEMENTS = ("tail", "head")
 MAX_ANSWER_TOKENS = 16_384
@@ -27,7 +28,7 @@ _RESERVED_XARGS = ("session_id", "kv_transfer_params")
 
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
-    """How the models that keep the map are asked; None: as the server's settings say."""
+    """How the models that keep the map are asked. None: as the server's settings say."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -39,7 +40,7 @@ DEFAULT_UPDATE = UpdateOptions()
 
 @dataclass(frozen=True, slots=True)
 class MapOptions:
-    """`budget` and `evolve_steps` are those of a map that is made now; None: the defaults, or the map's own.
+    """`budget` and `evolve_steps` are those of a map that is made now. None: the defaults, or the map's own.
 
     `placement` None leaves the choice to `placement_for`.
     """
@@ -52,7 +53,7 @@ class MapOptions:
 
 
 def parse_map_options(value: object) -> MapOptions | None:
-    """Read `acm.map`; None for None. Raises InvalidRequest whose field is a dotted path, `acm.map.budget`."""
+    """Read `acm.map`. None for None. Raises InvalidRequest whose field is a dotted path, `acm.map.budget`."""
     if value is None:
         return None
     given = {key: given for key, given in check_object(value, "acm.map", _KEYS).items() if given is not None}
@@ -77,9 +78,9 @@ def parse_map_options(value: object) -> MapOptions | None:
 def placement_for(options: MapOptions, *, can_move: bool) -> str:
     """Where the map stands in a request.
 
-    By default where an update computes least (measured in tests/server/maps/test_engine.py): in the system message
-    where the conversation behind the slot can be moved; in front of the question under `exact`, which would
-    compute it again.
+    By default where an update computes least (measured in tests/server/maps/test_engine.py). That is the system message
+    where the conversation behind the slot can be moved. Under `exact`, which would compute it again, it is in front of
+    the question.
     """
     return options.placement or ("head" if can_move else "tail")
 

@@ -6,7 +6,7 @@ Where the session id may stand (the first that is given counts, as in vLLM, but 
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
 means "not given", as the OpenAI clients mean it. A session request makes one answer out of one prompt, since a receipt
-describes one prompt: `n` above 1, beam search and several prompts in one completion are refused by name.
+describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name.
 
 Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 """
@@ -22,12 +22,12 @@ from acmserve.plan.request import (
     SessionParams,
     check_fidelity,
     check_may_repair,
-    check_object,
     check_repair,
     check_session_id,
     parse_acm_params,
 )
 from acmserve.server.options.loop_options import LOOP_KEYS
+from acmserve.validation import check_object
 
 SESSION_HEADER = "x-session-id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
@@ -39,7 +39,7 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
     """Return the session of a request, or None for a request that has nothing to do with sessions.
 
     `headers` answers lower-case names. A body that is no JSON object is not ours to judge: None.
-    Raises InvalidRequest; its `field` is a dotted path in the body, or `X-Session-ID`.
+    Raises InvalidRequest. Its `field` is a dotted path in the body, or `X-Session-ID`.
     """
     if not isinstance(body, Mapping):
         return None
@@ -102,7 +102,7 @@ def check_no_loop(body: object) -> None:
 
 
 def _direct_params(kv_transfer_params: object) -> SessionParams | None:
-    """What the client says to the engine itself; other connectors' keys are not ours to judge."""
+    """What the client says to the engine itself. Other connectors' keys are not ours to judge."""
     if not isinstance(kv_transfer_params, Mapping) or kv_transfer_params.get("acm") is None:
         return None
     return parse_acm_params(kv_transfer_params["acm"])

@@ -4,8 +4,8 @@
     frame                         {            "tools", "chat_template_kwargs", "cache_salt"}      what shapes a prompt
     background request            frame + {"messages": a context that may come, "max_tokens": 1}
 
-The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes:
-it ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
+The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes.
+It ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
 do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries.
 """
 
@@ -41,13 +41,13 @@ _SHAPING = (
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
-    """What shapes the prompts of a session beside its messages; `preset` names the prompt of a tool loop."""
+    """What shapes the prompts of a session beside its messages. `preset` names the prompt of a tool loop."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
 
     def body(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """The background request that computes `messages`; it shares nothing with them."""
+        """The background request that computes `messages`. It shares nothing with them."""
         own = {
             "messages": with_preset(messages, self.preset),
             "add_generation_prompt": False,

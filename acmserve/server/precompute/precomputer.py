@@ -1,18 +1,18 @@
-"""Computes ahead what sessions may be asked for next: one task per session, between its turns.
+"""Precomputes what sessions may be asked for next: one task per session, between its turns.
 
-    turn n ends --> foresee --> context 1 --> context 2 ...   each a background request, exact, its answer thrown away
+    turn n ends --> predict --> context 1 --> context 2 ...   each a background request, exact, its answer thrown away
                                     ^
     turn n + 1 arrives: the task is cancelled; the blocks that are computed stay in the prefix cache, and are found
 
-A background request goes the way of any other (`background.py`), and the engine sees to it that nobody waits for it.
-While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the others.
-Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
-`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times; and while a request is read or planned
-here it is no idle moment, though the engine knows nothing of it yet.
-It is no part of the conversation: it leaves the memory of what was served, the account's calibration and the pace
-alone. The one thing noted is that a context which was moved is exact now.
+A background request goes the way of any other (see `background_request.py`). The engine sees to it that nobody waits
+for it. While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the
+others. Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
+`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times. While a request is read or planned
+here it is no idle moment, though the engine knows nothing of it yet. A background request is no part of the
+conversation: it leaves the memory of what was served, the meter's calibration and the rates alone. The one thing noted
+is that a context which was moved is exact now.
 
-Whatever fails here is counted, and the first failure logged; no request of a client ever hears of it. Nothing is
+Whatever fails here is counted, and the first failure logged. No request of a client ever hears of it. Nothing is
 computed between a redaction and the next turn, which is the one that has the engine forget.
 """
 
@@ -47,7 +47,7 @@ MAX_WATCHED = 1024
 PAUSE_SECONDS = 0.02
 # How often a busy engine is asked whether it still is.
 BUSY_SECONDS = 0.05
-# A client without a pause asks again in a few hundredths; the shortest tool takes longer than this.
+# A client without a pause asks again in a few hundredths. The shortest tool takes longer than this.
 QUIET_SECONDS = 0.25
 # A loaded machine makes that longer. A client whose last pauses were shorter than this in the median leaves none,
 NO_PAUSE_SECONDS = 0.5
@@ -60,9 +60,9 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of a session between two turns; `running` is the preparation that is computed now.
+    """What is known of a session between two turns. `running` is the preparation that is computed now.
 
-    `heard` is when its client was last heard of, in seconds of the monotonic clock; `pauses` are the seconds between
+    `heard` is when its client was last heard of, in seconds of the monotonic clock. `pauses` are the seconds between
     its last answers and the requests behind them.
     """
 
@@ -91,7 +91,7 @@ class _Watch:
 
 
 class Precomputer:
-    """`default` holds for sessions without options of their own; `pool_tokens` is the size of the KV cache.
+    """`default` holds for sessions without options of their own. `pool_tokens` is the size of the KV cache.
 
     Without `background` (no engine) nothing is computed. `in_use` turns true once anybody wants something precomputed:
     the default, a session, or a caller of `prepare`. Until then no request has to be watched.
@@ -157,7 +157,7 @@ class Precomputer:
         self._go_on(session, watch)
 
     def note_edit(self, session: Session) -> None:
-        """The session was edited between two turns: what was foreseen is outdated."""
+        """The session was edited between two turns: what was predicted is outdated."""
         watch = self._watched.get(session.key)
         if watch is None or not watch.was_served:
             return
@@ -196,7 +196,7 @@ class Precomputer:
         return watch is not None and watch.task is not None and not watch.task.done()
 
     def _watch(self, session: Session) -> _Watch:
-        """That of a session whose client is heard now; the watches are in that order."""
+        """That of a session whose client is heard now. The watches are in that order."""
         watch = self._watched.setdefault(session.key, _Watch())
         watch.heard = time.monotonic()
         self._watched.move_to_end(session.key)
@@ -224,7 +224,7 @@ class Precomputer:
                 watch.running = None
 
     async def _compute_all(self, background: Background, session: Session, watch: _Watch) -> None:
-        """What was asked for, then what is foreseen; edits and preparations that come meanwhile go first."""
+        """What was asked for, then what is predicted. Edits and preparations that come meanwhile go first."""
         contexts: list[PrecomputeCandidate] = []
         room = 0
         while self._sessions.store.holds(session):
@@ -292,7 +292,7 @@ class Precomputer:
     async def _compute(
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
     ) -> Mapping[str, Any] | None:
-        """The receipt of a context that was computed, without its last `num_cut` tokens; None where there is none."""
+        """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
         exchange = self._sessions.background_exchange(session, num_cut)
         CURRENT.set(exchange)
         await background(watch.frame.body(render(state)))

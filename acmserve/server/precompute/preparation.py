@@ -1,4 +1,4 @@
-"""What somebody asked to have computed ahead: one preparation, and those of a session.
+"""What somebody asked to have precomputed: one preparation, and those of a session.
 
 pending --> ready       all of it is in the KV cache, until somebody needs the room more
        '--> dropped     the session's next request came first (`interrupted`), the engine had no room, or what was
@@ -25,7 +25,8 @@ FORGETS_FIRST = "forgets_first"
 
 @dataclass(slots=True)
 class Preparation:
-    """`computed_tokens` and `ready_tokens` are None until the engine has told them; `reason` says why it was dropped.
+    """`computed_tokens` and `ready_tokens` are None until the engine has reported them. `reason` says why it was
+    dropped.
 
     `num_new` counts the tokens that an exact prefill computes of it, about. `state` is let go of at the end.
     """
@@ -39,7 +40,7 @@ class Preparation:
     reason: str | None = None
 
     def end(self, receipt: Mapping[str, Any] | None, num_cut: int = 0) -> None:
-        """Take in what the engine said of it; `num_cut` tokens were not asked for."""
+        """Take in what the engine said of it. `num_cut` tokens were not asked for."""
         if receipt is None:
             self.drop(FAILED)
             return
@@ -72,7 +73,7 @@ class Preparations:
         return made
 
     def get(self, prepare_id: str) -> Preparation:
-        """The preparation of that id; raises `NotFound`."""
+        """The preparation of that id. Raises `NotFound`."""
         if prepare_id not in self._made:
             known = ", ".join(self._made) or "none"
             raise NotFound("prepare_id", f"there is no preparation {ascii(prepare_id)[:40]}.", f"Known: {known}.")

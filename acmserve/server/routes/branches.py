@@ -38,7 +38,7 @@ BranchId = Annotated[
 async def create_branch(session_id: SessionId, new: NewBranch, caller: CallerDep, response: Response) -> BranchInfo:
     """Makes a session that begins as this one is, with all that was edited and evicted in it.
 
-    Chat with `session_id` = `branch_id`: send the first `num_messages` messages of the parent as they were, the prompt
+    Chat with `session_id` = `branch_id`. Send the first `num_messages` messages of the parent as they were, the prompt
     as a message of the user, and go on from there. Nothing of the parent is computed again. Siblings may run at the
     same time. Where the parent's model waits for results of its calls, the branch begins in front of that step. A
     branch has no branches of its own.
@@ -59,7 +59,7 @@ async def create_branch(session_id: SessionId, new: NewBranch, caller: CallerDep
 async def list_branches(session_id: SessionId, caller: CallerDep) -> BranchList:
     """Lists the branches of a session: those that the model opened in its loop, and those made by requests.
 
-    A branch that was deleted is not listed; one whose call an eviction took out still is.
+    A branch that was deleted is not listed. One whose call an eviction took out still is.
     """
     server, session = caller.server, caller.session(session_id)
     ended = branch_infos(session, server.tokenizer)
@@ -78,9 +78,10 @@ async def return_branch(
 ) -> BranchInfo:
     """Ends a branch: its message becomes part of the parent, and its session is deleted.
 
-    The parent's model reads it as a call of `branch` of its own with the message as its result, behind all that the
-    parent holds now. The parent's client goes on sending the history that it has. The answer is 409, and nothing has
-    changed, while the parent's model waits for results of tool calls: send the message as such a result then.
+    The parent's model reads it as a call of `branch` of its own with the message as its result. Both stand behind all
+    that the parent holds now. The parent's client goes on sending the history that it has. The answer is 409, and
+    nothing has changed, while the parent's model waits for results of tool calls. Send the message as such a result
+    then.
     """
     message = read_return(given.model_dump())
     _check_no_call(caller, session_id, branch_id)
@@ -106,7 +107,7 @@ async def delete_branch(session_id: SessionId, branch_id: BranchId, caller: Call
 
 
 def _held_parent(caller: Caller, branch: Session, session_id: str) -> AbstractAsyncContextManager[Session]:
-    """The parent, held; a session cannot be its own, whose lock would be waited for without an end."""
+    """The parent, held. A session cannot be its own, whose lock would be waited for without an end."""
     if branch.session_id == session_id:
         check_branch_of(branch, branch)
     return caller.held(session_id)

@@ -56,7 +56,7 @@ async def put_budget(session_id: SessionId, wanted: BudgetRequest, caller: Calle
     responses=problems(400, 404),
 )
 async def delete_budget(session_id: SessionId, caller: CallerDep) -> None:
-    """Removes the session's own budget; the server's holds then, where it has one. What was evicted stays so."""
+    """Removes the session's own budget. The server's holds then, where it has one. What was evicted stays so."""
     async with caller.held(session_id) as session:
         caller.server.store.save(session, set_budget(session.state, None))
 
@@ -75,7 +75,7 @@ async def evict(
     """Evicts down to the low watermark of the session's budget, also when `max_tokens` is not reached.
 
     The answer says what goes by episode and level, and what the next turn costs under either fidelity. The transcript
-    keeps everything: only what the model sees changes. The policy `compact` has a model write a summary; a dry run asks
+    keeps everything: only what the model sees changes. The policy `compact` has a model write a summary. A dry run asks
     none, and takes the longest summary there may be.
     """
     server = caller.server

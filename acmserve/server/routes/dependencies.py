@@ -1,6 +1,6 @@
 """Who calls a `/v1/acm` route: the sessions of this server, seen by one tenant.
 
-A session of another API key or cache salt does not exist for the caller: the answer is the 404 of a session that was
+A session of another API key or cache salt does not exist for the caller. The answer is the 404 of a session that was
 never made. It is the only place where routes reach into `app.state`.
 """
 
@@ -29,7 +29,7 @@ class Caller:
     editor: ContextEditor | None = None
 
     def session(self, session_id: str) -> Session:
-        """The caller's session of that id; raises `NotFound`."""
+        """The caller's session of that id. Raises `NotFound`."""
         return self.server.store.get(self.tenant, check_session_id(session_id, "session_id"))
 
     @asynccontextmanager
@@ -39,7 +39,7 @@ class Caller:
             yield self.session(session_id)
 
     def forget_edits(self, session_id: str) -> bool:
-        """Forget what `context_management` cleared in a session of that id; whether there was anything."""
+        """Forget what `context_management` cleared in a session of that id. Whether there was anything."""
         return self.editor is not None and self.editor.forget((self.tenant, session_id))
 
 

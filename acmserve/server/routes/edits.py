@@ -28,11 +28,11 @@ edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
     responses=problems(400, 404, 409, 413, 415, 503),
 )
 async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: CallerDep) -> EditsAnswer:
-    """Carries out edits in this order, all or none; each sees the result of the one before.
+    """Carries out edits in this order, all or none. Each sees the result of the one before.
 
     An edit names a fragment, or a range of messages, which becomes a fragment of its own. All edits of one request are
-    one plan: text behind them moves, or is recomputed, once. `next_turn` estimates what that costs; the receipt of the
-    next chat request says what it did cost. A `redact` erases the text for good; what follows it is computed anew.
+    one plan: text behind them moves, or is recomputed, once. `next_turn` estimates what that costs. The receipt of the
+    next chat request says what it did cost. A `redact` erases the text for good. What follows it is computed anew.
     """
     server = caller.server
     async with caller.held(session_id) as session:

@@ -60,7 +60,7 @@ async def get_map(external_context_id: MapId, caller: CallerDep) -> MapView:
     responses=problems(400, 413, 415) | {201: {"model": MapView, "description": "There was none; it was made."}},
 )
 async def put_map(external_context_id: MapId, wanted: MapRequest, response: Response, caller: CallerDep) -> MapView:
-    """Sets the text of a map, its budget, how many queries it learns from, or pins it; makes it where there is none.
+    """Sets the text of a map, its budget, how many queries it learns from, or pins it. Makes it where there is none.
 
     A text that exceeds the budget is refused, a smaller budget evicts what is worth least. All sessions that use the
     map read the change with their next question.
@@ -81,7 +81,7 @@ async def put_map(external_context_id: MapId, wanted: MapRequest, response: Resp
     responses=problems(400, 404),
 )
 async def delete_map(external_context_id: MapId, caller: CallerDep) -> None:
-    """Deletes a map with its history. An update that is under way is lost; a later request begins a new map."""
+    """Deletes a map with its history. An update that is under way is lost. A later request begins a new map."""
     held = _held(caller, external_context_id)
     caller.server.maps.store.delete(held.key)
 

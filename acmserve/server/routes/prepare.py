@@ -32,8 +32,8 @@ async def prepare_edits(
 ) -> PreparationView:
     """Plans edits on a copy of the session, and has the engine compute the result when nobody else needs it.
 
-    Nothing of the session changes: send the same edits to `POST .../edits` when they are to be made, and the next turn
-    finds its prefix computed, exactly. The session's next request drops what is still pending; what was computed until
+    Nothing of the session changes. Send the same edits to `POST .../edits` when they are to be made. The next turn then
+    finds its prefix computed, exactly. The session's next request drops what is still pending. What was computed until
     then stays. `Location` names the preparation. A summary that the edits take is written now, and used then.
     """
     async with caller.held(session_id) as session:

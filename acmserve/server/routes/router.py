@@ -6,7 +6,7 @@
     GET    /sessions/{session_id}/context      what the model sees now
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
-    POST   /sessions/{session_id}/prepare      compute the result of edits ahead
+    POST   /sessions/{session_id}/prepare      precompute the result of edits
     GET    /sessions/{session_id}/prepare/{id} how far that is
     GET    /sessions/{session_id}/budget       show           PUT  set    DELETE
     POST   /sessions/{session_id}/evict        down to the low watermark, or plan it

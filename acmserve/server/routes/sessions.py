@@ -37,7 +37,7 @@ async def create_session(
 ) -> SessionInfo:
     """Makes a session, with the history so far when `messages` are given.
 
-    A chat request with an unknown session id makes its session by itself; this route is for those who want to edit a
+    A chat request with an unknown session id makes its session by itself. This route is for those who want to edit a
     conversation before its first turn, or an id made by the server. `Location` names the new session. When the id is
     taken the answer is 409, and the session that has it stays as it is.
     """
@@ -73,8 +73,8 @@ async def list_sessions(
 ) -> SessionList:
     """Lists the sessions of this API key (and cache salt), the newest first, page by page.
 
-    A page begins behind the session named by `after`; using a session does not change its place in the list.
-    Listing is no use of a session: it does not keep one from expiring.
+    A page begins behind the session named by `after`. Using a session does not change its place in the list. Listing is
+    no use of a session: it does not keep one from expiring.
     """
     found = sorted(caller.server.store.list(caller.tenant), key=lambda session: session.created_at, reverse=True)
     first = 0 if after is None else _index(found, after) + 1
@@ -107,7 +107,7 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
     The id is free then: a later chat request with it begins a new session. Its branches are deleted, too. What
-    `context_management` cleared in /v1/messages under this id is forgotten; such a session has no transcript, but it
+    `context_management` cleared in /v1/messages under this id is forgotten. Such a session has no transcript, but it
     can be deleted.
     """
     server, had_edits = caller.server, caller.forget_edits(session_id)
@@ -134,7 +134,7 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
 async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     """Shows the conversation as the model sees it now, edits applied, and the fragments cut out of it.
 
-    `messages[].index` is what a range in `POST .../edits` counts by; `fragments[].fragment_id` is what edits and tools
+    `messages[].index` is what a range in `POST .../edits` counts by. `fragments[].fragment_id` is what edits and tools
     take. Token counts are those of the texts, without what the chat template adds.
     """
     session = caller.session(session_id)

@@ -25,8 +25,8 @@ async def list_tools(
 ) -> ToolSuite:
     """Gives the tools of a suite, ready for the `tools` array of a chat request, and the prompts that teach them.
 
-    An agent loop of your own sends them along, executes each call with `POST .../sessions/{session_id}/tools/{name}`
-    and returns the result as the content of the tool message.
+    An agent loop of your own sends them along. It executes each call with `POST
+    .../sessions/{session_id}/tools/{name}`, and returns the result as the content of the tool message.
     """
     return ToolSuite(suite=suite, tools=list(suite_tools(suite)), presets=dict(PRESETS))
 
@@ -45,9 +45,9 @@ async def call_tool(
 ) -> ToolAnswer:
     """Executes one call of a context tool on a session and returns its result for the model.
 
-    A call that is wrong (an unknown id, an argument out of range, a fold of what is folded) is a 200 with
-    `is_error: true`: the session is unchanged, and `result` tells the model what to do instead. The next chat request
-    of the session sees the edited conversation; the history that the client resends stays the original one.
+    A call that is wrong (an unknown id, an argument out of range, a fold of what is folded) is a 200 with `is_error:
+    true`. The session is unchanged, and `result` says what the model is to do instead. The next chat request of the
+    session sees the edited conversation. The history that the client resends stays the original one.
     """
     call = given or ToolRequest()
     async with caller.held(session_id) as session:

@@ -89,7 +89,7 @@ class Sessions:
         enforced: Enforced | None = None,
         turn_map: MapTurn | None = None,
     ) -> Exchange:
-        """The exchange of one request of this session, for which `messages` were rendered; the map is not in them."""
+        """The exchange of one request of this session, for which `messages` were rendered. The map is not in them."""
         must_forget = params.forget or self.must_forget(session)
         engine_params = replace(params, session_id=engine_name(session), forget=must_forget)
 
@@ -120,8 +120,8 @@ class Sessions:
     def delete(self, session: Session) -> None:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
 
-        Of many deleted sessions only the last ones are remembered for that; the engine's own memory is bounded too.
-        What a branch was served goes with its parent, under whose name it was; what was redacted in it goes first.
+        Of many deleted sessions only the last ones are remembered for that. The engine's own memory is bounded too.
+        What a branch was served goes with its parent, under whose name it was. What was redacted in it goes first.
         """
         self.store.delete(*session.key)
         self.served.drop(*session.key)

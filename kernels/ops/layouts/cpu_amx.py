@@ -22,7 +22,7 @@ from acmserve.kernels.rope import Rope
 
 @dataclass(frozen=True, slots=True)
 class CpuAmxLayout(CpuVecLayout):
-    """K and V in the order in which AMX's tiles read them; bfloat16 only."""
+    """K and V in the order in which AMX's tiles read them. Bfloat16 only."""
 
     name: ClassVar[str] = "amx"
     isas: ClassVar[tuple[str, ...]] = ("amx",)

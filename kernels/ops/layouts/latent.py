@@ -23,7 +23,7 @@ from acmserve.kernels.rope import Rope
 
 @dataclass(frozen=True, slots=True)
 class LatentLayout(StridedLayout):
-    """Rows of a latent and its rotary key; `latent_size` is `kv_lora_rank`."""
+    """Rows of a latent and its rotary key. `latent_size` is `kv_lora_rank`."""
 
     latent_size: int
 

@@ -41,7 +41,7 @@ class CpuMover:
         )
 
     def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
-        """Move all layers; arguments as `dispatch.move`."""
+        """Move all layers. Arguments as `dispatch.move`."""
         deltas = [segment.delta for segment in segments]
         tables = [angles(rope, deltas) for rope in self._ropes]
         self._native.move(

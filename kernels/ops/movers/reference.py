@@ -47,7 +47,7 @@ def rotate(key: Tensor, rope: Rope, delta: int) -> Tensor:
 
 
 def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 values in a storage type: round to nearest; 8-bit types saturate, as vLLM's own quantisation does."""
+    """float64 values in a storage type: round to nearest. 8-bit types saturate, as vLLM's own quantisation does."""
     if dtype not in FP8_TYPES:
         return values.to(dtype)
     largest = torch.finfo(dtype).max

@@ -12,11 +12,11 @@ are tables with a row per layer. It serves all segments too: each token names it
               |K pairs ..........|K rest|V ............|                 |kv_c ..............|k_pe pairs|
 
 A token whose segment has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by integer
-arithmetic, so that every GPU and Triton's interpreter agree on the rounding and no scale is needed (`layout.py`).
+arithmetic. So every GPU and Triton's interpreter agree on the rounding, and no scale is needed (`layout.py`).
 
-Addresses are 64-bit, and where all of a group's are multiples of 16 bytes the compiler is told so: it cannot see
-through a table, and would else load 2 bytes at a time. Importing this module needs triton; `dispatch` imports it when a
-row cache on a GPU appears. Does not check slots (`slots.py` does).
+Addresses are 64-bit. Where all of a group's are multiples of 16 bytes, a constant says so to the compiler. It cannot
+see through a table, and would else load 2 bytes at a time. Importing this module needs triton. `dispatch` imports it
+when a row cache on a GPU appears. Does not check slots (`slots.py` does).
 """
 
 # ruff: noqa: N803, N806 -- Triton's convention: compile-time constants in capitals
@@ -40,18 +40,18 @@ from acmserve.kernels.slots import SlotRun
 BLOCK_TOKENS = 16
 ALIGNMENT = 16  # bytes of the widest load
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-# Stored as bytes; the number of mantissa bits tells e4m3 from e5m2.
+# Stored as bytes. The number of mantissa bits distinguishes e4m3 from e5m2.
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
 
 
 @triton.jit
 def widen(stored, MANTISSA: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Float32 of a stored number; exact. MANTISSA 0: a float type, else the bits of an 8-bit float in a byte."""
+    """Float32 of a stored number. Exact. MANTISSA 0: a float type, else the bits of an 8-bit float in a byte."""
     if MANTISSA == 0:
         value = stored.to(tl.float32)
     else:
         bits = stored.to(tl.int32)
-        # The same fields in float16; e4m3 has a smaller exponent bias (7, not 15), hence the factor.
+        # The same fields in float16. E4m3 has a smaller exponent bias (7, not 15), hence the factor.
         half = ((bits & 0x80) << 8) | ((bits & 0x7F) << (10 - MANTISSA))
         value = half.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
         if MANTISSA == 3:
@@ -61,7 +61,7 @@ def widen(stored, MANTISSA: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The stored number nearest to a float32, ties to even; 8-bit floats saturate at their largest number."""
+    """The stored number nearest to a float32, ties to even. 8-bit floats saturate at their largest number."""
     if MANTISSA == 0:
         stored = value.to(DTYPE)
     else:
@@ -161,7 +161,7 @@ def move_kernel(  # type: ignore[no-untyped-def]
 class _Group:
     """Layers that one launch serves.
 
-    `table` is int64 `[num_layers, 5]` on the device (see `move_kernel`); `ropes` are the rows of the angle table;
+    `table` is int64 `[num_layers, 5]` on the device (see `move_kernel`). `ropes` are the rows of the angle table.
     `aligned` is the number of elements that every address and stride is a multiple of, or 1.
     """
 
@@ -184,7 +184,7 @@ class _Group:
 
 
 class StridedMover:
-    """Moves KV in a fixed set of row caches of one device; `num_launches` kernels a call."""
+    """Moves KV in a fixed set of row caches of one device. `num_launches` kernels a call."""
 
     def __init__(self, layers: Sequence[KVLayer]) -> None:
         """Keep the layers' memory alive and build the tables."""
@@ -204,7 +204,7 @@ class StridedMover:
         return len(self._groups)
 
     def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
-        """Move all layers; arguments as `dispatch.move`."""
+        """Move all layers. Arguments as `dispatch.move`."""
         if src_slots.numel() == 0:
             return
         lengths = torch.tensor([segment.end - segment.start for segment in segments])
@@ -225,7 +225,7 @@ def _pairing(rope: Rope | None) -> tuple[int, bool]:
 
 
 def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> Tensor:
-    """float32 `[2, num_ropes, num_segments, rot_dim / 2]`: cos, then sin; one unread number where nothing turns."""
+    """float32 `[2, num_ropes, num_segments, rot_dim / 2]`: cos, then sin. One unread number where nothing turns."""
     if not ropes:
         return torch.zeros(1)
     tables = [angles(rope, deltas) for rope in ropes]

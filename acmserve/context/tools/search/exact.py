@@ -149,7 +149,7 @@ def _calls_of(tools: Collection[str], message: Message) -> Sequence[str]:
 def _find(
     state: SessionState, where: Sequence[FoundText], query: str, limit: int, spell: Callable[[str], str]
 ) -> tuple[list[Piece], int]:
-    """The first matches outside of redacted text, and the number of all; `spell` keeps the length of a text."""
+    """The first matches outside of redacted text, and the number of all. `spell` keeps the length of a text."""
     wanted = spell(query)
     redacted = pieces_by_place(state, Visibility.REDACTED)
     spans: list[Piece] = []

@@ -1,4 +1,4 @@
-"""What the routes of budget, eviction and episodes take and give, as pydantic models; part of the OpenAPI document."""
+"""What the routes of budget, eviction and episodes take and give, as pydantic models. Part of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class BudgetRequest(_WithOptions):
 
     @model_validator(mode="after")
     def _refuse_unknown(self) -> Self:
-        """Options of policies that the operator loaded are read by the budget itself; all else is refused."""
+        """Options of policies that the operator loaded are read by the budget itself. All else is refused."""
         owners = registry.option_owners()
         unknown = {name: value for name, value in (self.model_extra or {}).items() if name not in owners}
         if unknown:
@@ -110,7 +110,7 @@ class Unmet(BaseModel):
 
 
 class TurnCost(BaseModel):
-    """What an eviction costs the next turn, beside its new messages; an estimate, the receipt says the truth."""
+    """What an eviction costs the next turn, beside its new messages. An estimate, the receipt says the truth."""
 
     recomputed_tokens: int = Field(ge=0)
     moved_tokens: int = Field(ge=0)
@@ -124,7 +124,7 @@ class NextTurns(BaseModel):
 
 
 class SummaryCost(BaseModel):
-    """What a summary cost beside the conversation; in a dry run the most that it would."""
+    """What a summary cost beside the conversation. In a dry run the most that it would."""
 
     input_tokens: int | None = Field(description="Tokens that its model read; null where it does not tell.")
     output_tokens: int | None = Field(description="Tokens that it wrote.")

@@ -1,4 +1,4 @@
-"""What the routes of context maps take and give, as pydantic models; part of the OpenAPI document."""
+"""What the routes of context maps take and give, as pydantic models. Part of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from acmserve.context.maps.text import MAX_TEXT_CHARS
 
 
 class MapRequest(BaseModel):
-    """What to set of a map. Fields that are left out, or null, stay as they are; a new map takes the defaults."""
+    """What to set of a map. Fields that are left out, or null, stay as they are. A new map takes the defaults."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str | None = Field(

@@ -29,7 +29,7 @@ class MessageToolCall(BaseModel):
 
 
 class Message(BaseModel):
-    """One chat message, as in `POST /v1/chat/completions`; further fields are kept as they are."""
+    """One chat message, as in `POST /v1/chat/completions`. Further fields are kept as they are."""
 
     model_config = ConfigDict(extra="allow")
     role: str = Field(min_length=1, max_length=64, description="`system`, `user`, `assistant`, `tool`, ...")

@@ -1,4 +1,4 @@
-"""What the `/v1/acm` routes take and give, as pydantic models; they are the OpenAPI document.
+"""What the `/v1/acm` routes take and give, as pydantic models. They are the OpenAPI document.
 
 Requests refuse fields that they do not know, so that a misspelt one is not dropped in silence. JSON null means "not
 given", as OpenAI's clients mean it.
@@ -44,7 +44,7 @@ class _Request(BaseModel):
 
 
 class NewSession(_Request):
-    """A session to make; every field may be left out."""
+    """A session to make. Every field may be left out."""
 
     session_id: str | None = Field(
         default=None,
@@ -266,7 +266,7 @@ class EditAnswer(BaseModel):
 
 
 class NextTurn(BaseModel):
-    """What all edits together cost the next turn, beside its new message; an estimate, the receipt says the truth."""
+    """What all edits together cost the next turn, beside its new message. An estimate, the receipt says the truth."""
 
     recomputed_tokens: int = Field(ge=0)
     moved_tokens: int = Field(ge=0, description="Tokens whose KV is moved to new positions (`reuse`, `repair`).")

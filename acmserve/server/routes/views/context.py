@@ -31,7 +31,7 @@ PREVIEW_CHARS = 80
 
 
 def session_info(session: Session, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
-    """The session without its contents; `precompute` is what holds for it, `is_working` whether it works now."""
+    """The session without its contents. `precompute` is what holds for it, `is_working` whether it works now."""
     return SessionInfo(
         session_id=session.session_id,
         suite=session.suite,
