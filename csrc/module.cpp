@@ -82,17 +82,30 @@ int64_t common_prefix(const TokenArray& prompt, const TokenArray& source) {
     return acm::common_length(a.data, b.data, std::min(a.size, b.size));
 }
 
+std::vector<acm::Tokens> as_views(const std::vector<TokenArray>& sources) {
+    std::vector<acm::Tokens> views;
+    for (const TokenArray& source : sources) views.push_back(as_tokens(source));
+    return views;
+}
+
+// The longest look-up among the grams of k tokens of these sources under a key; for tests of the key.
+int64_t num_probes(const std::vector<TokenArray>& sources, int64_t k, uint64_t base, uint64_t mix) {
+    if (k < 1) throw std::invalid_argument("k must be at least 1");
+    const std::vector<acm::Tokens> views = as_views(sources);
+    return acm::GramIndex(views, k, {base, mix}).num_probes(views, k);
+}
+
 std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> find_matches(const TokenArray& prompt,
                                                                          const std::vector<TokenArray>& sources,
                                                                          int64_t start, int64_t stop,
-                                                                         int64_t min_tokens) {
-    std::vector<acm::Tokens> views;
-    for (const TokenArray& source : sources) views.push_back(as_tokens(source));
+                                                                         int64_t min_tokens, uint64_t base,
+                                                                         uint64_t mix) {
+    const std::vector<acm::Tokens> views = as_views(sources);
     const acm::Tokens tokens = as_tokens(prompt);
     std::vector<acm::Match> matches;
     {
         py::gil_scoped_release nogil;
-        matches = acm::find_matches(tokens, views, start, stop, min_tokens);
+        matches = acm::find_matches(tokens, views, start, stop, min_tokens, {base, mix});
     }
     std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> rows;
     for (const acm::Match& m : matches) rows.emplace_back(m.dst_start, m.source, m.src_start, m.num_tokens);
@@ -126,7 +139,8 @@ PYBIND11_MODULE(_native, m) {
     m.def("limit_vectors", &limit_vectors, py::arg("bits"));
     m.def("common_prefix", &common_prefix, py::arg("prompt"), py::arg("source"));
     m.def("find_matches", &find_matches, py::arg("prompt"), py::arg("sources"), py::arg("start"), py::arg("stop"),
-          py::arg("min_tokens"));
+          py::arg("min_tokens"), py::arg("base"), py::arg("mix"));
+    m.def("num_probes", &num_probes, py::arg("sources"), py::arg("k"), py::arg("base"), py::arg("mix"));
 
     py::class_<acm::Layer>(m, "Layer")
         .def(py::init(&make_layer), py::kw_only(), py::arg("base"), py::arg("dtype"), py::arg("isa"),

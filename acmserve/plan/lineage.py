@@ -14,7 +14,8 @@ This module knows bytes and positions, nothing of vLLM.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -55,6 +56,16 @@ def move_key(
     return digest(b"acm-move", owner, source_digest, dst_start, src_start, num_tokens)
 
 
-def marks_in(marks: Iterable[LineageMark], start: int, end: int) -> tuple[bytes, ...]:
-    """Keys of the marks whose position lies in `[start, end)`, in order of position."""
-    return tuple(m.key for m in sorted(marks, key=lambda m: (m.position, m.key)) if start <= m.position < end)
+def order_of(mark: LineageMark) -> tuple[int, bytes]:
+    """By what the marks of a sequence are sorted."""
+    return mark.position, mark.key
+
+
+def marks_in(marks: Sequence[LineageMark], start: int, end: int) -> tuple[bytes, ...]:
+    """Keys of the marks whose position lies in `[start, end)`, in order; `marks` are sorted by `order_of`.
+
+    A block is asked for its marks each time it is hashed, so two bisections it is, however many marks there are.
+    """
+    first = bisect_left(marks, (start, b""), key=order_of)
+    behind = bisect_left(marks, (end, b""), key=order_of)
+    return tuple(mark.key for mark in marks[first:behind])

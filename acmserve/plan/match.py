@@ -17,12 +17,17 @@ first 8 positions of a gram. A gram as frequent as a chat template's header can 
 ones. So the gram that ends just *beyond* the best match is looked up too. Its positions are extended to the left (up to
 4 times). A longer match must contain that gram, and the text behind a header is rarely frequent.
 
+Tokens are chosen by clients, and the search runs in the scheduler's thread. So grams are hashed with a key that is
+drawn for each process, and a look-up in the index ends after 64 slots. A gram without a place is not found. That costs
+a match, never time.
+
 The inner loop is C++ (csrc/match.hpp). The functions with a trailing `_twin` are the same rules in numpy, used where
 the extension is not built. Knows integers only: no blocks, no messages, no cost model.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +39,9 @@ try:
 except ImportError:  # not built: `acmserve doctor` says so, and the twin gives the same results, slower
     _native = None  # type: ignore[assignment]
 
-GRAM_BASE = np.uint64(0x9E3779B97F4A7C15)
+# The key: odd, so that no bit of a token is lost.
+GRAM_BASE = np.uint64(secrets.randbits(64) | 1)
+SLOT_MIX = secrets.randbits(64) | 1
 MAX_GRAM = 256
 MAX_CANDIDATES = 8
 MAX_REFINEMENTS = 4
@@ -78,7 +85,8 @@ def find_matches(
     """
     if _native is None:
         return find_matches_twin(prompt, sources, start, stop, min_tokens)
-    return tuple(TokenMatch(*row) for row in _native.find_matches(prompt, sources, start, stop, min_tokens))
+    rows = _native.find_matches(prompt, sources, start, stop, min_tokens, int(GRAM_BASE), SLOT_MIX)
+    return tuple(TokenMatch(*row) for row in rows)
 
 
 def common_prefix_twin(prompt: TokenArray, source: TokenArray) -> int:

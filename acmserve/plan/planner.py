@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from acmserve.plan.match import common_prefix, find_matches
+from acmserve.plan.match import TokenMatch, common_prefix, find_matches
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.removed import find_removed
 from acmserve.plan.source import ServedSequence, Tokens
@@ -19,6 +19,8 @@ DEFAULT_MIN_MOVE_TOKENS = 32
 # Each move rounds its keys again. After 8, a bf16 key is 3 times as far from the exact one as any cached key is.
 # docs/kernels.md has the measurement and the alternative.
 MAX_ROTATIONS = 8
+# Each move takes a step of the scheduler of its own. A prompt that was changed everywhere is computed sooner.
+MAX_MOVES = 256
 
 
 def plan_edit(
@@ -34,7 +36,8 @@ def plan_edit(
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
     `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_ROTATIONS`
-    times are computed anew, and so is appended text that quotes the conversation. `sources` are the newest first.
+    times are computed anew, and so is appended text that quotes the conversation. Of more than `MAX_MOVES` matches the
+    longest are moved. `sources` are the newest first.
     """
     limit = len(prompt) - 1
     keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
@@ -45,10 +48,16 @@ def plan_edit(
     if start >= sources[latest].num_tokens - min_move_tokens:
         return EditPlan(len(prompt), keep)
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
-    found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in matches]
+    found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in _longest(matches)]
     kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
     moves = tuple(piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
     return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves))
+
+
+def _longest(matches: Sequence[TokenMatch]) -> list[TokenMatch]:
+    """The matches that are worth most where there are more than `MAX_MOVES`, in their order."""
+    kept = sorted(sorted(matches, key=lambda match: -match.num_tokens)[:MAX_MOVES], key=lambda match: match.dst_start)
+    return kept if len(matches) > MAX_MOVES else list(matches)
 
 
 def _latest(sources: Sequence[ServedSequence]) -> int:

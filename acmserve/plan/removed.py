@@ -57,12 +57,15 @@ def find_removed(prompt: Tokens, sources: Sequence[ServedSequence], moves: Seque
     text = np.concatenate([part for gap in gaps for part in (sources[gap.source].tokens[gap.start : gap.end], _BREAK)])
     matches = find_matches(text, [prompt[: max(gap.limit for gap in gaps)]], 0, len(text), MIN_SAME_TOKENS)
     there = [(m.dst_start, m.dst_start + m.num_tokens, m.src_start + m.num_tokens) for m in matches]
+    next_there = 0
     removed: list[Removed] = []
     offset = 0
     for gap in gaps:
         position, end = offset, offset + gap.end - gap.start
-        for first, behind, ends_at in there:
-            if offset <= first < end and ends_at <= gap.limit:
+        while next_there < len(there) and there[next_there][0] < end:
+            first, behind, ends_at = there[next_there]
+            next_there += 1
+            if ends_at <= gap.limit:
                 removed += _removed(gap, position - offset, first - offset)
                 position = behind
         removed += _removed(gap, position - offset, end - offset)

@@ -80,9 +80,10 @@ def plan_repair(
     `prompt` is int32 [n]. Ranges of the prompt that no move covers mean nothing.
     """
     echoes = _echo_indices(plan, sources) if repair.echoes else {}
+    named = _named(repair, len(prompt))
     moves: list[Move] = []
     for move in plan.moves:
-        anew = _to_compute(move, repair)
+        anew = _to_compute(move, repair, named)
         if move.source in echoes and move.num_tokens >= ECHO_TOKENS:
             found = echoes[move.source].find(prompt[move.dst_start : move.dst_end], move.src_start)
             anew |= cover(found, ECHO_TOKENS + 1)[: move.num_tokens]
@@ -90,13 +91,22 @@ def plan_repair(
     return replace(plan, moves=tuple(moves))
 
 
-def _to_compute(move: Move, repair: Repair) -> Mask:
+def _named(repair: Repair, num_tokens: int) -> Mask:
+    """The tokens of a prompt that the ranges name; one pass, however many ranges and moves there are."""
+    if not repair.ranges:
+        return np.zeros(num_tokens, dtype=np.bool_)
+    edges = np.minimum(np.array(repair.ranges, dtype=np.int64), num_tokens)
+    opened = np.bincount(edges[:, 0], minlength=num_tokens + 1)
+    closed = np.bincount(edges[:, 1], minlength=num_tokens + 1)
+    named: Mask = np.cumsum(opened - closed)[:num_tokens] > 0
+    return named
+
+
+def _to_compute(move: Move, repair: Repair, named: Mask) -> Mask:
     """The tokens of a move that head, tail and ranges name."""
-    anew = np.zeros(move.num_tokens, dtype=np.bool_)
+    anew = named[move.dst_start : move.dst_end].copy()
     anew[: repair.head_tokens] = True
     anew[max(0, move.num_tokens - repair.tail_tokens) :] = True
-    for start, end in repair.ranges:
-        anew[max(0, start - move.dst_start) : max(0, end - move.dst_start)] = True
     return anew
 
 

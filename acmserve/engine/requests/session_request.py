@@ -23,7 +23,7 @@ from typing import Any
 from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, Span
 from acmserve.engine.requests.source_store import Owner
 from acmserve.plan.auto import AutoDecision
-from acmserve.plan.lineage import LineageMark, move_key
+from acmserve.plan.lineage import LineageMark, move_key, order_of
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.source import ServedSequence
 
@@ -182,4 +182,5 @@ def plan_segments(
         turned = int(move.dst_start != move.src_start)
         num_removed = plan.num_removed_before(move, sources)
         marks.append(LineageMark(move.dst_start, key, move.num_tokens, num_rotations + turned, num_removed))
+    marks.sort(key=order_of)
     return segments, marks

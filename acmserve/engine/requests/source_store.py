@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from acmserve.errors import IntegrityError
+from acmserve.plan.lineage import order_of
 from acmserve.plan.source import ServedSequence
 
 Owner = tuple[str, str | None]
@@ -84,6 +85,13 @@ class SourceStore:
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when the byte count or a bound is off."""
         held = sum(source.num_bytes for sources in self._sessions.values() for source in sources)
+        unsorted = sum(
+            list(source.marks) != sorted(source.marks, key=order_of)
+            for sources in self._sessions.values()
+            for source in sources
+        )
+        if unsorted:
+            raise IntegrityError(f"source store: {unsorted} sources whose lineage marks are out of order")
         longest = max((len(sources) for sources in self._sessions.values()), default=0)
         if held != self._num_bytes:
             raise IntegrityError(f"source store: {held} bytes held, {self._num_bytes} accounted")

@@ -19,6 +19,7 @@ reaches one engine: every replica that served the session needs one of its own.
 from __future__ import annotations
 
 import secrets
+from bisect import insort
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from acmserve.engine.requests.source_store import Owner, SourceStore
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
-from acmserve.plan.lineage import LineageMark
+from acmserve.plan.lineage import LineageMark, order_of
 from acmserve.plan.match import common_prefix
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -66,7 +67,8 @@ def forget_session(
         tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
         block = num_unaffected(tokens, session.marks, prompt) // move_executor.block_size
         evict_from(block, request, move_executor)
-        session.marks.append(LineageMark(block * move_executor.block_size, secrets.token_bytes(32)))
+        hidden = LineageMark(block * move_executor.block_size, secrets.token_bytes(32))
+        insort(session.marks, hidden, key=order_of)
         block_pool.set_hasher(request, LineageHasher(hash_function, move_executor.block_size, session.marks), block)
         session.hidden_from = block if session.hidden_from is None else min(block, session.hidden_from)
     return sources

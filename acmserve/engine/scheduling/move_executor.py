@@ -177,17 +177,23 @@ class MoveExecutor:
 
     def _plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
         """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
-        while (segment := session.segment_at(position)) is not None:
+        jump, changed = None, request.num_tokens
+        while jump is None and (segment := session.segment_at(position)) is not None:
             jump = jumping.plan_jump(session, position, self.lookup)
-            if jump is not None:
-                return jump
-            self._refuse(session, request, segment, position)
-        return None
+            if jump is None:
+                changed = min(changed, self._refuse(session, request, segment, position))
+        self._rehash(request, changed)
+        return jump
 
-    def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> None:
+    def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> int:
+        """The token from which on the block hashes are others now; the end of the request where none changes."""
         end = jumping.next_available(segment, position, self.lookup)
         changed = session.refuse(segment, position, end, SOURCE_GONE)
-        if changed is not None:
+        return request.num_tokens if changed is None else changed
+
+    def _rehash(self, request: Request, changed: int) -> None:
+        """Once for all that was refused together: a prompt of many small segments is hashed once, not once for each."""
+        if changed < request.num_tokens:
             block_pool.rehash(request, changed // self.block_size)
 
     def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
@@ -228,12 +234,15 @@ class MoveExecutor:
         session = self.get(request.request_id)
         if session is None:
             return num_new
+        changed = request.num_tokens
         while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
             segment = session.segment_at(stop)
             assert segment is not None
             if jumping.plan_jump(session, stop, self.lookup) is not None:
-                return stop - num_computed
-            self._refuse(session, request, segment, stop)
+                num_new = stop - num_computed
+                break
+            changed = min(changed, self._refuse(session, request, segment, stop))
+        self._rehash(request, changed)
         return num_new
 
     def on_admitted(self, request_id: str, precompute: Sequence[Span] = ()) -> None:
