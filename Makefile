@@ -11,10 +11,10 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test serve lint bench docs wheel clean
+.PHONY: help setup demo test simulator serve lint bench docs wheel clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PACKAGES): requirements/cpu.lock requirements/install.sh
 	@PYTHON="$(PYTHON)" requirements/install.sh packages $(VENV)
@@ -33,6 +33,10 @@ demo: setup ## fold, go on, restore on a real model, with a table of what it cos
 test: export OMP_WAIT_POLICY ?= passive
 test: setup ## run the whole test suite, in two processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
+
+simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
+simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does
+	@$(BIN)/python -m pytest --numprocesses 2 tests/simulator $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)

@@ -7,8 +7,15 @@ def build_info() -> dict[str, str | int]: ...
 def limit_vectors(bits: int) -> int: ...
 def common_prefix(prompt: NDArray[np.int32], source: NDArray[np.int32]) -> int: ...
 def find_matches(
-    prompt: NDArray[np.int32], sources: Sequence[NDArray[np.int32]], start: int, stop: int, min_tokens: int
+    prompt: NDArray[np.int32],
+    sources: Sequence[NDArray[np.int32]],
+    start: int,
+    stop: int,
+    min_tokens: int,
+    base: int,
+    mix: int,
 ) -> list[tuple[int, int, int, int]]: ...
+def num_probes(sources: Sequence[NDArray[np.int32]], k: int, base: int, mix: int) -> int: ...
 
 class Layer:
     def __init__(

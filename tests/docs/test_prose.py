@@ -42,6 +42,22 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
     assert dead == []
 
 
+@pytest.mark.parametrize("name", page_names())
+def test_files_that_a_page_names_are_there(name: str) -> None:
+    """In full, or from `acmserve/` on. A name in capitals stands for one of the reader's own."""
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|hpp|sh|json))`", read_page(name)))
+    assert [path for path in named if not _is_there(path) and not Path(path).stem.isupper()] == []
+
+
+def _is_there(path: str) -> bool:
+    return any((folder / path).exists() for folder in (ROOT, ROOT / "acmserve"))
+
+
+def test_a_file_that_is_gone_is_found() -> None:
+    assert _is_there("plan/match.py")
+    assert not _is_there("plan/matcher.py")
+
+
 def _leads_somewhere(page: Path, link: str) -> bool:
     if re.match(r"[a-z]+://", link):
         return True

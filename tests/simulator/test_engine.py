@@ -25,16 +25,16 @@ from tests.support.simulator.worker import Worker
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    """100 scripts a mode; and they reach what they are for."""
-    report = run_scripts(factory, mode, seeds(100), acmserve=True)
-    assert report.num_preemptions > 100
-    assert report.num_aborted > 50
-    assert report.num_moved_requests > 100
-    assert report.num_requests_with_holes > 50
-    assert report.num_turned_tokens > 3000
-    assert report.num_repaired_tokens > 1000
-    assert report.num_forgets_beside_live_requests > 50
-    assert report.num_forgotten_keys > 1000
+    """40 scripts a mode; and they reach what they are for. `make simulator` runs 25 times as many."""
+    report = run_scripts(factory, mode, seeds(40), acmserve=True)
+    assert report.num_preemptions > 40
+    assert report.num_aborted > 20
+    assert report.num_moved_requests > 40
+    assert report.num_requests_with_holes > 20
+    assert report.num_turned_tokens > 1200
+    assert report.num_repaired_tokens > 400
+    assert report.num_forgets_beside_live_requests > 20
+    assert report.num_forgotten_keys > 400
     assert {"None", "kv_cache_full", "source_evicted", "forgotten"} <= set(report.fallback_reasons)
 
 
