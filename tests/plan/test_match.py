@@ -137,4 +137,4 @@ def test_arguments_out_of_range(find: object, start: int, stop: int, min_tokens:
 
 def test_the_extension_is_the_one_that_answers() -> None:
     """`make test` must not pass on the slow twin alone."""
-    assert _native.find_matches(text(1, 40), [text(1, 40)], 0, 40, 32) == [(0, 0, 0, 40)]
+    assert _native.find_matches(text(1, 40), [text(1, 40)], 0, 40, 32, 3, 5) == [(0, 0, 0, 40)]

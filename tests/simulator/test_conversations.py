@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from acmserve.engine.vllm import block_pool
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.scripts import Fidelity, Script, Tokens, Turn
 from tests.support.simulator.simulation import Simulation
@@ -122,6 +123,27 @@ def test_source_that_is_gone_is_computed(factory: Factory, mode: Mode) -> None:
     _, receipt = _converse(factory, mode, first, stranger, edit, num_blocks=17)
     assert _counts(receipt) == (0, 0, len(FOLDED))
     assert receipt["fallback_reason"] == "source_evicted"
+
+
+@modes
+def test_many_segments_that_are_gone_are_hashed_anew_together(
+    factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A diffed file: a prompt of thirty small segments. It is hashed once for each look at it, not once for each."""
+    served = tuple(range(1_000, 2_020))
+    edited = tuple(7 if index % 34 == 33 else token for index, token in enumerate(served))
+    stranger = _turn(tuple(range(3_000, 3_000 + 16 * 70)), session=None)
+    rehash, hashed = block_pool.rehash, []
+
+    def counted(request: Any, first_block: int) -> None:
+        hashed.append(first_block)
+        rehash(request, first_block)
+
+    monkeypatch.setattr(block_pool, "rehash", counted)
+    machine = {"num_blocks": 73, "max_num_batched_tokens": 2_048}
+    _, receipt = _converse(factory, mode, _turn(served), stranger, _turn(edited), **machine)
+    assert (receipt["moved_tokens"], receipt["fallback_reason"]) == (0, "source_evicted")
+    assert 0 < len(hashed) <= 3
 
 
 @modes
