@@ -33,7 +33,7 @@ examples:
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
 
-`acmserve COMMAND --help` tells more about each command.
+`acmserve COMMAND --help` says more about each command.
 """
 COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "bench": BENCH}
 

@@ -10,7 +10,7 @@ usage: acmserve bench NAME [options]
 
 {}
 
-`acmserve bench edit --help` tells its options. Every benchmark checks correctness first and reports no speed-up
+`acmserve bench edit --help` lists its options. Every benchmark checks correctness first and reports no speed-up
 when that check fails (exit code 1).
 """
 

@@ -67,7 +67,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):
-        raise InvalidRequest(f"{field}.fidelity", "what is computed ahead is exact; leave it out or say 'exact'")
+        raise InvalidRequest(f"{field}.fidelity", "what is precomputed is exact; leave it out or say 'exact'")
     if params.precompute and params.forget:
         raise InvalidRequest(
             f"{field}.precompute", "cannot go with forget, which takes effect at once; send two requests"

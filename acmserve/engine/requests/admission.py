@@ -50,7 +50,7 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
         parsed = parse_acm_params(acm)
         max_tokens = getattr(params, "max_tokens", None)
         if parsed.precompute and max_tokens != 1:
-            raise InvalidRequest("max_tokens", f"must be 1 for a request that computes ahead, not {max_tokens!r}")
+            raise InvalidRequest("max_tokens", f"must be 1 for a background request, not {max_tokens!r}")
         return parsed
     if session_id is not None:
         return SessionParams(check_session_id(session_id, "session_id"))

@@ -256,19 +256,19 @@ class BackgroundBlocks:
         counts = self.counts
         num_held = sum(block.num_tokens for block in self._blocks.values())
         if counts.computed_tokens != counts.used_tokens + counts.wasted_tokens + num_held:
-            raise IntegrityError(f"ahead: {num_held} tokens held, but {counts}")
+            raise IntegrityError(f"precompute: {num_held} tokens held, but {counts}")
         if len(self._blocks) > self.max_blocks:
-            raise IntegrityError(f"ahead: {len(self._blocks)} blocks held, {self.max_blocks} allowed")
+            raise IntegrityError(f"precompute: {len(self._blocks)} blocks held, {self.max_blocks} allowed")
         for block_id in self._blocks:
             num_references = self.pool.blocks[block_id].ref_cnt
             is_placed, is_waiting = block_id in self._placed, block_id in self._unplaced
             lost = not num_references and not is_placed and not is_waiting
             if lost or (is_placed and (is_waiting or num_references)):
                 where = f"in its place: {is_placed}, to be placed: {is_waiting}"
-                raise IntegrityError(f"ahead: block {block_id} has {num_references} references, {where}")
+                raise IntegrityError(f"precompute: block {block_id} has {num_references} references, {where}")
         strangers = [i for i in (*self._placed, *self._unplaced) if i not in self._blocks]
         if strangers:
-            raise IntegrityError(f"ahead: {len(strangers)} blocks placed that are not held: {strangers[:3]}")
+            raise IntegrityError(f"precompute: {len(strangers)} blocks placed that are not held: {strangers[:3]}")
         self._check_order()
 
     def _check_order(self) -> None:
@@ -278,7 +278,7 @@ class BackgroundBlocks:
         num_warm, latest = 0, self.clock() - self._min_age_s
         for block in self.pool.free_block_queue.iter_blocks_after(None):
             if block.block_id in self._placed and num_warm:
-                raise IntegrityError(f"ahead: block {block.block_id} is behind {num_warm} warm blocks of others")
+                raise IntegrityError(f"precompute: block {block.block_id} is behind {num_warm} warm blocks of others")
             num_warm += self._is_warm(block, latest)
 
     def _count_displaceable(self, num_wanted: int, hit: Collection[int]) -> int:

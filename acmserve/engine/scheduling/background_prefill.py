@@ -215,11 +215,11 @@ class BackgroundPrefill:
         """Raise `IntegrityError` when two background requests run, a finished one is tracked, or blocks are off."""
         running = [r.request_id for _, r in self._requests.values() if block_pool.is_running(r) and _is_prefilling(r)]
         if len(running) > 1:
-            raise IntegrityError(f"ahead: {len(running)} background requests run: {running[:3]}")
+            raise IntegrityError(f"precompute: {len(running)} background requests run: {running[:3]}")
         dead = [request_id for request_id, (_, request) in self._requests.items() if request.is_finished()]
         dead += [request_id for request_id in self._ended if request_id not in self._requests]
         if dead:
-            raise IntegrityError(f"ahead: {len(dead)} finished requests still tracked: {dead[:3]}")
+            raise IntegrityError(f"precompute: {len(dead)} finished requests still tracked: {dead[:3]}")
         self.blocks.check_integrity()
 
 

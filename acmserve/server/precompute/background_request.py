@@ -94,7 +94,7 @@ class ServedBackground:
         """
         serving = getattr(self._state, "openai_serving_chat", None)
         if serving is None:
-            raise Unavailable("the served model cannot chat, so nothing is computed ahead")
+            raise Unavailable("the served model cannot chat, so nothing is precomputed")
         self._num_running += 1
         try:
             answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
@@ -104,4 +104,4 @@ class ServedBackground:
         if caller is not None and caller.cancelling():
             raise asyncio.CancelledError
         if isinstance(answer, ErrorResponse):
-            raise Unavailable(f"the served model computed nothing ahead: {answer.error.message}")
+            raise Unavailable(f"the served model precomputed nothing: {answer.error.message}")

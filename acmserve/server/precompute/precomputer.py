@@ -217,7 +217,7 @@ class Precomputer:
             self.num_failed += 1
             watch.preparations.drop(FAILED)
             if self.num_failed == 1:
-                logger.exception("acmserve: session %r: computing ahead failed; later failures are only counted", name)
+                logger.exception("acmserve: session %r: precomputing failed; later failures are only counted", name)
         finally:
             if watch.running is not None:
                 watch.running.drop(INTERRUPTED)

@@ -70,7 +70,7 @@ async def delete_budget(session_id: SessionId, caller: CallerDep) -> None:
 async def evict(
     session_id: SessionId,
     caller: CallerDep,
-    dry_run: Annotated[bool, Query(description="Only plan: tell what would go, and change nothing.")] = False,
+    dry_run: Annotated[bool, Query(description="Only plan: say what would go, and change nothing.")] = False,
 ) -> Eviction:
     """Evicts down to the low watermark of the session's budget, also when `max_tokens` is not reached.
 

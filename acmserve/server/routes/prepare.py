@@ -23,7 +23,7 @@ prepare_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 @prepare_router.post(
     "/sessions/{session_id}/prepare",
     operation_id="acm_prepare_edits",
-    summary="Compute the result of edits ahead",
+    summary="Precompute the result of edits",
     status_code=202,
     responses=problems(400, 404, 409, 413, 415, 503),
 )

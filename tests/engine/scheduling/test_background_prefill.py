@@ -134,6 +134,6 @@ def test_an_aborted_forecast_leaves_its_blocks_free_and_useful(engine: Engine, i
 
 
 def test_a_forecast_that_wants_an_answer_is_refused(engine: Engine) -> None:
-    with pytest.raises(InvalidRequest, match="computes ahead") as refused:
+    with pytest.raises(InvalidRequest, match="for a background request") as refused:
         send(engine, "precompute", FOLDED, "refused", precompute=True, max_tokens=2)
     assert refused.value.field == "max_tokens"

@@ -403,7 +403,7 @@ def test_a_failure_is_logged_once_and_counted(
     play(scene())
     assert server.precompute.num_failed == 4
     # By time: where vLLM has set its logger up, a record may be captured twice.
-    assert len({record.created for record in caplog.records if "computing ahead failed" in record.getMessage()}) == 1
+    assert len({record.created for record in caplog.records if "precomputing failed" in record.getMessage()}) == 1
 
 
 def test_no_more_is_computed_than_the_share_of_the_pool() -> None:

@@ -126,7 +126,7 @@ class NextTurns(BaseModel):
 class SummaryCost(BaseModel):
     """What a summary cost beside the conversation. In a dry run the most that it would."""
 
-    input_tokens: int | None = Field(description="Tokens that its model read; null where it does not tell.")
+    input_tokens: int | None = Field(description="Tokens that its model read; null where it does not report them.")
     output_tokens: int | None = Field(description="Tokens that it wrote.")
 
 

@@ -67,7 +67,7 @@ class PrecomputeView(BaseModel):
 
     mode: Literal["off", "heal", "predict"] = Field(
         description="`heal` computes contexts anew that were served with moved KV, `predict` also those of edits that "
-        "can be foreseen."
+        "can be predicted."
     )
     max_pool_share: float = Field(ge=0, le=1, description="The part of the KV cache that this may take.")
     working: bool = Field(
@@ -191,7 +191,7 @@ class ToolAnswer(BaseModel):
 
     name: str
     result: str = Field(description="The text for the model: send it as the content of the tool message.")
-    is_error: bool = Field(description="Whether the call was wrong; `result` then tells the model what to do instead.")
+    is_error: bool = Field(description="Whether the call was wrong; `result` then says what to do instead.")
     changed: bool = Field(description="Whether the model sees another conversation now.")
     fragment_ids: list[str] = Field(description="Fragments that the call made or changed.")
 
@@ -251,7 +251,7 @@ class PreparationView(BaseModel):
         description="Why it was dropped: `interrupted`, `failed`, or what the engine says, such as "
         "`precompute_pool_share`."
     )
-    computed_tokens: int | None = Field(description="Tokens computed for it; null until the engine has told.")
+    computed_tokens: int | None = Field(description="Tokens computed for it; null until the engine has reported it.")
     ready_tokens: int | None = Field(description="Tokens of its prompt that are in the KV cache; null until then.")
 
 
