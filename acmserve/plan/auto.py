@@ -219,7 +219,10 @@ def _lineage(plan: EditPlan, sources: Sequence[ServedSequence]) -> tuple[int, in
         kept = sources[plan.keep.source]
         first = min((mark.position for mark in kept.marks if mark.position < first), default=first)
         num_removed.append(kept.num_removed(plan.num_kept))
-    num_removed += [sources[move.source].num_removed(move.src_start + move.num_tokens) for move in plan.moves]
+    ends: dict[int, int] = {}
+    for move in plan.moves:
+        ends[move.source] = max(ends.get(move.source, 0), move.src_start + move.num_tokens)
+    num_removed += [sources[index].num_removed(end) for index, end in ends.items()]
     return first, max(num_removed)
 
 

@@ -109,10 +109,11 @@ class ServedTokens:
             moves.append(Move(dst_start, src_start, num_tokens, having[0] if having else -1))
         known = [move for move in moves if move.source >= 0]
         plan = EditPlan(len(tokens), None, tuple(known), find_removed(tokens, sources, known))
+        num_removed = iter(plan.num_removed_before(sources))
         for move, before in zip(moves, rotations, strict=True):
-            num_removed = plan.num_removed_before(move, sources) if move.source >= 0 else 0
             turned = int(move.dst_start != move.src_start)
-            yield MovedRange(move.dst_start, move.num_tokens, before + turned, num_removed)
+            gone = next(num_removed) if move.source >= 0 else 0
+            yield MovedRange(move.dst_start, move.num_tokens, before + turned, gone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,11 @@ def order_of(mark: LineageMark) -> tuple[int, bytes]:
     return mark.position, mark.key
 
 
+def position_of(mark: LineageMark) -> int:
+    """Where moved KV begins."""
+    return mark.position
+
+
 def marks_in(marks: Sequence[LineageMark], start: int, end: int) -> tuple[bytes, ...]:
     """Keys of the marks whose position lies in `[start, end)`, in order; `marks` are sorted by `order_of`.
 

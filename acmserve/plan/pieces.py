@@ -10,11 +10,13 @@ Knows spans and sources by their number. Does not know how a plan is found (`pla
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from acmserve.errors import IntegrityError
+from acmserve.plan.lineage import position_of
 from acmserve.plan.match import common_prefix
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -69,13 +71,15 @@ class Compute:
 class EditPlan:
     """What to do for a prompt of `num_tokens` tokens. `moves` are sorted, disjoint, and end before the last token.
 
-    `removed` is what the text of the moves had in front of it in its source and has no more.
+    `removed` is what the text of the moves had in front of it in its source and has no more. `num_left` matches were
+    found beyond the most moves that a plan has. They are computed.
     """
 
     num_tokens: int
     keep: Keep | None = None
     moves: tuple[Move, ...] = ()
     removed: tuple[Removed, ...] = ()
+    num_left: int = 0
 
     @property
     def num_kept(self) -> int:
@@ -99,10 +103,20 @@ class EditPlan:
         pieces.append(Compute(position, self.num_tokens - position))
         return tuple(pieces)
 
-    def num_removed_before(self, move: Move, sources: Sequence[ServedSequence]) -> int:
-        """Tokens that the KV of `move` had in sight and has no more: since this edit, and since earlier ones."""
-        now = sum(r.num_tokens for r in self.removed if r.source == move.source and r.end <= move.src_start)
-        return now + sources[move.source].num_removed(move.src_start + move.num_tokens)
+    def num_removed_before(self, sources: Sequence[ServedSequence]) -> list[int]:
+        """Tokens that the KV of each move had in sight and has no more: since this edit, and since earlier ones."""
+        counts = [0] * len(self.moves)
+        for index in {move.source for move in self.moves}:
+            removed = [r for r in self.removed if r.source == index]
+            ends = [r.end for r in removed]
+            totals = [0, *accumulate(r.num_tokens for r in removed)]
+            marks = sources[index].marks
+            peaks = [0, *accumulate((mark.num_removed for mark in marks), max)]
+            for number, move in enumerate(self.moves):
+                if move.source == index:
+                    earlier = peaks[bisect_left(marks, move.src_start + move.num_tokens, key=position_of)]
+                    counts[number] = totals[bisect_right(ends, move.src_start)] + earlier
+        return counts
 
     def check(self, prompt: Tokens, sources: Sequence[ServedSequence]) -> None:
         """Raise `IntegrityError` unless the plan is well formed and every reused token equals its source."""

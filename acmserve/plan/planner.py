@@ -41,23 +41,34 @@ def plan_edit(
     """
     limit = len(prompt) - 1
     keep = _choose_prefix(prompt[:limit], sources, allow_moves, min(num_cached, limit))
-    start = keep.num_tokens if keep else 0
-    if not allow_moves or limit - start < min_move_tokens or not sources:
-        return EditPlan(len(prompt), keep)
     latest = _latest(sources)
-    if start >= sources[latest].num_tokens - min_move_tokens:
+    if not allow_moves or not _is_edited(len(prompt), keep, sources, latest, min_move_tokens):
         return EditPlan(len(prompt), keep)
+    start = keep.num_tokens if keep else 0
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
     found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in _longest(matches)]
     kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
     moves = tuple(piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
-    return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves))
+    num_left = max(0, len(matches) - MAX_MOVES)
+    return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves), num_left)
 
 
-def _longest(matches: Sequence[TokenMatch]) -> list[TokenMatch]:
+def _is_edited(
+    num_tokens: int, keep: Keep | None, sources: Sequence[ServedSequence], latest: int, min_move_tokens: int
+) -> bool:
+    """Whether the prompt is more than an append: it leaves out what the conversation was served last."""
+    start = keep.num_tokens if keep else 0
+    if not sources or num_tokens - 1 - start < min_move_tokens:
+        return False
+    return start < sources[latest].num_tokens - min_move_tokens
+
+
+def _longest(matches: Sequence[TokenMatch]) -> Sequence[TokenMatch]:
     """The matches that are worth most where there are more than `MAX_MOVES`, in their order."""
-    kept = sorted(sorted(matches, key=lambda match: -match.num_tokens)[:MAX_MOVES], key=lambda match: match.dst_start)
-    return kept if len(matches) > MAX_MOVES else list(matches)
+    if len(matches) <= MAX_MOVES:
+        return matches
+    longest = sorted(matches, key=lambda match: -match.num_tokens)[:MAX_MOVES]
+    return sorted(longest, key=lambda match: match.dst_start)
 
 
 def _latest(sources: Sequence[ServedSequence]) -> int:
@@ -100,7 +111,7 @@ def _unworn(move: Move, source: ServedSequence, min_tokens: int) -> Iterator[Mov
     moved    |-----)            [------------------)       the piece between is computed
     """
     start, end = move.src_start, move.src_start + move.num_tokens
-    worn = [m for m in source.marks if m.num_rotations >= MAX_ROTATIONS and move.src_start != move.dst_start]
+    worn = [m for m in source.marks_over(start, end) if m.num_rotations >= MAX_ROTATIONS and start != move.dst_start]
     cuts = sorted((max(m.position, start), min(m.position + m.num_tokens, end)) for m in worn)
     for first, behind in [*((a, b) for a, b in cuts if a < b), (end, end)]:
         if first - start >= min_tokens:

@@ -11,12 +11,14 @@ use. Until then the blocks are ordinary eviction candidates, and retaining a sou
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acmserve.plan.lineage import LineageMark, digest, marks_in
+from acmserve.plan.lineage import LineageMark, digest, marks_in, position_of
 
 Tokens = NDArray[np.int32]
 
@@ -48,9 +50,12 @@ class ServedSequence:
 
     def num_rotations(self, start: int, end: int) -> int:
         """Most moves that the keys of any token in `[start, end)` went through."""
-        return max(
-            (m.num_rotations for m in self.marks if m.position < end and start < m.position + m.num_tokens), default=0
-        )
+        return max((mark.num_rotations for mark in self.marks_over(start, end)), default=0)
+
+    def marks_over(self, start: int, end: int) -> Sequence[LineageMark]:
+        """The marks whose moved tokens overlap `[start, end)`. Bisected: marks are sorted, their tokens disjoint."""
+        first = bisect_right(self.marks, start, key=lambda mark: mark.position + mark.num_tokens)
+        return self.marks[first : bisect_left(self.marks, end, key=position_of)]
 
     def num_removed(self, end: int) -> int:
         """Most tokens that KV of tokens `[0, end)` had in sight and has no more. What saw moved KV counts as moved."""

@@ -200,8 +200,8 @@ def test_removed_text_adds_up_over_edits() -> None:
         assert planned.choice is not None
         removed.append((planned.choice.fidelity, sum(r.num_tokens for r in planned.plan.removed)))
         marks = tuple(
-            LineageMark(m.dst_start, b"", m.num_tokens, 1, planned.plan.num_removed_before(m, [last]))
-            for m in planned.plan.moves
+            LineageMark(m.dst_start, b"", m.num_tokens, 1, num_removed)
+            for m, num_removed in zip(planned.plan.moves, planned.plan.num_removed_before([last]), strict=True)
         )
         last = source(prompt, marks)
     assert [fidelity for fidelity, _ in removed[:4]] == ["reuse"] * 4

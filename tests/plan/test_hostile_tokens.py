@@ -10,7 +10,7 @@ import acmserve._native as _native
 from acmserve.plan import match
 from acmserve.plan.lineage import LineageMark, marks_in
 from acmserve.plan.match import TokenMatch, find_matches
-from acmserve.plan.pieces import EditPlan, Move
+from acmserve.plan.pieces import EditPlan, Move, Removed
 from acmserve.plan.planner import MAX_MOVES, plan_edit
 from acmserve.plan.repair import MAX_RANGES, Repair, plan_repair
 from acmserve.plan.source import ServedSequence
@@ -83,9 +83,25 @@ def test_of_many_small_matches_the_longest_are_moved() -> None:
     sequence = ServedSequence(source, 16, tuple(bytes([i % 256]) for i in range(len(source) // 16)))
     plan = plan_edit(prompt, [sequence], allow_moves=True)
     plan.check(prompt, [sequence])
-    assert len(plan.moves) == MAX_MOVES
+    assert (len(plan.moves), plan.num_left > 0) == (MAX_MOVES, True)
     assert max(move.num_tokens for move in plan.moves) > 900
     assert [move.dst_start for move in plan.moves] == sorted(move.dst_start for move in plan.moves)
+
+
+def test_what_each_move_had_in_sight_is_counted_as_one_by_one() -> None:
+    """One pass over what was removed and over the marks, however many moves there are."""
+    rng = np.random.default_rng(3)
+    marks = tuple(LineageMark(9 * i, b"", 5, int(rng.integers(4)), int(rng.integers(99))) for i in range(60))
+    source = ServedSequence(np.arange(600, dtype=np.int32), 16, (), None, marks)
+    removed = tuple(Removed(0, 7 * i, 7 * i + int(rng.integers(1, 7))) for i in range(70))
+    moves = tuple(Move(600 + 7 * i, int(rng.integers(590)), int(rng.integers(1, 7)), 0) for i in range(80))
+    counts = EditPlan(2_000, None, moves, removed).num_removed_before([source])
+    for move, count in zip(moves, counts, strict=True):
+        end = move.src_start + move.num_tokens
+        earlier = max((mark.num_removed for mark in marks if mark.position < end), default=0)
+        assert count == earlier + sum(r.num_tokens for r in removed if r.end <= move.src_start)
+        over = [m for m in marks if m.position < end and move.src_start < m.position + m.num_tokens]
+        assert list(source.marks_over(move.src_start, end)) == over
 
 
 def test_ranges_of_a_repair_are_read_once_however_many_moves_there_are() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from acmserve.engine.vllm import block_pool
+from acmserve.plan import planner
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.scripts import Fidelity, Script, Tokens, Turn
 from tests.support.simulator.simulation import Simulation
@@ -144,6 +145,15 @@ def test_many_segments_that_are_gone_are_hashed_anew_together(
     _, receipt = _converse(factory, mode, _turn(served), stranger, _turn(edited), **machine)
     assert (receipt["moved_tokens"], receipt["fallback_reason"]) == (0, "source_evicted")
     assert 0 < len(hashed) <= 3
+
+
+@modes
+def test_more_moves_than_a_plan_has_are_told(factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "MAX_MOVES", 3)
+    served = tuple(range(1_000, 1_340))
+    edited = tuple(7 if index % 34 == 33 else token for index, token in enumerate(served))
+    _, receipt = _converse(factory, mode, _turn(served), _turn(edited))
+    assert (len(receipt["moves"]), receipt["fallback_reason"]) == (3, "too_many_moves")
 
 
 @modes

@@ -50,7 +50,7 @@ class SessionRequest:
     `hidden_from` is set when the session is forgotten while this request is alive. Nobody may find its blocks from that
     one on, and the request does not become a source. `precompute` marks a background request. `inherited_from` is where
     the tokens begin that it copied in this step and that had been precomputed. `anew` and `choice` are for the receipt:
-    see `plan.fidelity.FidelityPlan`.
+    see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan left matches out.
     """
 
     request_id: str
@@ -67,6 +67,7 @@ class SessionRequest:
     taken_back: list[int] = field(default_factory=list)
     hidden_from: int | None = None
     precompute: bool = False
+    too_many_moves: bool = False
     inherited_from: int | None = None
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
@@ -111,7 +112,7 @@ class SessionRequest:
 
     def _close(self) -> Receipt:
         """A reason is given only where a planned move ended up computed."""
-        missed = any(
+        missed = self.too_many_moves or any(
             segment.origin is KVOrigin.MOVED and not self.receipt_builder.covers(segment.dst_start, segment.dst_end)
             for segment in self.planned
         )
@@ -173,14 +174,13 @@ def plan_segments(
         segments.append(ReusableRange(0, plan.keep.num_tokens, 0, source, KVOrigin.KEPT))
         kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
         marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
-    for move in plan.moves:
+    for move, num_removed in zip(plan.moves, plan.num_removed_before(sources), strict=True):
         source = sources[move.source]
         identity = source.digest_at(move.src_start + move.num_tokens)
         key = move_key(owner, identity, move.dst_start, move.src_start, move.num_tokens)
         segments.append(ReusableRange(move.dst_start, move.dst_end, move.src_start, source, KVOrigin.MOVED))
         num_rotations = source.num_rotations(move.src_start, move.src_start + move.num_tokens)
         turned = int(move.dst_start != move.src_start)
-        num_removed = plan.num_removed_before(move, sources)
         marks.append(LineageMark(move.dst_start, key, move.num_tokens, num_rotations + turned, num_removed))
     marks.sort(key=order_of)
     return segments, marks

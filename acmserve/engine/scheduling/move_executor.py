@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
+TOO_MANY = "too_many_moves"
 
 _NUM_PREPARED = 4
 """Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
@@ -92,6 +93,8 @@ class MoveExecutor:
         """A session request arrived with its plan."""
         session.segments, session.marks = plan_segments(plan, sources, session.owner)
         session.planned = tuple(session.segments)
+        if plan.num_left:
+            session.too_many_moves, session.fallback_reason = True, session.fallback_reason or TOO_MANY
         self._sessions[session.request_id] = (session, request)
 
     def remove(self, request_id: str) -> SessionRequest | None:
