@@ -104,7 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--max_sessions",
         type=_positive,
         metavar="N",
-        help="sessions remembered at a time; the one unused for longest is forgotten first "
+        help="sessions in memory at a time; the one unused for longest leaves first, of the API key with most sessions "
         f"(default {EngineConfig().max_sessions})",
     )
     parser.add_argument(
@@ -124,7 +124,19 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
     flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
         ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
-        ("--max-session-mib", _positive, "N", f"bound of all transcripts together (default {default.max_session_mib})"),
+        (
+            "--max-session-mib",
+            _positive,
+            "N",
+            f"bound of all transcripts in memory (default {default.max_session_mib}); --max-sessions counts them",
+        ),
+        (
+            "--max-stored-sessions",
+            _positive,
+            "N",
+            f"sessions in the file, shared fairly between API keys (default {default.max_stored_sessions})",
+        ),
+        ("--max-stored-mib", _positive, "N", f"bound of all transcripts in it (default {default.max_stored_mib})"),
         ("--max-tool-calls", _positive, "N", f"context tool calls in one turn (default {default.max_tool_calls})"),
         ("--max-summary-tokens", _positive, "N", f"length of a summary (default {default.max_summary_tokens})"),
         ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),

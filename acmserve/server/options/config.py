@@ -23,19 +23,21 @@ class ContextConfig:
     """Settings of sessions, summaries and search.
 
     `data_dir`: folder for the sessions' SQLite file ("": sessions live as long as the server). `max_session_mib` bounds
-    all transcripts together, `session_hours` is how long an unused session is kept. `summary_model` names the served
-    model (or LoRA adapter) that writes summaries ("": the one of the request). `summary_url` an OpenAI-compatible
-    server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally followed
-    by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps.
-    `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
-    ("80k", "50%"), or a JSON object like `acm.budget`. "": none. `precompute`, a mode or a JSON object like
-    `acm.precompute`, is that of every session without one. "": off. `eviction_policy` names policies of other packages
-    as `module:Class`, with commas between them.
+    all transcripts in memory, `max_stored_sessions` and `max_stored_mib` bound the file. `session_hours` is how long an
+    unused session is kept. `summary_model` names the served model (or LoRA adapter) that writes summaries ("": the one
+    of the request). `summary_url` an OpenAI-compatible server that does it instead. `embedder`: "" (none), the base URL
+    of an OpenAI-compatible server, optionally followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url`
+    name in the same way who keeps context maps. `max_map_tokens` bounds each of its answers. `budget` is that of every
+    session which has none of its own: tokens ("80k", "50%"), or a JSON object like `acm.budget`. "": none.
+    `precompute`, a mode or a JSON object like `acm.precompute`, is that of every session without one. "": off.
+    `eviction_policy` names policies of other packages as `module:Class`, with commas between them.
     """
 
     data_dir: str = ""
     max_sessions: int = 1024
     max_session_mib: int = 256
+    max_stored_sessions: int = 4096
+    max_stored_mib: int = 4096
     session_hours: float = 168.0
     max_tool_calls: int = 20
     max_summary_tokens: int = 256
