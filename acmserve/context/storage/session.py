@@ -15,7 +15,7 @@ from acmserve.errors import InvalidRequest, StorageFailed
 Key = tuple[str, str]
 
 
-class Use:
+class SessionUse:
     """Somebody works with a session, which therefore stays in memory."""
 
     __slots__ = ("__weakref__",)

@@ -10,8 +10,8 @@ The file is written with best effort. Where that fails memory changes all the sa
 session is written whole with its next save, or beside that of another. `on_gone` hears of sessions that are gone,
 `on_leave` of those that left memory only, `on_failure` of every write that failed.
 
-Decision: a request says that it uses a session by holding a `Use`, which ends when nothing refers to it any more. A
-stream that nobody ever reads has no other end.
+Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
+more. A stream that nobody ever reads has no other end.
 
 It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
 """
@@ -29,7 +29,7 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.storage.fair_share import plan_victims, room
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_sessions, not_found, taken, too_large
-from acmserve.context.storage.session import Key, Session, SessionLimits, Use
+from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.state_codec import StateChange, plan_change, plan_whole
 from acmserve.context.storage.stored_sessions import StoredSessions
@@ -60,7 +60,7 @@ class SessionStore:
         self._clock = clock
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
-        self._uses: WeakValueDictionary[Key, Use] = WeakValueDictionary()
+        self._uses: WeakValueDictionary[Key, SessionUse] = WeakValueDictionary()
         self._stored: StoredSessions | None = None
         self._told: list[tuple[Callable[[Key], None], Key]] = []
         if archive is not None:
@@ -94,9 +94,9 @@ class SessionStore:
             self._stored.touch(key, now)
         return session
 
-    def use(self, session: Session) -> Use:
+    def use(self, session: Session) -> SessionUse:
         """Keep a session in memory, until nothing refers to what this returns."""
-        return self._uses.setdefault(session.key, Use())
+        return self._uses.setdefault(session.key, SessionUse())
 
     def open(self, tenant: str, session_id: str) -> Session:
         """The session, made when there is none."""
@@ -167,7 +167,7 @@ class SessionStore:
         """Write what the file lacks, and when each session was used last, and give the file back."""
         if self._stored is not None:
             self._heal(self._stored, len(self))
-            self._stored.close()
+            self._tried(self._stored.close)
             self._stored = None
 
     def check_integrity(self) -> None:

@@ -29,7 +29,7 @@ from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
-from acmserve.context.storage.session import Session, Use
+from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
@@ -204,7 +204,7 @@ class _Recording:
     after: SessionState
     chat: ChatRequest
     exchange: Exchange
-    use: Use
+    use: SessionUse
     turn_map: MapTurn | None = None
 
     def record(self, message: Message | None) -> None:

@@ -77,7 +77,9 @@ class ContextServer:
             on_redacted=self._redacted,
         )
         self._summarizer = summarizer
-        store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, StorageFailures().note
+        failures = StorageFailures()
+        store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
+        self.maps.store.on_failure = failures.note
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.

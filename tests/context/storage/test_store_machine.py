@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from acmserve.context.edits.fragments import cut_messages, redact
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.session import Key, SessionLimits, Use
+from acmserve.context.storage.session import Key, SessionLimits, SessionUse
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import Conflict, NotFound
@@ -52,7 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.memory: set[Key] = set()
         self.left: list[Key] = []
         self.expected_left: list[Key] = []
-        self.uses: dict[Key, Use] = {}
+        self.uses: dict[Key, SessionUse] = {}
         self.dropped: list[Key] = []
         self.expected: set[Key] = set()
         self.start()

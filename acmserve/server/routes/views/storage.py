@@ -14,9 +14,9 @@ def storage_view(session: Session) -> StorageView | None:
     return StorageView.model_validate(fields["storage"]) if fields else None
 
 
-def still_held(failure: StorageFailed) -> StorageFailed:
-    """The failure of a deletion: the session is gone, its text is not."""
+def still_held(failure: StorageFailed, what: str = "session") -> StorageFailed:
+    """The failure of a deletion: what was deleted is gone, its text is not."""
     told = failure.bare()
-    told.problem = f"The session is deleted, but the server's disk may still hold its text: {failure.problem}"
-    told.remedy = f"{failure.remedy} Then delete the session again, which erases the text."
+    told.problem = f"The {what} is deleted, but the server's disk may still hold its text: {failure.problem}"
+    told.remedy = f"{failure.remedy} Then delete the {what} again, which erases the text."
     return told
