@@ -18,13 +18,17 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import fields
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acmserve.context.eviction.registry import POLICIES
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
-from acmserve.server.options.config import ContextConfig
+from acmserve.server.budget.budgets import load_policies
+from acmserve.server.options.config import ContextConfig, flag_value
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -74,6 +78,7 @@ def main(argv: Sequence[str]) -> int:
     cli_env_setup()
     args = parse_vllm_flags(rest)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
+    check_data_dir(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
     configure_logging_from_args(args)
     command = ServeSubcommand()
     command.validate(args)
@@ -292,6 +297,13 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
         )
     given.kv_connector_extra_config.update(extra)
     return given
+
+
+def check_data_dir(config: ContextConfig) -> None:
+    """Open the sessions once, and give them back. Raises AcmError now, not when the engine has been started."""
+    if config.data_dir:
+        load_policies(config.eviction_policy, flag_value(config.budget, "--budget") if config.budget else None)
+        SessionStore(config.session_limits, Archive(Path(config.data_dir))).close()
 
 
 def _names(groups: Iterable[str]) -> list[str]:

@@ -14,7 +14,6 @@ from starlette.datastructures import State
 from vllm import envs
 from vllm.engine.protocol import EngineClient
 
-from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import EngineConfig
@@ -38,15 +37,8 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
     served = ServedContexts(tokenizer)
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
-    limits = SessionLimits(
-        config.max_sessions,
-        config.max_session_mib * 2**20,
-        config.session_hours * 3600,
-        config.max_stored_sessions,
-        config.max_stored_mib * 2**20,
-    )
     archive = Archive(Path(config.data_dir)) if config.data_dir else None
-    store = SessionStore(limits, archive)
+    store = SessionStore(config.session_limits, archive)
     table = None if archive is None else archive.maps
     window = engine_client.model_config.max_model_len
     return ContextServer(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
+from acmserve.context.storage.session import SessionLimits
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 
@@ -71,6 +72,17 @@ class ContextConfig:
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             values[key] = value
         return cls(**values)
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """The bounds on sessions."""
+        return SessionLimits(
+            self.max_sessions,
+            self.max_session_mib * 2**20,
+            self.session_hours * 3600,
+            self.max_stored_sessions,
+            self.max_stored_mib * 2**20,
+        )
 
     @property
     def precompute_options(self) -> PrecomputeOptions | None:

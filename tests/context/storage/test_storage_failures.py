@@ -264,7 +264,7 @@ except AcmError as error:
 
 
 def test_a_folder_that_another_server_holds_is_refused(store: SessionStore) -> None:
-    with pytest.raises(AcmError, match="is in use by another acmserve. Stop that one"):
+    with pytest.raises(AcmError, match=r"is in use by another acmserve\. Stop that one"):
         Archive(archive_of(store).path.parent)
     store.save(store.create("", "a"), conversation(["still ours"]))
     store.check_integrity()
