@@ -129,12 +129,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
     flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
         ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
-        (
-            "--max-session-mib",
-            _positive,
-            "N",
-            f"bound of all transcripts in memory (default {default.max_session_mib}); --max-sessions counts them",
-        ),
+        ("--max-session-mib", _positive, "N", f"bound of transcripts in memory (default {default.max_session_mib})"),
         (
             "--max-stored-sessions",
             _positive,
