@@ -1,7 +1,7 @@
 """Every exception that acmserve raises, as one tree.
 
 A caller who embeds the engine catches `AcmError`. The server maps `InvalidRequest` to HTTP 400, its two subclasses to
-404 and 409, and `Unavailable` to 503. Messages name the bad value and the remedy.
+404 and 409, `Unavailable` and `StorageFailed` to 503. Messages name the bad value and the remedy.
 """
 
 from __future__ import annotations
@@ -36,6 +36,25 @@ class Conflict(InvalidRequest):
 
 class Unavailable(AcmError):
     """A model that the server needs for an answer (for summaries, for embeddings) did not give one: HTTP 503."""
+
+
+class StorageFailed(AcmError):
+    """The sessions' file cannot be read or written now. The server goes on.
+
+    `reason` is short and stable: `full`, `locked`, `read_only`, `damaged`, `replaced` or `failed`. `problem` and
+    `remedy` are for clients and name no path. The message itself is for the operator, and names the file.
+    """
+
+    def __init__(self, where: str, reason: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{where} {problem}. {remedy}")
+        self.reason = reason
+        self.problem = f"the sessions' file {problem}."
+        self.remedy = remedy
+        self._parts = (where, reason, problem, remedy)
+
+    def bare(self) -> StorageFailed:
+        """The same without the frames that it came through, to be kept."""
+        return StorageFailed(*self._parts)
 
 
 class EngineMismatch(AcmError):

@@ -25,7 +25,8 @@ def test_settings_stand_with_their_defaults(heading: str, config: type[Any]) -> 
 def test_every_counter_is_told() -> None:
     from acmserve.engine.plugin.metrics import PRECOMPUTE_KEYS, TOKEN_KEYS
 
-    names = {f"acmserve:{key}_total" for key in (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks")}
+    keys = (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks", "storage_failures")
+    names = {f"acmserve:{key}_total" for key in keys}
     assert set(re.findall(r"acmserve:\w+_total", read_page("docs/api/metrics.md"))) == names
 
 

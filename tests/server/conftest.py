@@ -53,6 +53,7 @@ def running_server(model: Path | str, log: Path, flags: Sequence[str], **environ
             env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"} | environ,
             start_new_session=True,
         )
+    log.with_suffix(".pid").write_text(str(process.pid))
     try:
         wait_until_healthy(url, process, log)
         yield url
@@ -71,11 +72,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def scripted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the scripted server writes: `data`, `server.log`, `server.pid`."""
+    return tmp_path_factory.mktemp("scripted")
+
+
+@pytest.fixture(scope="session")
+def scripted_server(scripted_folder: Path) -> Iterator[str]:
     """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
-    folder = tmp_path_factory.mktemp("scripted")
-    flags = [*FLAGS, "--data-dir", str(folder / "data")]
-    with running_server(write_model(folder / "model"), folder / "server.log", flags) as url:
+    flags = [*FLAGS, "--data-dir", str(scripted_folder / "data")]
+    with running_server(write_model(scripted_folder / "model"), scripted_folder / "server.log", flags) as url:
         yield url
 
 

@@ -1,7 +1,8 @@
 """All context maps of a server: found by tenant and external context id, bounded in number, written through to a file.
 
-The least recently used map goes when there are too many. Pinned ones go last. Every operation is all or nothing: the
-file is written first, then memory changes. It knows no HTTP and asks no model.
+The least recently used map goes when there are too many. Pinned ones go last. The file is written with best effort:
+where that fails memory changes all the same, and the next save writes the map whole. It knows no HTTP and asks no
+model.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.storage.map_table import MapKey, MapTable
-from acmserve.errors import IntegrityError, NotFound
+from acmserve.errors import IntegrityError, NotFound, StorageFailed
 
 DEFAULT_MAX_MAPS = 1024
 
@@ -36,6 +37,8 @@ class MapStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.clock = clock
+        self.on_failure: Callable[[StorageFailed], None] = lambda failure: None
+        self._erased: set[MapKey] = set()
         self._table = table
         self._max_maps = max_maps
         self._maps: OrderedDict[MapKey, HeldMap] = OrderedDict()
@@ -65,8 +68,8 @@ class MapStore:
     def create(self, key: MapKey, context_map: ContextMap) -> HeldMap:
         """A new map under a key that has none. The least recently used one goes where there are too many."""
         dropped = self._pushed_out()
-        if self._table is not None:
-            self._table.save(key, context_map, self.clock(), dropped)
+        self._erased.update(dropped)
+        self._write(key, context_map)
         for gone in dropped:
             del self._maps[gone]
         self._maps[key] = HeldMap(key, context_map)
@@ -76,8 +79,7 @@ class MapStore:
         """Set the contents of a map. False, and nothing done, where it was deleted meanwhile."""
         if not self.holds(held):
             return False
-        if self._table is not None:
-            self._table.save(held.key, context_map, self.clock())
+        self._write(held.key, context_map)
         held.context_map = context_map
         self._maps.move_to_end(held.key)
         return True
@@ -87,11 +89,21 @@ class MapStore:
         return self._maps.get(held.key) is held
 
     def delete(self, key: MapKey) -> None:
-        """Drop a map, its text in the file included. Raises `NotFound`."""
-        self.get(key)
+        """Drop a map, its text in the file included. Raises `NotFound`.
+
+        Raises `StorageFailed` where the file may still hold the text. The map is gone all the same. Call it again.
+        """
+        if key not in self._erased:
+            self.get(key)
+        self._maps.pop(key, None)
+        self._erased.add(key)
         if self._table is not None:
-            self._table.drop(key)
-        del self._maps[key]
+            try:
+                self._table.drop(key)
+            except StorageFailed as failure:
+                self.on_failure(failure)
+                raise
+        self._erased.discard(key)
 
     def list(self, tenant: str) -> list[HeldMap]:
         """The maps of a tenant, by id."""
@@ -105,6 +117,18 @@ class MapStore:
             if key != held.key:
                 raise IntegrityError(f"map store: {held.key} is filed as {key}")
             held.context_map.check_integrity()
+
+    def _write(self, key: MapKey, context_map: ContextMap) -> None:
+        self._erased.discard(key)
+        if self._table is None:
+            self._erased.clear()
+            return
+        try:
+            self._table.save(key, context_map, self.clock(), tuple(self._erased))
+        except StorageFailed as failure:
+            self.on_failure(failure)
+        else:
+            self._erased.clear()
 
     def _pushed_out(self) -> tuple[MapKey, ...]:
         num_gone = len(self._maps) + 1 - self._max_maps

@@ -72,8 +72,9 @@ class MapTable:
         return stored
 
     def save(self, key: MapKey, context_map: ContextMap, used_at: float, dropped: tuple[MapKey, ...] = ()) -> None:
-        """Write a map whole, and drop others. One transaction."""
+        """Write a map whole, and drop others, as far as they are there. One transaction."""
         number = self._last_number + 1
+        dropped = tuple(gone for gone in dropped if gone in self._numbers)
         with self._transaction():
             for gone in (*dropped, *([key] if key in self._numbers else [])):
                 self._drop_table(gone)
@@ -85,10 +86,11 @@ class MapTable:
         self._empty_log()
 
     def drop(self, key: MapKey) -> None:
-        """Delete a map. Its text is gone from the file afterwards."""
-        with self._transaction():
-            self._drop_table(key)
-        self._forget((key,))
+        """Delete a map, where there is one. Its text is gone from the file afterwards."""
+        if key in self._numbers:
+            with self._transaction():
+                self._drop_table(key)
+            self._forget((key,))
         self._empty_log()
 
     def _read(self, number: int, map_id: str) -> ContextMap:

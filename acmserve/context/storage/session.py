@@ -1,18 +1,24 @@
 """One session as the server holds it, and the bounds on all of them together.
 
-`Session` is the only mutable thing of this layer: a holder whose `state`, an immutable value, is exchanged by
-`SessionStore.save` and by nobody else. It knows neither files nor who asks.
+`Session` is a holder whose `state`, an immutable value, is exchanged by `SessionStore.save` and by nobody else. It
+knows neither files nor who asks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.suites import SCULPTOR
-from acmserve.errors import InvalidRequest
+from acmserve.errors import InvalidRequest, StorageFailed
 
 Key = tuple[str, str]
+
+
+class SessionUse:
+    """Somebody works with a session, which therefore stays in memory."""
+
+    __slots__ = ("__weakref__",)
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +26,8 @@ class Session:
     """`tenant` is "" on a server without API keys. Times are seconds since the epoch.
 
     `entry_bytes` and `fragment_bytes` hold the size of each entry and fragment as JSON. The store keeps them. `key`
-    names a session, since the same id of another tenant is another session.
+    names a session, since the same id of another tenant is another session. `unsaved` says why the file has not this
+    state. It is None where the file has it, or where there is none.
     """
 
     tenant: str
@@ -31,6 +38,7 @@ class Session:
     used_at: float = 0.0
     entry_bytes: list[int] = field(default_factory=list, repr=False)
     fragment_bytes: list[int] = field(default_factory=list, repr=False)
+    unsaved: StorageFailed | None = None
     key: Key = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -43,19 +51,38 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """The most sessions, and the most bytes in sum."""
+
+    max_sessions: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds on the sessions of a server: how many, how many bytes in sum, and how long one may go unused."""
+    """Bounds on the sessions of a server: how many, how many bytes in sum, and how long one may go unused.
+
+    `max_stored_sessions` and `max_stored_bytes` bound the file, which holds at least as much as memory does.
+    """
 
     max_sessions: int = 1024
     max_bytes: int = 256 * 1024 * 1024
     ttl_seconds: float = 7 * 24 * 3600.0
+    max_stored_sessions: int = 4096
+    max_stored_bytes: int = 4096 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_bytes", "ttl_seconds"):
-            value = getattr(self, name)
+        for limit in fields(self):
+            value = getattr(self, limit.name)
             if not value > 0:
-                raise InvalidRequest(name, f"must be more than 0, not {value!r}.")
+                raise InvalidRequest(limit.name, f"must be more than 0, not {value!r}.")
 
-    def expired(self, used_at: float, now: float) -> bool:
-        """Whether a session last used then is out of time."""
-        return now - used_at >= self.ttl_seconds
+    @property
+    def memory(self) -> Bound:
+        """That of memory."""
+        return Bound(self.max_sessions, self.max_bytes)
+
+    @property
+    def file(self) -> Bound:
+        """That of the file."""
+        return Bound(max(self.max_sessions, self.max_stored_sessions), max(self.max_bytes, self.max_stored_bytes))

@@ -1,12 +1,19 @@
-"""All sessions of a server: found by tenant and id, bounded in number, bytes and time, written through to an archive.
+"""All sessions of a server: found by tenant and id, bounded in number, bytes and time, written through to a file.
 
-    least recently used                                         most recently used
-    [ s7 ][ s2 ][ s9 ] ........................................ [ s1 ]
-      ^ dropped first, when there are too many, too many bytes, or their time is over
+    memory    the sessions used last                     pushed out, a session stays in the file
+    file      all of them, with a bound of its own       pushed out, expired or deleted, a session is gone
 
-Every operation is all or nothing. The file is written first, then memory changes, then `on_drop` hears of the sessions
-that are gone (deleted, pushed out, or out of time). Reads count as use too, but are written only with the next save, or
-when the store is closed. It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
+Who is pushed out says `fair_share.py`. Nobody pushes out a session that is in use. A session that is only in the file
+is read when it is asked for. Without a file, what leaves memory is gone.
+
+The file is written with best effort. Where that fails memory changes all the same, `Session.unsaved` says why, and the
+session is written whole with its next save, or beside that of another. `on_gone` hears of sessions that are gone,
+`on_leave` of those that left memory only, `on_failure` of every write that failed.
+
+Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
+more. A stream that nobody ever reads has no other end.
+
+It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
 """
 
 from __future__ import annotations
@@ -15,14 +22,26 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.session import Key, Session, SessionLimits
-from acmserve.context.storage.sqlite import Archive, Stored
-from acmserve.context.storage.state_codec import StateChange, entry_value, fragment_value, pack, plan_change
-from acmserve.errors import Conflict, IntegrityError, NotFound
+from acmserve.context.storage.fair_share import plan_victims, room
+from acmserve.context.storage.head import SessionHead, head_of
+from acmserve.context.storage.refusals import check_sessions, not_found, taken, too_large
+from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
+from acmserve.context.storage.sqlite import Archive
+from acmserve.context.storage.state_codec import StateChange, plan_change, plan_whole
+from acmserve.context.storage.stored_sessions import StoredSessions
+from acmserve.errors import IntegrityError, NotFound, StorageFailed
 
 _EMPTY = SessionState()
+# Written beside another session, once the file can be written again.
+_MAX_HEALED = 8
+
+
+def _ignore(heard: object) -> None:
+    """Nobody listens."""
 
 
 class SessionStore:
@@ -32,63 +51,72 @@ class SessionStore:
         self,
         limits: SessionLimits | None = None,
         archive: Archive | None = None,
-        on_drop: Callable[[Session], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.limits = limits or SessionLimits()
-        self._archive = archive
-        self._on_drop = on_drop
+        self.on_gone: Callable[[Key], None] = _ignore
+        self.on_leave: Callable[[Key], None] = _ignore
+        self.on_failure: Callable[[StorageFailed], None] = _ignore
         self._clock = clock
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
-        self._num_bytes = 0
+        self.num_bytes = 0
+        self._uses: WeakValueDictionary[Key, SessionUse] = WeakValueDictionary()
+        self._stored: StoredSessions | None = None
+        self._told: list[tuple[Callable[[Key], None], Key]] = []
         if archive is not None:
             try:
-                self._load(archive)
+                self._stored = StoredSessions(archive)
+                self._load(self._stored)
             except BaseException:
                 archive.close()
                 raise
 
     def __len__(self) -> int:
+        """Sessions in memory."""
         return len(self._sessions)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all sessions."""
-        return self._num_bytes
-
     def get(self, tenant: str, session_id: str) -> Session:
-        """The session, which counts as use. Raises `NotFound`."""
-        session = self._find(tenant, session_id)
-        if session is None:
+        """The session, which counts as use. Raises `NotFound`, and `StorageFailed` where it cannot be read."""
+        key, now = (tenant, session_id), self._clock()
+        if not self.has(*key):
             raise self._not_found(session_id)
-        session.used_at = self._clock()
-        self._sessions.move_to_end(session.key)
+        session = self._sessions.get(key)
+        if session is None:
+            assert self._stored is not None
+            session = self._stored.read(key)
+            self._sessions[key] = session
+            self.num_bytes += session.num_bytes
+        session.used_at = now
+        self._sessions.move_to_end(key)
+        self._push_out(self._victims(key, self._size_of(key)))
+        self._tell()
+        if self._stored is not None:
+            self._stored.touch(key, now)
         return session
+
+    def use(self, session: Session) -> SessionUse:
+        """Keep a session in memory, until nothing refers to what this returns."""
+        return self._uses.setdefault(session.key, SessionUse())
 
     def open(self, tenant: str, session_id: str) -> Session:
         """The session, made when there is none."""
-        if self._find(tenant, session_id) is None:
-            return self.create(tenant, session_id)
-        return self.get(tenant, session_id)
+        return self.get(tenant, session_id) if self.has(tenant, session_id) else self.create(tenant, session_id)
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
         """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
         if session_id is None:
             session_id = f"acm-{secrets.token_hex(12)}"
-        if self._find(tenant, session_id) is not None:
-            raise Conflict(
-                "session_id", f"{session_id!a} exists already.", "Use it, delete it first, or choose another id."
-            )
+        if self.has(tenant, session_id):
+            raise taken(session_id)
         now = self._clock()
         session = Session(tenant, session_id, created_at=now, used_at=now)
         self._write(session, session.state, plan_change(_EMPTY, session.state), now)
         return session
 
     def save(self, session: Session, state: SessionState) -> None:
-        """Set the state of a session, and drop others where the bounds demand it.
+        """Set the state of a session, and push out others where the bounds demand it.
 
-        Raises `Conflict` when the session alone would be too large, and `NotFound` when it was dropped in the meantime.
-        Raises `AcmError` when the archive cannot be written. The session then still has its old state.
+        Raises `Conflict` when the session alone would be too large, and `NotFound` when it is gone.
         """
         if self._sessions.get(session.key) is not session:
             raise self._not_found(session.session_id)
@@ -96,165 +124,196 @@ class SessionStore:
 
     def has(self, tenant: str, session_id: str) -> bool:
         """Whether there is a session of this name. Does not count as use."""
-        return self._find(tenant, session_id) is not None
+        key = (tenant, session_id)
+        used_at = self._used_at(key)
+        if used_at is None or self._clock() - used_at < self.limits.ttl_seconds or key in self._uses:
+            return used_at is not None
+        self._erase([key], at_once=False)
+        return False
 
     def holds(self, session: Session) -> bool:
-        """Whether this very session is still here: not deleted, expired or pushed out."""
-        return self._find(*session.key) is session
+        """Whether this very session is still in memory."""
+        return self._sessions.get(session.key) is session and self.has(*session.key)
 
     def delete(self, tenant: str, session_id: str) -> None:
-        """Drop a session, its text in the archive included. Raises `NotFound`."""
-        session = self._find(tenant, session_id)
-        if session is None:
-            raise self._not_found(session_id)
-        self._drop([session])
-        if self._archive is not None:
-            self._archive.empty_log()
+        """Drop a session, its text in the file included. Raises `NotFound`.
 
-    def list(self, tenant: str) -> list[Session]:
-        """The sessions of a tenant, the one used last first. Does not count as use."""
-        now = self._clock()
-        self._drop([session for session in self._sessions.values() if self._is_expired(session, now)])
-        return [session for session in reversed(self._sessions.values()) if session.tenant == tenant]
+        Raises `StorageFailed` where the file may still hold the text. The session is gone all the same. Call it again.
+        """
+        key = (tenant, session_id)
+        if not self.has(*key) and not self.is_erasing(*key):
+            raise self._not_found(session_id)
+        failure = self._erase([key], at_once=True)
+        if failure is not None:
+            raise failure
+
+    def is_erasing(self, tenant: str, session_id: str) -> bool:
+        """Whether a session was deleted whose text the file may still hold."""
+        return self._stored is not None and self._stored.is_erasing((tenant, session_id))
+
+    def discard(self, session: Session) -> None:
+        """Take back a session that was made a moment ago. What of it is in the file goes when it can be written."""
+        if self._sessions.get(session.key) is session:
+            self._erase([session.key], at_once=True)
+
+    def list(self, tenant: str) -> list[SessionHead]:
+        """The sessions of a tenant, also those that are only in the file, the one used last first. Is no use."""
+        self._erase(self._expired(self._clock()), at_once=False)
+        heads = {} if self._stored is None else self._stored.heads(tenant)
+        heads |= {key: head_of(session) for key, session in self._sessions.items() if key[0] == tenant}
+        return sorted(heads.values(), key=lambda head: head.used_at)[::-1]
 
     def close(self) -> None:
-        """Write when each session was used last, and give the archive back."""
-        if self._archive is not None:
-            self._archive.touch(list(self._sessions.values()))
-            self._archive.close()
-            self._archive = None
+        """Write what the file lacks, and when each session was used last, and give the file back."""
+        if self._stored is not None:
+            self._heal(self._stored, len(self))
+            self._tried(self._stored.close)
+            self._stored = None
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` with the numbers when bounds, sizes or archive disagree. Reads everything: slow."""
+        """Raise `IntegrityError` with the numbers when bounds, sizes or file disagree. Reads everything: slow."""
         num_bytes = sum(session.num_bytes for session in self._sessions.values())
-        if num_bytes != self._num_bytes:
-            raise IntegrityError(f"store: {self._num_bytes} bytes counted, the sessions have {num_bytes}")
-        if len(self) > self.limits.max_sessions or num_bytes > self.limits.max_bytes:
+        if num_bytes != self.num_bytes:
+            raise IntegrityError(f"store: {self.num_bytes} bytes counted, the sessions have {num_bytes}")
+        last = next(reversed(self._sessions.values()), None)
+        if last is not None and self._victims(last.key, last.num_bytes):
             raise IntegrityError(
                 f"store: {len(self)} sessions of {self.limits.max_sessions}, "
                 f"{num_bytes} bytes of {self.limits.max_bytes}"
             )
-        for key, session in self._sessions.items():
-            named = (session.tenant, session.session_id)
-            if key != session.key or key != named:
-                raise IntegrityError(f"store: session {named} is filed as {key}")
-            session.state.check_integrity()
-            entries = [len(pack(entry_value(entry))) for entry in session.state.entries]
-            fragments = [len(pack(fragment_value(fragment))) for fragment in session.state.fragments]
-            if (entries, fragments) != (session.entry_bytes, session.fragment_bytes):
-                raise IntegrityError(
-                    f"store: {session.session_id!a} has {len(entries)} entries and {len(fragments)} fragments of "
-                    f"{sum(entries) + sum(fragments)} bytes, {session.num_bytes} were counted"
-                )
-        if self._archive is not None:
-            self._check_archive(self._archive)
+        check_sessions(self._sessions)
+        if self._stored is not None:
+            self._stored.check_integrity(tuple(self._sessions.values()))
 
-    def _check_archive(self, archive: Archive) -> None:
-        stored = {entry.key for entry in archive.stored()}
-        if stored != self._sessions.keys():
-            raise IntegrityError(f"store: {len(self)} sessions, the archive has {len(stored)}, not the same ones")
-        for key, session in self._sessions.items():
-            found = archive.read(key)
-            if found.state != session.state:
-                raise IntegrityError(
-                    f"store: {session.session_id!a} has {len(session.state.entries)} entries of "
-                    f"{session.num_bytes} bytes, in the archive {len(found.state.entries)} of {found.num_bytes}"
-                )
-
-    def _load(self, archive: Archive) -> None:
+    def _load(self, stored: StoredSessions) -> None:
+        """Read the sessions used last, as many as memory holds, and drop what is out of time or too much."""
         now = self._clock()
-        stored = archive.stored()
-        kept = plan_load(stored, self.limits, now)
-        dropped = [entry.key for entry in stored if entry not in kept]
-        if dropped:
-            archive.drop(dropped)
-        for entry in kept:
-            session = archive.read(entry.key)
+        self._tried(partial(stored.erase, self._expired(now), at_once=False))
+        kept = stored.newest(self.limits.memory)
+        surplus = plan_victims(stored.sizes(), self.limits.file, kept.__contains__)
+        self._tried(partial(stored.erase, surplus, at_once=False))
+        for key in reversed(kept):
+            session = self._sessions[key] = stored.read(key)
             session.used_at = min(session.used_at, now)
-            self._sessions[entry.key] = session
-            self._num_bytes += session.num_bytes
+            self.num_bytes += session.num_bytes
 
-    def _find(self, tenant: str, session_id: str) -> Session | None:
-        """The session, when there is one whose time is not over."""
-        session = self._sessions.get((tenant, session_id))
-        if session is None or not self._is_expired(session, self._clock()):
-            return session
-        self._drop([session])
-        return None
+    def _used_at(self, key: Key) -> float | None:
+        """When a session was used last. None where there is none."""
+        if key in self._sessions:
+            return self._sessions[key].used_at
+        return None if self._stored is None else self._stored.used_at(key)
 
-    def _is_expired(self, session: Session, now: float) -> bool:
-        return now - session.used_at >= self.limits.ttl_seconds
+    def _expired(self, now: float, keep: Key | None = None) -> Sequence[Key]:
+        """Sessions whose time is over. Both lists are in the order of use."""
+        found: dict[Key, None] = {}
+        for order in (self._sessions, () if self._stored is None else self._stored):
+            for key in order:
+                used_at = self._used_at(key)
+                if used_at is None or now - used_at < self.limits.ttl_seconds:
+                    break
+                if key != keep and key not in self._uses:
+                    found[key] = None
+        return tuple(found)
+
+    def _victims(self, keep: Key, num_bytes: int) -> Sequence[Key]:
+        """What leaves memory when `keep` is there with so many bytes."""
+        total = self.num_bytes + num_bytes - self._size_of(keep)
+        num_sessions = len(self) + (keep not in self._sessions)
+        if num_sessions <= self.limits.max_sessions and total <= self.limits.max_bytes:
+            return ()
+        sizes = {key: session.num_bytes for key, session in self._sessions.items()} | {keep: num_bytes}
+        return plan_victims(sizes, self.limits.memory, lambda key: key == keep or key in self._uses)
 
     def _write(self, session: Session, state: SessionState, change: StateChange, now: float) -> None:
         entry_bytes = change.entries.sizes(session.entry_bytes)
         fragment_bytes = change.fragments.sizes(session.fragment_bytes)
         num_bytes = sum(entry_bytes) + sum(fragment_bytes)
-        if num_bytes > self.limits.max_bytes:
-            raise Conflict(
-                "session_id",
-                f"{session.session_id!a} would hold {num_bytes:,} bytes; all sessions together may hold "
-                f"{self.limits.max_bytes:,}. Nothing was changed.",
-                "Go on in a new session, or start the server with a larger limit.",
-            )
-        num_old = sum(session.entry_bytes) + sum(session.fragment_bytes)
-        others = self._num_bytes - (num_old if session.key in self._sessions else 0)
-        dropped = self._pushed_out(session.key, others + num_bytes, now)
-        if self._archive is not None:
-            self._archive.save(session, state, now, change, [gone.key for gone in dropped])
+        self._check_room(session, num_bytes)
+        self._erase(self._expired(now, session.key), at_once=False)
+        dropped: Sequence[Key] = ()
+        failure = None
+        if self._stored is not None:
+            dropped = self._stored.plan_victims(self.limits.file, session.key, num_bytes, self._uses.__contains__)
+            written = change if session.unsaved is None else plan_whole(state)
+            failure = self._tried(partial(self._stored.save, session, state, now, written, dropped))
+        victims = self._victims(session.key, num_bytes)
+        self.num_bytes += num_bytes - self._size_of(session.key)
         session.state, session.used_at = state, now
         session.entry_bytes, session.fragment_bytes = entry_bytes, fragment_bytes
-        self._num_bytes = others + num_bytes
         self._sessions[session.key] = session
         self._sessions.move_to_end(session.key)
-        if self._archive is not None and change.removes_text:
-            self._archive.empty_log()
-        self._remove(dropped)
+        if self._stored is not None and failure is None:
+            self._stored.saved(session)
+            self._forget(dropped)
+            unflushed = self._tried(self._stored.flush)
+            failure = unflushed if change.removes_text or session.unsaved is not None else None
+        session.unsaved = failure
+        self._push_out([key for key in victims if key in self._sessions])
+        if self._stored is not None and failure is None:
+            self._heal(self._stored, _MAX_HEALED)
+        self._tell()
 
-    def _pushed_out(self, keep: Key, num_bytes: int, now: float) -> Sequence[Session]:
-        """The sessions that must go when `keep` is there and all have `num_bytes` bytes: expired, or too many."""
-        num_sessions = len(self) + (keep not in self._sessions)
-        gone = []
-        for key, session in self._sessions.items():
-            fits = num_sessions <= self.limits.max_sessions and num_bytes <= self.limits.max_bytes
-            if fits and not self._is_expired(session, now):
+    def _size_of(self, key: Key) -> int:
+        session = self._sessions.get(key)
+        return 0 if session is None else sum(session.entry_bytes) + sum(session.fragment_bytes)
+
+    def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
+        """Write so many sessions whose copies in the file are behind, as long as that succeeds."""
+        behind = [session for session in self._sessions.values() if session.unsaved is not None]
+        for session in behind[:num_sessions]:
+            session.unsaved = self._tried(partial(stored.save_whole, session))
+            if session.unsaved is not None:
                 break
-            if key != keep:
-                gone.append(session)
-                num_sessions -= 1
-                num_bytes -= session.num_bytes
-        return gone
 
-    def _drop(self, sessions: Sequence[Session]) -> None:
-        if sessions and self._archive is not None:
-            self._archive.drop([session.key for session in sessions])
-        self._remove(sessions)
+    def _push_out(self, keys: Sequence[Key]) -> None:
+        """Let sessions leave memory. They are gone where the file does not have what they are."""
+        for key in keys:
+            unsaved = self._sessions[key].unsaved
+            if self._stored is not None and unsaved is not None:
+                unsaved = self._tried(partial(self._stored.save_whole, self._sessions[key]))
+            if self._stored is not None and unsaved is not None:
+                self._tried(partial(self._stored.erase, [key], at_once=False))
+            self._forget([key], left=self._stored is not None and unsaved is None)
 
-    def _remove(self, sessions: Sequence[Session]) -> None:
-        for session in sessions:
-            del self._sessions[session.key]
-            self._num_bytes -= session.num_bytes
-        if self._on_drop is not None:
-            for session in sessions:
-                self._on_drop(session)
+    def _erase(self, keys: Sequence[Key], *, at_once: bool) -> StorageFailed | None:
+        """Drop sessions from memory and from the file."""
+        failure = None
+        if keys and self._stored is not None:
+            failure = self._tried(partial(self._stored.erase, keys, at_once=at_once))
+        self._forget(keys)
+        self._tell()
+        return failure
+
+    def _forget(self, keys: Sequence[Key], *, left: bool = False) -> None:
+        """Take sessions out of memory. They are gone for good, or have only `left` it."""
+        for key in keys:
+            self.num_bytes -= self._size_of(key)
+            self._sessions.pop(key, None)
+            self._told.append((self.on_leave if left else self.on_gone, key))
+
+    def _tell(self) -> None:
+        """Let the listeners hear of what happened, now that everything is done."""
+        told, self._told = self._told, []
+        for listener, key in told:
+            listener(key)
+
+    def _tried(self, write: Callable[[], None]) -> StorageFailed | None:
+        """Why the file could not be written. None where it was."""
+        try:
+            write()
+        except StorageFailed as failure:
+            self.on_failure(failure)
+            return failure.bare()
+        return None
+
+    def _check_room(self, session: Session, num_bytes: int) -> None:
+        """Raise `Conflict` where the session is larger than what the shares of others leave to it."""
+        if self.num_bytes + num_bytes - self._size_of(session.key) <= self.limits.max_bytes:
+            return
+        sizes = {key: other.num_bytes for key, other in self._sessions.items()}
+        most = room(session.key, sizes, self.limits.memory)
+        if num_bytes > most:
+            raise too_large(session, num_bytes, most)
 
     def _not_found(self, session_id: str) -> NotFound:
-        seconds = self.limits.ttl_seconds
-        unused = f"{seconds / 86400:g} days" if seconds >= 86400 else f"{seconds:g} seconds"
-        return NotFound(
-            "session_id",
-            f"there is no session {session_id!a}.",
-            f"Create it, or send its messages again with this id. Sessions unused for {unused}, and the least recently "
-            f"used of more than {self.limits.max_sessions:,}, are dropped.",
-        )
-
-
-def plan_load(stored: Sequence[Stored], limits: SessionLimits, now: float) -> list[Stored]:
-    """Which sessions of an archive to keep: in the order given (used last at the end), as many as the bounds allow."""
-    fit = [s for s in stored if s.num_bytes <= limits.max_bytes and not limits.expired(s.used_at, now)]
-    num_bytes, kept = 0, []
-    for entry in reversed(fit[-limits.max_sessions :]):
-        num_bytes += entry.num_bytes
-        if num_bytes > limits.max_bytes:
-            break
-        kept.append(entry)
-    return kept[::-1]
+        return not_found(session_id, self.limits, has_file=self._stored is not None)

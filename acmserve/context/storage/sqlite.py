@@ -1,6 +1,6 @@
-"""Sessions in an SQLite file, so that they survive a restart. The store writes through it. Nothing reads while it runs.
+"""Sessions in an SQLite file, so that they survive a restart, and leave memory without being lost.
 
-    sessions     one row each: ids, times, counters, search results, and the number n of its two tables
+    sessions     one row each: ids, times, counters, head, search results, and the number n of its tables
     entries_n    one row for each message           a save writes the rows that changed, in one transaction
     fragments_n  one row for each fragment
     limits_n     one row for the budget and what it took out, or none
@@ -12,91 +12,77 @@ Decisions:
   leave copies of rows in the unused part of pages, and a later delete does not find them. Dropped tables are
   overwritten whole. So a save that takes text away copies what stays into new tables, drops the old ones, and empties
   the write-ahead log. Afterwards the text is nowhere in the files. Cost: one copy of that session, of no other.
-- The file is locked by SQLite itself (`locking_mode=EXCLUSIVE`), not by a lock file. The kernel drops the lock with the
-  process, a forked engine process does not inherit it, and without readers the log can always be emptied. Never open
-  the file by other means in the process that serves it: closing it again would drop the lock (POSIX).
-- `synchronous=NORMAL`: a killed process loses nothing. A power cut may lose the last saves, never the file.
 - A file that cannot be read is refused by name and left as it is.
 
-It knows nothing of bounds (`store.py`). One thread at a time.
+It knows nothing of bounds (`stored_sessions.py`) and nothing of locks (`database.py`). One thread at a time.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sqlite3
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from acmserve.context.session.state import SessionState
+from acmserve.context.storage.database import Database
+from acmserve.context.storage.head import SessionHead, head_from, head_value
 from acmserve.context.storage.map_table import MapTable
 from acmserve.context.storage.session import Key, Session
-from acmserve.context.storage.state_codec import (
-    FIRST_VERSION,
-    VERSION,
-    RowChange,
-    StateChange,
-    damaged,
-    state_from,
-    unpack,
-)
+from acmserve.context.storage.state_codec import VERSION, RowChange, StateChange, damaged, pack, state_from, unpack
 from acmserve.errors import AcmError
 
-FILE_NAME = "sessions.sqlite3"
-_LOCK_WAIT_SECONDS = 1.0
+FIRST_FILE_VERSION = 1
+FILE_VERSION = 3
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     """CREATE TABLE sessions (
         number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, session_id TEXT NOT NULL, suite TEXT NOT NULL,
         created_at REAL NOT NULL, used_at REAL NOT NULL, num_bytes INTEGER NOT NULL, num_ids INTEGER NOT NULL,
-        num_turns INTEGER NOT NULL, digest_key BLOB NOT NULL, hits BLOB NOT NULL, UNIQUE (tenant, session_id))""",
+        num_turns INTEGER NOT NULL, digest_key BLOB NOT NULL, hits BLOB NOT NULL, head BLOB NOT NULL,
+        UNIQUE (tenant, session_id))""",
 )
-_PRAGMAS = "locking_mode = EXCLUSIVE; journal_mode = WAL; synchronous = NORMAL; secure_delete = ON; temp_store = MEMORY"
+_ADD_HEADS = "ALTER TABLE sessions ADD COLUMN head BLOB NOT NULL DEFAULT x'5b5d'"
 _TABLES = ("entries", "fragments", "limits")
-_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_SCHEMA")
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the file says of a session without reading it."""
-
-    key: Key
-    used_at: float
-    num_bytes: int
 
 
 class Archive:
     """The file in a data folder, open and locked until `close`. Folder and file are made where they are missing.
 
-    Every failure is an `AcmError` that names the file and the remedy.
+    Every failure is an `AcmError` that names the file and the remedy. Once the file is open it is a `StorageFailed`.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = path = folder / FILE_NAME
-        with self._explained():
-            _create_private(path)
-            # The event loop of a server may run in another thread than the one that made it.
-            self._db = sqlite3.connect(path, _LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+        self._file = Database(folder)
+        self.path, self._db = self._file.path, self._file.db
+        self._transaction, self._explained = self._file.transaction, self._file.explained
+        self.empty_log = self._file.empty_log
+        self._numbers: dict[Key, int] = {}
         try:
             self._open()
-            with self._explained():
-                rows = self._db.execute("SELECT tenant, session_id, number FROM sessions").fetchall()
+            self._file.opened()
         except AcmError:
-            self._db.close()
+            self.close()
             raise
-        self._numbers: dict[Key, int] = {(tenant, session_id): number for tenant, session_id, number in rows}
         self._last_number = max(self._numbers.values(), default=0)
         self.maps = MapTable(self._db, self._transaction, self.empty_log)
 
-    def stored(self) -> list[Stored]:
+    def __contains__(self, key: Key) -> bool:
+        return key in self._numbers
+
+    def stored(self) -> list[SessionHead]:
         """Every session in the file, the one used last at the end."""
         with self._explained():
             rows = self._db.execute(
-                "SELECT tenant, session_id, used_at, num_bytes FROM sessions ORDER BY used_at, number"
-            )
-            return [Stored((tenant, session_id), used_at, size) for tenant, session_id, used_at, size in rows]
+                "SELECT tenant, session_id, suite, created_at, used_at, num_bytes, head FROM sessions"
+                " ORDER BY used_at, number"
+            ).fetchall()
+        heads = []
+        for tenant, session_id, suite, created_at, used_at, size, head in rows:
+            try:
+                heads.append(head_from((tenant, session_id), suite, created_at, used_at, size, unpack(head)))
+            except (ValueError, TypeError) as error:
+                raise damaged(f"Session {session_id!a} in {self.path}", error) from None
+        return heads
 
     def read(self, key: Key) -> Session:
         """A session that `stored` names."""
@@ -117,21 +103,22 @@ class Archive:
             values = ([unpack(data) for _, data in _in_order(rows)] for rows in tables)
             value = dict(zip(_TABLES, values, strict=True)) | {"version": VERSION, "hits": unpack(hits)}
             value |= {"num_ids": num_ids, "num_turns": num_turns, "digest_key": digest_key.hex()}
-            sizes = [[len(data) for _, data in rows] for rows in tables[:2]]
-            if sum(map(sum, sizes)) != num_bytes:
-                raise ValueError(f"its rows have {sum(map(sum, sizes))} bytes, not {num_bytes}")
+            entries, fragments = ([len(data) for _, data in rows] for rows in tables[:2])
+            if sum(entries) + sum(fragments) != num_bytes:
+                raise ValueError(f"its rows have {sum(entries) + sum(fragments)} bytes, not {num_bytes}")
         except (ValueError, TypeError, AttributeError) as error:
             raise damaged(where, error) from None
-        return Session(*key, state_from(value, where), suite, created_at, used_at, *sizes)
+        return Session(*key, state_from(value, where), suite, created_at, used_at, entries, fragments)
 
     def save(
         self, session: Session, state: SessionState, used_at: float, change: StateChange, dropped: Sequence[Key] = ()
     ) -> None:
         """Write `change`, which leads from `session.state` (or from nothing) to `state`, and drop other sessions.
 
-        One transaction. After a change that removes text, call `empty_log`.
+        One transaction. After a change that removes text, call `empty_log`. Where the session itself is among those
+        that are dropped, it is written as a new one.
         """
-        old = self._numbers.get(session.key)
+        old = None if session.key in dropped else self._numbers.get(session.key)
         number = self._last_number + 1 if old is None or change.removes_text else old
         tables = tuple(zip(_TABLES, (change.entries, change.fragments, change.limits), strict=True))
         with self._transaction():
@@ -151,59 +138,53 @@ class Archive:
         self._last_number = max(self._last_number, number)
 
     def drop(self, keys: Sequence[Key]) -> None:
-        """Delete sessions. Call `empty_log` where their text must be gone at once."""
+        """Delete sessions of the file. Call `empty_log` where their text must be gone at once."""
         with self._transaction():
             self._drop_tables(keys)
         self._forget(keys)
 
-    def touch(self, sessions: Sequence[Session]) -> None:
-        """Write when these sessions were used last."""
-        rows = [(session.used_at, self._numbers[session.key]) for session in sessions]
+    def touch(self, used_at: Mapping[Key, float]) -> None:
+        """Write when sessions were used last."""
+        rows = [(seconds, self._numbers[key]) for key, seconds in used_at.items()]
         with self._transaction():
             self._db.executemany("UPDATE sessions SET used_at = ? WHERE number = ?", rows)
 
-    def empty_log(self) -> None:
-        """Bring everything into the file itself and empty the write-ahead log, which has older text."""
-        with self._explained():
-            busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise AcmError(f"{self.path}: the write-ahead log could not be emptied; another process holds the file.")
-
     def close(self) -> None:
         """Give the file back."""
-        with self._explained():
-            self._db.close()
+        self._file.close()
 
     def _open(self) -> None:
-        """Lock the file, check that it is ours, and make the tables of a new one."""
-        with self._explained():
-            for setting in _PRAGMAS.split("; "):
-                self._db.execute(f"PRAGMA {setting}")
+        """Check that the file is ours, bring an older one up to date, and make the tables of a new one."""
         with self._transaction():
             tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             if not tables:
                 for statement in _SCHEMA:
                     self._db.execute(statement)
-                self._db.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
+                self._db.execute("INSERT INTO meta VALUES ('version', ?)", (FILE_VERSION,))
             elif "meta" not in tables:
                 raise AcmError(f"{self.path} is an SQLite file, but not of acmserve. Choose another data folder.")
             found = self._db.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
-            if found == (FIRST_VERSION,):
-                found = self._bring_up_to_date()
-        if found != (VERSION,):
             version = found[0] if found else "none"
-            raise AcmError(
-                f"{self.path} has version {version}, this acmserve reads version {VERSION}. "
-                "Start the acmserve that wrote it, or move the file away to start without its sessions."
-            )
-        self.empty_log()
+            if not isinstance(version, int) or not FIRST_FILE_VERSION <= version <= FILE_VERSION:
+                raise AcmError(
+                    f"{self.path} has version {version}, this acmserve reads version {FILE_VERSION}. "
+                    "Start the acmserve that wrote it, or move the file away to start without its sessions."
+                )
+            rows = self._db.execute("SELECT tenant, session_id, number FROM sessions").fetchall()
+            self._numbers = {(tenant, session_id): number for tenant, session_id, number in rows}
+            if version < FILE_VERSION:
+                self._bring_up_to_date(version)
 
-    def _bring_up_to_date(self) -> tuple[int]:
-        """Give a file of the first version what it lacks."""
-        for (number,) in self._db.execute("SELECT number FROM sessions").fetchall():
-            self._create_tables(number, ("limits",))
-        self._db.execute("UPDATE meta SET value = ? WHERE name = 'version'", (VERSION,))
-        return (VERSION,)
+    def _bring_up_to_date(self, version: int) -> None:
+        """Give a file of an older version what it lacks: tables of limits (1), heads (2)."""
+        if version == FIRST_FILE_VERSION:
+            for number in self._numbers.values():
+                self._create_tables(number, ("limits",))
+        self._db.execute(_ADD_HEADS)
+        for key, number in self._numbers.items():
+            head = pack(head_value(self.read(key).state))
+            self._db.execute("UPDATE sessions SET head = ? WHERE number = ?", (head, number))
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'version'", (FILE_VERSION,))
 
     def _create_tables(self, number: int, tables: Sequence[str] = _TABLES) -> None:
         for table in tables:
@@ -237,7 +218,7 @@ class Archive:
     ) -> None:
         """The row of the session itself."""
         sizes = (*change.entries.sizes(session.entry_bytes), *change.fragments.sizes(session.fragment_bytes))
-        head = {
+        head: dict[str, Any] = {
             "number": number,
             "suite": session.suite,
             "used_at": used_at,
@@ -245,6 +226,7 @@ class Archive:
             "num_ids": state.num_ids,
             "num_turns": state.num_turns,
             "digest_key": state.digest_key,
+            "head": pack(head_value(state)),
         }
         if old is None:
             head |= {"tenant": session.tenant, "session_id": session.session_id, "created_at": session.created_at}
@@ -256,47 +238,6 @@ class Archive:
         else:
             settings = ", ".join(f"{name} = ?" for name in head)
             self._db.execute(f"UPDATE sessions SET {settings} WHERE number = ?", [*head.values(), old])
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing."""
-        with self._explained():
-            self._db.execute("BEGIN EXCLUSIVE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Failures of the file, in words that name it and what to do."""
-        try:
-            yield
-        except sqlite3.ProgrammingError:
-            raise
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
-            if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                raise AcmError(
-                    f"{self.path} is in use by another acmserve. Stop that one, or choose another data folder."
-                ) from error
-            if name.startswith(_DAMAGE) or not name:
-                raise damaged(str(self.path), error) from error
-            raise AcmError(
-                f"{self.path} cannot be used: {error} ({name}). Check free space and permissions of its folder."
-            ) from error
-        except OSError as error:
-            raise AcmError(f"{self.path} cannot be used: {error}. Choose a folder that can be written.") from error
-
-
-def _create_private(path: Path) -> None:
-    """Make an empty file that only its owner reads. One that exists is not touched: closing it would drop its lock."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _in_order(rows: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:

@@ -75,6 +75,14 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
     return StateChange(entries, fragments, limits, hits, removes_text)
 
 
+def plan_whole(state: SessionState) -> StateChange:
+    """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
+    entries = _plan_rows((), state.entries, entry_value)
+    fragments = _plan_rows((), state.fragments, fragment_value)
+    hits = pack([hit_value(hit) for hit in state.hits])
+    return StateChange(entries, fragments, _plan_rows((), limit_values(state), dict), hits, removes_text=True)
+
+
 def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
     rows = {
         position: pack(value(item))

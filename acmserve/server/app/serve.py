@@ -18,13 +18,17 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import fields
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acmserve.context.eviction.registry import POLICIES
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
-from acmserve.server.options.config import ContextConfig
+from acmserve.server.budget.budgets import load_policies
+from acmserve.server.options.config import ContextConfig, flag_value
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -74,6 +78,7 @@ def main(argv: Sequence[str]) -> int:
     cli_env_setup()
     args = parse_vllm_flags(rest)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
+    check_data_dir(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
     configure_logging_from_args(args)
     command = ServeSubcommand()
     command.validate(args)
@@ -104,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--max_sessions",
         type=_positive,
         metavar="N",
-        help="sessions remembered at a time; the one unused for longest is forgotten first "
+        help="sessions in memory at a time; the one unused for longest leaves first, of the API key with most sessions "
         f"(default {EngineConfig().max_sessions})",
     )
     parser.add_argument(
@@ -124,7 +129,14 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
     flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
         ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
-        ("--max-session-mib", _positive, "N", f"bound of all transcripts together (default {default.max_session_mib})"),
+        ("--max-session-mib", _positive, "N", f"bound of transcripts in memory (default {default.max_session_mib})"),
+        (
+            "--max-stored-sessions",
+            _positive,
+            "N",
+            f"sessions in the file, shared fairly between API keys (default {default.max_stored_sessions})",
+        ),
+        ("--max-stored-mib", _positive, "N", f"bound of all transcripts in it (default {default.max_stored_mib})"),
         ("--max-tool-calls", _positive, "N", f"context tool calls in one turn (default {default.max_tool_calls})"),
         ("--max-summary-tokens", _positive, "N", f"length of a summary (default {default.max_summary_tokens})"),
         ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
@@ -280,6 +292,13 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
         )
     given.kv_connector_extra_config.update(extra)
     return given
+
+
+def check_data_dir(config: ContextConfig) -> None:
+    """Open the sessions once, and give them back. Raises AcmError now, not when the engine has been started."""
+    if config.data_dir:
+        load_policies(config.eviction_policy, flag_value(config.budget, "--budget") if config.budget else None)
+        SessionStore(config.session_limits, Archive(Path(config.data_dir))).close()
 
 
 def _names(groups: Iterable[str]) -> list[str]:

@@ -88,7 +88,7 @@ class SessionEndpoint:
         app.add_middleware(CallerMiddleware)
         if _has_sessions(app.state.args):
             app.include_router(router())
-            on_shutdown(app, _close_maps)
+            on_shutdown(app, _close)
         for route in routes:
             app.add_api_route(
                 route.path,
@@ -215,11 +215,12 @@ def refuse(error: InvalidRequest, path: str) -> JSONResponse:
     return JSONResponse({"type": "error", "error": fields}, status_code=response.status_code)
 
 
-async def _close_maps(app: FastAPI) -> None:
-    """The updates of context maps end with the server."""
+async def _close(app: FastAPI) -> None:
+    """The updates of context maps end with the server. The sessions' file gets what it lacks."""
     server: ContextServer | None = getattr(app.state, "acm_server", None)
     if server is not None:
         await server.maps.close()
+        server.store.close()
 
 
 def _has_sessions(args: Namespace) -> bool:

@@ -14,7 +14,6 @@ from starlette.datastructures import State
 from vllm import envs
 from vllm.engine.protocol import EngineClient
 
-from acmserve.context.storage.session import Session, SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import EngineConfig
@@ -36,21 +35,13 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
     config = ContextConfig.parse(extra)
     tokenizer = engine_client.renderer.get_tokenizer()
     served = ServedContexts(tokenizer)
-    opened: list[ContextServer] = []
-
-    def drop(session: Session) -> None:
-        served.drop(*session.key)
-        for server in opened:
-            server.precompute.forget(session)
-
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
-    limits = SessionLimits(config.max_sessions, config.max_session_mib * 2**20, config.session_hours * 3600)
     archive = Archive(Path(config.data_dir)) if config.data_dir else None
-    store = SessionStore(limits, archive, drop)
+    store = SessionStore(config.session_limits, archive)
     table = None if archive is None else archive.maps
     window = engine_client.model_config.max_model_len
-    server = ContextServer(
+    return ContextServer(
         store,
         counting,
         open_summarizer(config, state),
@@ -65,8 +56,6 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
     )
-    opened.append(server)
-    return server
 
 
 def has_api_keys(args: Namespace) -> bool:

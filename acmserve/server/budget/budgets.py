@@ -88,9 +88,9 @@ class Budgets:
         if self.of(session.state) is not None:
             self.meter(session)
 
-    def drop(self, session: Session) -> None:
+    def drop(self, key: Key) -> None:
         """Forget a session's meter."""
-        self._meters.pop(session.key, None)
+        self._meters.pop(key, None)
 
     def scope(self, session: Session) -> Scope:
         """What the next call of `delimiter` is judged against: the transcript, and the calls of the running step."""

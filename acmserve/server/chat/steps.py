@@ -44,6 +44,7 @@ from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.sessions.storage import storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
 
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -108,6 +109,7 @@ class ToolLoop:
             | self._budget_json
             | self._branches_json
             | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.fields))
+            | storage_fields(self.turn.session)
         )
 
     @property

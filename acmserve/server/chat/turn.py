@@ -10,7 +10,7 @@ edited prefix would not be found in the cache. A request of a session that was n
 `context_management` of a request edits the session, too: what it clears stays cleared, and its answer carries what was.
 
 Nothing is lost by a request that fails: the session keeps the state from before. What the client has been answered is
-recorded only if nobody changed the conversation meanwhile.
+recorded only if nobody changed the conversation meanwhile. An answer that cannot be stored is delivered, and says so.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
-from acmserve.context.storage.session import Session
+from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
-from acmserve.errors import InvalidRequest
+from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import PromptOverhead, set_budget
 from acmserve.server.chat.branches import fail_open
@@ -41,13 +41,14 @@ from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
 from acmserve.server.chat.options import ChatRequest, read_options
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
+from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, deliver_field
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.session_params import parse_session_params
 from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.sessions.storage import refused_fields, storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 
 Endpoint = Callable[..., Awaitable[Response | None]]
@@ -74,7 +75,7 @@ def chat_route(core: Endpoint, otherwise: Endpoint) -> Endpoint:
             if body.get("acm") or body.get(FIELD) is not None:
                 chat = read_options(server, chat)
             response = await answer_chat(server, chat, core)
-        except InvalidRequest as error:
+        except (InvalidRequest, StorageFailed) as error:
             return problem_response(error)
         exchange = CURRENT.get()
         return response if exchange is None else deliver(response, exchange)
@@ -106,8 +107,8 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
         answered = response is not None and response.status_code == 200
         return response
     finally:
-        if is_new and not answered and not session.state.entries and server.store.holds(session):
-            server.store.delete(*session.key)
+        if is_new and not answered and not session.state.entries:
+            server.store.discard(session)
 
 
 def _is_watched(server: ContextServer, session: Session, chat: ChatRequest) -> bool:
@@ -120,6 +121,7 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
 
     The session is held until its messages are decided: nobody redacts a text while a summary of it is written.
     """
+    use = server.store.use(session)
     async with server.sessions.locked(session):
         before = session.state
         state = _taken_in(server, before, chat)
@@ -130,9 +132,10 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
             overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits)
             state = enforced.state
-    recording = _Recording(server, session, before, state, chat, turn_map)
     messages = render(state)
-    CURRENT.set(server.sessions.exchange(session, chat.params, messages, enforced, turn_map))
+    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
+    CURRENT.set(exchange)
+    recording = _Recording(server, session, before, state, chat, exchange, use, turn_map)
     request = _edited(chat, state, messages if turn_map is None else turn_map.place(messages))
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
@@ -191,7 +194,8 @@ def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> 
 class _Recording:
     """What a request found when it began, and what it leaves behind when it is answered.
 
-    `after` is what was rendered for it: the history taken in, and what the budget demanded taken out.
+    `after` is what was rendered for it: the history taken in, and what the budget demanded taken out. `use` keeps the
+    session in memory until the answer is recorded, or the client has left.
     """
 
     server: ContextServer
@@ -199,6 +203,8 @@ class _Recording:
     before: SessionState
     after: SessionState
     chat: ChatRequest
+    exchange: Exchange
+    use: SessionUse
     turn_map: MapTurn | None = None
 
     def record(self, message: Message | None) -> None:
@@ -207,6 +213,7 @@ class _Recording:
         An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
         two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
+        An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
         """
         if not self.server.store.holds(self.session):
             return
@@ -219,7 +226,13 @@ class _Recording:
             state = replace(state, omissions=hide_closed(omissions, state.branches))
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
-        self.server.store.save(self.session, end_turn(state))
+        try:
+            self.server.store.save(self.session, end_turn(state))
+        except Conflict as error:
+            self.exchange.add_fields(refused_fields(error))
+            return
+        if self.session.unsaved is not None:
+            self.exchange.add_fields(storage_fields(self.session))
         chat = self.chat
         if self.turn_map is not None:
             self.server.maps.finished(self.turn_map, self.session)

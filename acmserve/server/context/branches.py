@@ -16,6 +16,7 @@ from __future__ import annotations
 from acmserve.context.session.branching import Spent, count_spent
 from acmserve.context.session.fork import fork, num_complete, place_result
 from acmserve.context.session.parent import mark_of
+from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, NotFound
@@ -37,21 +38,17 @@ def make_branch(server: ContextServer, parent: Session, description: str, prompt
         branch.suite = parent.suite
         server.store.save(branch, fork(parent.state, parent.session_id, description, prompt))
     except BaseException:
-        server.store.delete(*branch.key)
+        server.store.discard(branch)
         raise
     server.served.share(parent.key, branch.key)
     return branch
 
 
-def branches_of(server: ContextServer, parent: Session) -> list[Session]:
-    """The sessions that are branches of this one, the oldest first."""
-    mark = mark_of(parent.state.digest_key)
-    found = [
-        session
-        for session in server.store.list(parent.tenant)
-        if (own := session.state.parent) is not None and (own.session_id, own.mark) == (parent.session_id, mark)
-    ]
-    return sorted(found, key=lambda session: session.created_at)
+def branches_of(server: ContextServer, parent: Session) -> list[SessionHead]:
+    """The sessions that are branches of this one, the oldest first. Some may be in the file only."""
+    wanted = (parent.session_id, mark_of(parent.state.digest_key))
+    found = [head for head in server.store.list(parent.tenant) if (head.parent, head.parent_mark) == wanted]
+    return sorted(found, key=lambda head: head.created_at)
 
 
 def check_branch_of(branch: Session, parent: Session) -> None:

@@ -18,7 +18,7 @@ from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
-from acmserve.context.storage.session import Session
+from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.batch import Edit
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -33,6 +33,7 @@ from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
 from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.sessions.storage import StorageFailures
 
 
 class ContextServer:
@@ -76,6 +77,9 @@ class ContextServer:
             on_redacted=self._redacted,
         )
         self._summarizer = summarizer
+        failures = StorageFailures()
+        store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
+        self.maps.store.on_failure = failures.note
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
@@ -88,10 +92,8 @@ class ContextServer:
         return made
 
     def delete(self, session: Session) -> None:
-        """Delete a session, and everything that was kept for it."""
+        """Delete a session, and everything that was kept for it. Raises `StorageFailed`, see `Sessions.delete`."""
         self.sessions.delete(session)
-        self.budgets.drop(session)
-        self.precompute.forget(session)
 
     async def enforce(
         self,
@@ -122,5 +124,15 @@ class ContextServer:
         )
 
     def _redacted(self, session: Session) -> None:
-        self.precompute.forget(session)
+        self.precompute.forget(session.key)
         self.sessions.forget(session)
+
+    def _gone(self, key: Key) -> None:
+        """A session is gone for good: so is what was served to it, and what was made for it."""
+        self.served.drop(*key)
+        self._left(key)
+
+    def _left(self, key: Key) -> None:
+        """A session left memory. What can be made again when it comes back goes with it."""
+        self.budgets.drop(key)
+        self.precompute.forget(key)

@@ -85,6 +85,12 @@ class Exchange:
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
 
+    def add_fields(self, fields: Mapping[str, Any]) -> None:
+        """Let these fields join `acm`, which may be known already."""
+        self.fields = {**self.fields, **fields}
+        if self.acm is not None:
+            self.acm = {**self.acm, **fields}
+
     def send(self, sampling_params: SamplingArgs) -> None:
         """Put the session into the arguments that travel to the engine core."""
         _send(sampling_params, self.params)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from acmserve.errors import AcmError, Conflict, InvalidRequest, NotFound, Unavailable
+from acmserve.errors import AcmError, Conflict, InvalidRequest, NotFound, StorageFailed, Unavailable
 from acmserve.server.http.strict_json import BodyTooLarge, NotJson
 
 _STATUSES: tuple[tuple[type[AcmError], HTTPStatus], ...] = (
@@ -24,6 +24,7 @@ _STATUSES: tuple[tuple[type[AcmError], HTTPStatus], ...] = (
     (Conflict, HTTPStatus.CONFLICT),
     (InvalidRequest, HTTPStatus.BAD_REQUEST),
     (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StorageFailed, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _TYPES = {
     HTTPStatus.BAD_REQUEST: "BadRequestError",
@@ -46,7 +47,7 @@ _MEANINGS = {
     HTTPStatus.CONFLICT: "The state of the session forbids it; nothing was changed.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is larger than the server reads.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not declared as JSON.",
-    HTTPStatus.SERVICE_UNAVAILABLE: "The model that writes summaries or embeddings cannot be reached.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The model of summaries or embeddings, or the sessions' file, cannot be used now.",
 }
 
 
@@ -71,6 +72,8 @@ def problem_response(error: AcmError) -> JSONResponse:
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
     if status is None:
         raise error
+    if isinstance(error, StorageFailed):
+        return problem(status, error.problem, None, error.remedy)
     if not isinstance(error, InvalidRequest):
         return problem(status, str(error), None)
     return problem(status, f"{error.field}: {error.message}", error.field, error.remedy)

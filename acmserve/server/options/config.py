@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
+from acmserve.context.storage.session import SessionLimits
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 
@@ -23,19 +24,21 @@ class ContextConfig:
     """Settings of sessions, summaries and search.
 
     `data_dir`: folder for the sessions' SQLite file ("": sessions live as long as the server). `max_session_mib` bounds
-    all transcripts together, `session_hours` is how long an unused session is kept. `summary_model` names the served
-    model (or LoRA adapter) that writes summaries ("": the one of the request). `summary_url` an OpenAI-compatible
-    server that does it instead. `embedder`: "" (none), the base URL of an OpenAI-compatible server, optionally followed
-    by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url` name in the same way who keeps context maps.
-    `max_map_tokens` bounds each of its answers. `budget` is that of every session which has none of its own: tokens
-    ("80k", "50%"), or a JSON object like `acm.budget`. "": none. `precompute`, a mode or a JSON object like
-    `acm.precompute`, is that of every session without one. "": off. `eviction_policy` names policies of other packages
-    as `module:Class`, with commas between them.
+    all transcripts in memory, `max_stored_sessions` and `max_stored_mib` bound the file. `session_hours` is how long an
+    unused session is kept. `summary_model` names the served model (or LoRA adapter) that writes summaries ("": the one
+    of the request). `summary_url` an OpenAI-compatible server that does it instead. `embedder`: "" (none), the base URL
+    of an OpenAI-compatible server, optionally followed by `#model`, or `model2vec:FOLDER`. `map_model` and `map_url`
+    name in the same way who keeps context maps. `max_map_tokens` bounds each of its answers. `budget` is that of every
+    session which has none of its own: tokens ("80k", "50%"), or a JSON object like `acm.budget`. "": none.
+    `precompute`, a mode or a JSON object like `acm.precompute`, is that of every session without one. "": off.
+    `eviction_policy` names policies of other packages as `module:Class`, with commas between them.
     """
 
     data_dir: str = ""
     max_sessions: int = 1024
     max_session_mib: int = 256
+    max_stored_sessions: int = 4096
+    max_stored_mib: int = 4096
     session_hours: float = 168.0
     max_tool_calls: int = 20
     max_summary_tokens: int = 256
@@ -69,6 +72,17 @@ class ContextConfig:
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             values[key] = value
         return cls(**values)
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """The bounds on sessions."""
+        return SessionLimits(
+            self.max_sessions,
+            self.max_session_mib * 2**20,
+            self.session_hours * 3600,
+            self.max_stored_sessions,
+            self.max_stored_mib * 2**20,
+        )
 
     @property
     def precompute_options(self) -> PrecomputeOptions | None:

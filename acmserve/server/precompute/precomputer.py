@@ -35,6 +35,7 @@ from acmserve.context.precompute.planner import View, heal, plan_precompute
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
+from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.exchange import CURRENT
@@ -116,7 +117,7 @@ class Precomputer:
         self._num_served = 0
         self.num_failed = 0
 
-    def options(self, state: SessionState) -> PrecomputeOptions:
+    def options(self, state: SessionState | SessionHead) -> PrecomputeOptions:
         """What holds for a session."""
         return self._default if state.precompute is None else state.precompute
 
@@ -166,9 +167,9 @@ class Precomputer:
             watch.cancel()
         self._go_on(session, watch)
 
-    def forget(self, session: Session) -> None:
-        """The session was deleted, or something in it redacted: nothing of it is kept here."""
-        watch = self._watched.pop(session.key, None)
+    def forget(self, key: Key) -> None:
+        """The session left memory, or something in it was redacted: nothing of it is kept here."""
+        watch = self._watched.pop(key, None)
         if watch is not None:
             watch.cancel()
             watch.preparations.drop(INTERRUPTED)
@@ -190,7 +191,7 @@ class Precomputer:
         watch = self._watched.get(session.key)
         return Preparations() if watch is None else watch.preparations
 
-    def is_working(self, session: Session) -> bool:
+    def is_working(self, session: Session | SessionHead) -> bool:
         """Whether something of a session is computed, or waits for an idle moment."""
         watch = self._watched.get(session.key)
         return watch is not None and watch.task is not None and not watch.task.done()

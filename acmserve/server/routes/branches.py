@@ -63,7 +63,7 @@ async def list_branches(session_id: SessionId, caller: CallerDep) -> BranchList:
     """
     server, session = caller.server, caller.session(session_id)
     ended = branch_infos(session, server.tokenizer)
-    running = [_made(server, branch) for branch in branches_of(server, session)]
+    running = [_made(server, caller.session(branch.session_id)) for branch in branches_of(server, session)]
     return BranchList(data=[*ended, *running])
 
 

@@ -15,6 +15,7 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.budget import BudgetRequest, BudgetView, EpisodeList, Eviction
 from acmserve.server.routes.views.budget import episode_list, eviction_view
+from acmserve.server.routes.views.storage import storage_view
 
 budget_router = APIRouter(route_class=AcmRoute, tags=["acm: budget"])
 
@@ -84,7 +85,8 @@ async def evict(
         evicted = await server.evict(session, dry_run=dry_run)
         if evicted.plan.changes and not dry_run:
             server.precompute.note_edit(session)
-        return eviction_view(evicted, server.budgets.meter(session), before, dry_run=dry_run)
+        view = eviction_view(evicted, server.budgets.meter(session), before, dry_run=dry_run)
+        return view.model_copy(update={"storage": storage_view(session)})
 
 
 @budget_router.get(
@@ -106,4 +108,5 @@ def _budget_view(server: ContextServer, session: Session) -> BudgetView:
         source=source,  # type: ignore[arg-type]
         budget=None if budget is None else budget_value(budget),
         tokens=max(0, server.budgets.meter(session).num_tokens),
+        storage=storage_view(session),
     )

@@ -17,6 +17,7 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
 from acmserve.server.routes.views.context import num_context_tokens
+from acmserve.server.routes.views.storage import storage_view
 
 edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 
@@ -33,6 +34,7 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     An edit names a fragment, or a range of messages, which becomes a fragment of its own. All edits of one request are
     one plan: text behind them moves, or is recomputed, once. `next_turn` estimates what that costs. The receipt of the
     next chat request says what it did cost. A `redact` erases the text for good. What follows it is computed anew.
+    Where `storage` is not null, the server's file still has the session as it was, with the text that was redacted.
     """
     server = caller.server
     async with caller.held(session_id) as session:
@@ -56,6 +58,7 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
         tokens_before=num_context_tokens(before, server.tokenizer),
         tokens_after=num_context_tokens(outcome.state, server.tokenizer),
         next_turn=NextTurn(recomputed_tokens=cost.num_computed, moved_tokens=cost.num_moved),
+        storage=storage_view(session),
     )
 
 

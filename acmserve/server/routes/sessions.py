@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -12,8 +14,9 @@ from starlette.responses import Response
 
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
+from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.session import Session
-from acmserve.errors import NotFound
+from acmserve.errors import NotFound, StorageFailed
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.context.branches import branches_of
 from acmserve.server.http.errors import problems
@@ -21,6 +24,7 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
 from acmserve.server.routes.views.context import context_view, session_info
+from acmserve.server.routes.views.storage import still_held, storage_view
 
 sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
 
@@ -50,7 +54,7 @@ async def create_session(
         session.suite = new.suite or session.suite
         store.save(session, state)
     except BaseException:
-        store.delete(caller.tenant, session.session_id)
+        store.discard(session)
         raise
     response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"
     return _info(session, caller)
@@ -76,11 +80,11 @@ async def list_sessions(
     A page begins behind the session named by `after`. Using a session does not change its place in the list. Listing is
     no use of a session: it does not keep one from expiring.
     """
-    found = sorted(caller.server.store.list(caller.tenant), key=lambda session: session.created_at, reverse=True)
+    found = sorted(caller.server.store.list(caller.tenant), key=lambda head: head.created_at, reverse=True)
     first = 0 if after is None else _index(found, after) + 1
     page = found[first : first + limit]
     return SessionList(
-        data=[_info(session, caller) for session in page],
+        data=[_info_of(head, caller) for head in page],
         first_id=page[0].session_id if page else None,
         last_id=page[-1].session_id if page else None,
         has_more=first + limit < len(found),
@@ -101,7 +105,7 @@ async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
     operation_id="acm_delete_session",
     summary="Delete a session",
     status_code=204,
-    responses=problems(400, 404),
+    responses=problems(400, 404, 503),
 )
 async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
@@ -109,20 +113,28 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     The id is free then: a later chat request with it begins a new session. Its branches are deleted, too. What
     `context_management` cleared in /v1/messages under this id is forgotten. Such a session has no transcript, but it
     can be deleted.
+
+    The answer is 503 where the sessions' file cannot be written. The session is gone then, but its text is still in the
+    file. The server erases it with the next write that succeeds, or when you delete the session once more.
     """
     server, had_edits = caller.server, caller.forget_edits(session_id)
-    branches: Sequence[Session] = ()
+    branches: Sequence[SessionHead] = ()
+    failures: list[StorageFailed] = []
     try:
         async with caller.held(session_id) as session:
             branches = branches_of(server, session)
-            server.delete(session)
+            failures += _deleted(partial(server.delete, session))
     except NotFound:
-        if not had_edits:
+        if server.store.is_erasing(caller.tenant, session_id):
+            failures += _deleted(partial(server.store.delete, caller.tenant, session_id))
+        elif not had_edits:
             raise
     for branch in branches:
-        async with server.sessions.locked(branch):
-            if server.store.holds(branch):
-                server.delete(branch)
+        with suppress(NotFound):
+            async with caller.held(branch.session_id) as held:
+                failures += _deleted(partial(server.delete, held))
+    for failure in failures:
+        raise failure
 
 
 @sessions_router.get(
@@ -143,12 +155,25 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     )
 
 
+def _deleted(delete: Callable[[], None]) -> list[StorageFailed]:
+    """Delete, and note where the file may still hold the text, so that what is left to delete is deleted, too."""
+    try:
+        delete()
+    except StorageFailed as failure:
+        return [still_held(failure)]
+    return []
+
+
 def _info(session: Session, caller: Caller) -> SessionInfo:
+    return _info_of(head_of(session), caller).model_copy(update={"storage": storage_view(session)})
+
+
+def _info_of(head: SessionHead, caller: Caller) -> SessionInfo:
     precompute = caller.server.precompute
-    return session_info(session, precompute.options(session.state), precompute.is_working(session))
+    return session_info(head, precompute.options(head), precompute.is_working(head))
 
 
-def _index(found: list[Session], session_id: str) -> int:
+def _index(found: list[SessionHead], session_id: str) -> int:
     for index, session in enumerate(found):
         if session.session_id == session_id:
             return index

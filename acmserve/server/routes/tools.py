@@ -12,6 +12,7 @@ from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import AnySuite, ToolAnswer, ToolRequest, ToolSuite
+from acmserve.server.routes.views.storage import storage_view
 
 tools_router = APIRouter(route_class=AcmRoute, tags=["acm: tools"])
 
@@ -63,4 +64,5 @@ async def call_tool(
         is_error=outcome.error is not None,
         changed=outcome.changed,
         fragment_ids=list(outcome.fragment_ids),
+        storage=storage_view(session),
     )

@@ -70,12 +70,14 @@ class Sessions:
 
     @asynccontextmanager
     async def locked(self, session: Session) -> AsyncIterator[None]:
-        """Hold the session: nobody else changes it meanwhile."""
+        """Hold the session: nobody else changes it meanwhile, and it stays in memory."""
+        use = self.store.use(session)
         lock = self._locks.get(session.key)
         if lock is None:
             lock = self._locks[session.key] = asyncio.Lock()
         async with lock:
             yield
+        del use
 
     def can_move(self, fidelity: str | None) -> bool:
         """Whether a request of this fidelity moves KV. `auto` moves where little is removed, so it counts."""
@@ -122,9 +124,8 @@ class Sessions:
 
         Of many deleted sessions only the last ones are remembered for that. The engine's own memory is bounded too.
         What a branch was served goes with its parent, under whose name it was. What was redacted in it goes first.
+        Raises `StorageFailed` where the file may still hold the text. The session is gone all the same.
         """
-        self.store.delete(*session.key)
-        self.served.drop(*session.key)
         if session.state.parent is None:
             self._deleted[session.key] = None
         elif session.key in self._redacted:
@@ -132,6 +133,7 @@ class Sessions:
         self._redacted.discard(session.key)
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
+        self.store.delete(*session.key)
 
     def forget(self, session: Session) -> None:
         """Something in the session was redacted: its next request has the engine forget."""

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from acmserve.context.maps.map import ContextMap
+from acmserve.context.storage.database import FILE_NAME
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
-from acmserve.context.storage.sqlite import FILE_NAME, Archive
+from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import AcmError, NotFound
 from tests.support.context.maps import delete, map_of, taught
 

@@ -11,12 +11,12 @@ import pytest
 from acmserve.context.edits.fragments import cut_messages, redact
 from acmserve.context.session.history import append_internal
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.session import Session, SessionLimits
+from acmserve.context.storage.session import Key, SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import AcmError, Conflict, IntegrityError, InvalidRequest, NotFound
 from tests.support.context.conversation import Characters
-from tests.support.context.states import Clock, conversation, size
+from tests.support.context.states import Clock, archive_of, conversation, size
 
 
 def test_open_makes_a_session_once_and_get_finds_it() -> None:
@@ -43,7 +43,7 @@ def test_tenants_do_not_see_each_other() -> None:
         store.get("you", "a")
     yours = store.create("you", "a")
     assert mine is not yours
-    assert store.list("me") == [mine]
+    assert [head.key for head in store.list("me")] == [mine.key]
     store.delete("you", "a")
     assert store.get("me", "a") is mine
 
@@ -56,14 +56,16 @@ def test_an_unknown_session_is_not_found_with_the_remedy() -> None:
         assert raised.value.field == "session_id"
         assert raised.value.message == "there is no session 'nobody'."
         assert raised.value.remedy == (
-            "Create it, or send its messages again with this id. Sessions unused for 7 days, and the least recently "
-            "used of more than 1,024, are dropped."
+            "Create it, or send its messages again with this id. Sessions unused for 7 days (--session-hours) are "
+            "dropped, and so are the least recently used of more than 1,024 (--max-sessions) or 268,435,456 bytes "
+            "(--max-session-mib)."
         )
 
 
 def test_an_unused_session_expires_and_a_used_one_does_not() -> None:
     clock, dropped = Clock(), []
-    store = SessionStore(SessionLimits(ttl_seconds=60), on_drop=lambda s: dropped.append(s.session_id), clock=clock)
+    store = SessionStore(SessionLimits(ttl_seconds=60), clock=clock)
+    store.on_gone = lambda key: dropped.append(key[1])
     store.create("", "idle")
     store.create("", "busy")
     for _ in range(3):
@@ -80,7 +82,8 @@ def test_an_unused_session_expires_and_a_used_one_does_not() -> None:
 
 def test_the_least_recently_used_goes_first() -> None:
     clock, dropped = Clock(), []
-    store = SessionStore(SessionLimits(max_sessions=3), on_drop=lambda s: dropped.append(s.session_id), clock=clock)
+    store = SessionStore(SessionLimits(max_sessions=3), clock=clock)
+    store.on_gone = lambda key: dropped.append(key[1])
     for session_id in "abc":
         clock.now += 1
         store.create("", session_id)
@@ -91,14 +94,15 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_bytes_are_bounded_and_the_session_that_grows_stays() -> None:
-    dropped: list[Session] = []
-    store = SessionStore(SessionLimits(max_bytes=3000), on_drop=dropped.append)
+    dropped: list[Key] = []
+    store = SessionStore(SessionLimits(max_bytes=3000))
+    store.on_gone = dropped.append
     first, second, third = (store.create("", session_id) for session_id in "abc")
     for session in (first, second, third):
         store.save(session, conversation(["x" * 500]))
     assert store.num_bytes == 3 * size(first.state)
     store.save(first, conversation(["x" * 2000]))
-    assert dropped == [second]
+    assert dropped == [second.key]
     assert store.num_bytes == size(first.state) + size(third.state)
     store.check_integrity()
 
@@ -111,12 +115,11 @@ def test_a_session_that_alone_is_too_large_keeps_its_old_state() -> None:
     with pytest.raises(Conflict) as raised:
         store.save(session, conversation(["x" * 2000]))
     assert raised.value.message == (
-        f"'a' would hold {size(conversation(['x' * 2000])):,} bytes; all sessions together may hold 1,000. "
-        "Nothing was changed."
+        f"'a' would hold {size(conversation(['x' * 2000])):,} bytes; the bounds leave 1,000 to it. Nothing was changed."
     )
-    assert raised.value.remedy == "Go on in a new session, or start the server with a larger limit."
+    assert "Go on in a new session, or start the server with a larger limit" in raised.value.remedy
     assert session.state is before
-    assert store.list("") == [session, other]
+    assert [head.key for head in store.list("")] == [session.key, other.key]
     store.check_integrity()
 
 
@@ -147,11 +150,12 @@ def test_a_drop_is_heard_when_everything_is_done() -> None:
     store: SessionStore
     found: list[int] = []
 
-    def on_drop(session: Session) -> None:
+    def on_gone(key: Key) -> None:
         store.check_integrity()
         found.append(len(store))
 
-    store = SessionStore(SessionLimits(max_sessions=1), on_drop=on_drop)
+    store = SessionStore(SessionLimits(max_sessions=1))
+    store.on_gone = on_gone
     store.create("", "a")
     store.create("", "b")
     store.delete("", "b")
@@ -175,7 +179,7 @@ def test_limits_are_positive(name: str) -> None:
 
 
 def _miscount(store: SessionStore) -> None:
-    store._num_bytes += 7
+    store.num_bytes += 7
 
 
 def _overfill(store: SessionStore) -> None:
@@ -197,8 +201,7 @@ def _misfile(store: SessionStore) -> None:
 
 
 def _lose(store: SessionStore) -> None:
-    assert store._archive is not None
-    store._archive.drop([("", "b")])
+    archive_of(store).drop([("", "b")])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def _lose(store: SessionStore) -> None:
         (_swap_state, r"store: 'a' has 1 entries and 0 fragments of \d+ bytes, \d+ were counted"),
         (_change_in_place, r"store: 'a' has 1 entries of \d+ bytes, in the archive 1 of \d+"),
         (_misfile, r"store: session \('', 'c'\) is filed as \('', 'a'\)"),
-        (_lose, "store: 2 sessions, the archive has 1, not the same ones"),
+        (_lose, r"store: 2 sessions of \d+ bytes, the archive has 1 of \d+, not the same ones"),
     ],
 )
 def test_the_integrity_check_says_what_disagrees(
@@ -222,11 +225,10 @@ def test_the_integrity_check_says_what_disagrees(
     spoil(store)
     with pytest.raises(IntegrityError, match=words):
         store.check_integrity()
-    assert store._archive is not None
-    store._archive.close()
+    archive_of(store).close()
 
 
-def test_loading_keeps_the_bounds_and_drops_the_rest_from_the_file(tmp_path: Path) -> None:
+def test_loading_keeps_the_bounds_of_memory_and_of_the_file(tmp_path: Path) -> None:
     clock = Clock()
     store = SessionStore(archive=Archive(tmp_path), clock=clock)
     for session_id in ("old", "large", "b", "c", "d"):
@@ -234,17 +236,21 @@ def test_loading_keeps_the_bounds_and_drops_the_rest_from_the_file(tmp_path: Pat
         store.save(store.create("", session_id), conversation(["x" * (900 if session_id == "large" else 100)]))
     store.close()
     one = size(conversation(["x" * 100]))
-    limits = SessionLimits(max_sessions=2, ttl_seconds=35)
-    for bounds, kept in (
-        (SessionLimits(max_sessions=4), ["d", "c", "b", "large"]),
-        (SessionLimits(max_bytes=900), ["d", "c", "b"]),
-        (SessionLimits(max_bytes=3 * one - 1), ["d", "c"]),
-        (limits, ["d", "c"]),
-        (replace(limits, ttl_seconds=5), ["d"]),
+    everything = ["d", "c", "b", "large", "old"]
+    file_limits = SessionLimits(max_sessions=2, max_stored_sessions=2)
+    for bounds, in_memory, in_file in (
+        (SessionLimits(max_sessions=4), 4, everything),
+        (SessionLimits(max_bytes=900), 3, everything),
+        (SessionLimits(max_bytes=3 * one - 1), 2, everything),
+        (SessionLimits(max_sessions=1, max_stored_sessions=4), 1, everything[:4]),
+        (SessionLimits(max_bytes=1, max_stored_bytes=3 * one), 0, everything[:3]),
+        (file_limits, 2, ["d", "c"]),
+        (replace(file_limits, ttl_seconds=5), 1, ["d"]),
     ):
         for _ in range(2):
             store = SessionStore(bounds, Archive(tmp_path), clock=clock)
-            assert [session.session_id for session in store.list("")] == kept
+            assert [head.session_id for head in store.list("")] == in_file
+            assert len(store) == in_memory
             store.check_integrity()
             store.close()
 

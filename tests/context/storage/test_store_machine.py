@@ -1,8 +1,12 @@
-"""The store against a plain model, over any order of operations, with a clock of its own, restarts and kills."""
+"""The store against a plain model, over any order of operations, with a clock of its own, restarts and kills.
+
+The file holds more than memory does, and sessions are in use. `test_storage_failures.py` has what a full disk does.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from acmserve.context.edits.fragments import cut_messages, redact
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.session import Key, SessionLimits
+from acmserve.context.storage.session import Key, SessionLimits, SessionUse
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import Conflict, NotFound
 from tests.support.context.conversation import Characters
+from tests.support.context.naive_fair_share import naive_room, naive_victims
 from tests.support.context.states import Clock, chat, size
 
 
@@ -32,8 +37,8 @@ class Held:
     created_at: float
 
 
-LIMITS = SessionLimits(max_sessions=4, max_bytes=2500, ttl_seconds=100)
-KEYS = st.tuples(st.sampled_from(["", "t"]), st.sampled_from("abc"))
+LIMITS = SessionLimits(max_sessions=2, max_bytes=2500, ttl_seconds=100, max_stored_sessions=4, max_stored_bytes=5000)
+KEYS = st.tuples(st.sampled_from(["", "/salt", "key"]), st.sampled_from("abc"))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -44,24 +49,37 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = Clock()
         self.folder = tempfile.TemporaryDirectory()
         self.model: dict[Key, Held] = {}
+        self.memory: set[Key] = set()
+        self.left: list[Key] = []
+        self.expected_left: list[Key] = []
+        self.uses: dict[Key, SessionUse] = {}
         self.dropped: list[Key] = []
         self.expected: set[Key] = set()
         self.start()
 
     def start(self) -> None:
         self.archive = Archive(Path(self.folder.name))
-        self.store = SessionStore(LIMITS, self.archive, lambda gone: self.dropped.append(gone.key), self.clock)
+        self.store = SessionStore(LIMITS, self.archive, self.clock)
+        self.store.on_gone, self.store.on_leave = self.dropped.append, self.left.append
+        num_bytes, self.memory = 0, set()
+        for key in sorted(self.model, key=lambda key: self.model[key].used_at, reverse=True):
+            num_bytes += size(self.model[key].state)
+            if len(self.memory) == LIMITS.max_sessions or num_bytes > LIMITS.max_bytes:
+                break
+            self.memory.add(key)
 
     def tick(self) -> float:
         self.clock.now += 1
         return self.clock.now
 
     def expired(self, key: Key) -> bool:
-        return self.clock.now - self.model[key].used_at >= LIMITS.ttl_seconds
+        return key not in self.uses and self.clock.now - self.model[key].used_at >= LIMITS.ttl_seconds
 
     def drop(self, *keys: Key) -> None:
         for key in keys:
             del self.model[key]
+            self.memory.discard(key)
+            self.uses.pop(key, None)
             self.expected.add(key)
 
     def alive(self, key: Key) -> bool:
@@ -69,13 +87,22 @@ class StoreMachine(RuleBasedStateMachine):
             self.drop(key)
         return key in self.model
 
+    def sizes(self, keys: Collection[Key]) -> dict[Key, int]:
+        by_use = sorted(keys, key=lambda key: self.model[key].used_at)
+        return {key: size(self.model[key].state) for key in by_use}
+
     def shrink(self, keep: Key) -> None:
-        self.drop(*(key for key in self.model if key != keep and self.expired(key)))
-        while (
-            len(self.model) > LIMITS.max_sessions
-            or sum(size(held.state) for held in self.model.values()) > LIMITS.max_bytes
-        ):
-            self.drop(min((key for key in self.model if key != keep), key=lambda key: self.model[key].used_at))
+        """After a write: the file's bound, then that of memory."""
+        self.drop(*(key for key in list(self.model) if key != keep and self.expired(key)))
+        self.drop(*naive_victims(self.sizes(self.model), LIMITS.file, {keep, *self.uses}))
+        self.admit(keep)
+
+    def admit(self, key: Key) -> None:
+        """The session is asked for: it is in memory now, and others leave it."""
+        self.memory.add(key)
+        for victim in naive_victims(self.sizes(self.memory), LIMITS.memory, {key, *self.uses}):
+            self.memory.discard(victim)
+            self.expected_left.append(victim)
 
     @rule(key=KEYS)
     def create(self, key: Key) -> None:
@@ -95,6 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
         session = self.store.open(*key)
         if known:
             self.model[key].used_at = now
+            self.admit(key)
         else:
             self.model[key] = Held(session.state, now, now, now)
             self.shrink(key)
@@ -108,6 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         session = self.store.get(*key)
         self.model[key].used_at = now
+        self.admit(key)
         assert (session.created_at, session.used_at) == (self.model[key].created_at, now)
 
     @rule(key=KEYS, contents=st.lists(st.sampled_from(["a", "b" * 300, "c" * 900]), max_size=4), erase=st.booleans())
@@ -121,13 +150,29 @@ class StoreMachine(RuleBasedStateMachine):
             new = cut_messages(replace(new, fragments=()), 0, 1, Characters()).state
             new = redact(new, new.fragments[0].fragment_id) if erase else new
         now = self.clock.now
-        if size(new) > LIMITS.max_bytes:
+        if size(new) > naive_room(key, self.sizes(self.memory), LIMITS.memory) and self.is_over(key, size(new)):
             with pytest.raises(Conflict):
                 self.store.save(session, new)
             return
         self.store.save(session, new)
         self.model[key] = Held(new, now, now, self.model[key].created_at)
         self.shrink(key)
+
+    def is_over(self, key: Key, num_bytes: int) -> bool:
+        """Whether memory would hold too many bytes."""
+        return sum((self.sizes(self.memory) | {key: num_bytes}).values()) > LIMITS.max_bytes
+
+    @rule(key=KEYS)
+    def begin_use(self, key: Key) -> None:
+        self.get(key)
+        if key in self.model:
+            self.uses[key] = self.store.use(self.store.get(*key))
+
+    @rule(key=KEYS)
+    def end_uses(self, key: Key) -> None:
+        """Where too much was in use, what is asked for next brings the bounds back."""
+        self.uses.clear()
+        self.open(key)
 
     @rule(key=KEYS)
     def delete(self, key: Key) -> None:
@@ -139,11 +184,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.delete(*key)
         self.drop(key)
 
-    @rule(tenant=st.sampled_from(["", "t"]))
+    @rule(tenant=st.sampled_from(["", "/salt", "key"]))
     def list(self, tenant: str) -> None:
         self.tick()
-        self.drop(*(key for key in self.model if self.expired(key)))
-        found = [session.key for session in self.store.list(tenant)]
+        self.drop(*(key for key in list(self.model) if self.expired(key)))
+        found = [head.key for head in self.store.list(tenant)]
         assert found == sorted(
             (key for key in self.model if key[0] == tenant), key=lambda key: self.model[key].used_at, reverse=True
         )
@@ -156,6 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self, killed: bool) -> None:
         """A killed server forgets the reads since the last save; a closed one forgets nothing."""
         self.tick()
+        self.uses.clear()
         if killed:
             self.archive.close()
         else:
@@ -170,11 +216,13 @@ class StoreMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.store.check_integrity()
         assert {key: session.state for key, session in self.store._sessions.items()} == {
-            key: held.state for key, held in self.model.items()
+            key: self.model[key].state for key in self.memory
         }
+        assert sorted(self.sizes(self.model)) == sorted(self.store._stored or ())
         assert sorted(self.dropped) == sorted(self.expected)
-        self.dropped.clear()
-        self.expected.clear()
+        assert self.left == self.expected_left
+        for heard in (self.dropped, self.expected, self.left, self.expected_left):
+            heard.clear()
 
     def teardown(self) -> None:
         self.archive.close()

@@ -50,7 +50,12 @@ def sent(client: TestClient, method: str, what: str, status: int = 200, **option
 
 
 def test_a_budget_is_set_shown_and_removed(client: TestClient) -> None:
-    assert sent(client, "GET", "budget") | {"tokens": 0} == {"source": None, "budget": None, "tokens": 0}
+    assert sent(client, "GET", "budget") | {"tokens": 0} == {
+        "source": None,
+        "budget": None,
+        "tokens": 0,
+        "storage": None,
+    }
     shown = sent(client, "PUT", "budget", json={"max_tokens": "0.4k", "low_watermark": "50%", "keep": None})
     assert shown["source"] == "session"
     assert (shown["budget"]["max_tokens"], shown["budget"]["low_watermark"]) == (400, 200)

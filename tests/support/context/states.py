@@ -11,6 +11,8 @@ from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.state import SearchHit, SessionState, TranscriptEntry
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.state_codec import entry_value, fragment_value, pack
 from acmserve.context.transcript.message import Message, Place, texts
 from acmserve.context.transcript.omissions import EMPTY, MessageOmissions, Omissions
@@ -112,6 +114,12 @@ def chat(*contents: str) -> list[Message]:
 def conversation(contents: Sequence[str]) -> SessionState:
     """The state of a session into which these messages were taken."""
     return adopt(SessionState(digest_key=b"key"), chat(*contents)).state
+
+
+def archive_of(store: SessionStore) -> Archive:
+    """The file behind a store, for what its callers cannot do."""
+    assert store._stored is not None
+    return store._stored._archive
 
 
 class Clock:

@@ -9,6 +9,7 @@ from pydantic_core import InitErrorDetails
 
 from acmserve.context.eviction import registry
 from acmserve.context.eviction.policy import OptionKind
+from acmserve.server.routes.schemas.storage import StorageView
 
 ToolName = str
 _TOOL_LIMIT = 256
@@ -84,6 +85,10 @@ class BudgetView(BaseModel):
     tokens: int = Field(
         ge=0, description="Tokens of the next prompt as counted: messages, template, and what is known of the tools."
     )
+    storage: StorageView | None = Field(
+        default=None,
+        description="Why the server's file lacks this change; null where it has it, or where there is none.",
+    )
 
 
 class EvictedEpisode(BaseModel):
@@ -142,6 +147,10 @@ class Eviction(BaseModel):
     next_turn: NextTurns
     summary: SummaryCost | None = Field(description="The summary that a model wrote (compact), or would in a dry run.")
     unmet: Unmet | None = Field(description="Why max_tokens cannot be met; null where it is.")
+    storage: StorageView | None = Field(
+        default=None,
+        description="Why the server's file lacks this change; null where it has it, or where there is none.",
+    )
 
 
 class EpisodeView(BaseModel):

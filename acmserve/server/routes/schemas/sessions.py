@@ -21,6 +21,7 @@ from acmserve.context.tools.suites import EDITING_SUITES, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.branches import BranchInfo
 from acmserve.server.routes.schemas.messages import Message
+from acmserve.server.routes.schemas.storage import StorageView
 
 MAX_MESSAGES = 65_536
 MAX_EDITS = 1_000
@@ -89,6 +90,10 @@ class SessionInfo(BaseModel):
     branch_of: str | None = Field(default=None, description="The session that this one is a branch of.")
     precompute: PrecomputeView = Field(
         description="Set by `acm.precompute` in a chat request, else by the server's `--precompute`."
+    )
+    storage: StorageView | None = Field(
+        default=None,
+        description="Why the server's file lacks this change; null where it has it, or where there is none.",
     )
 
 
@@ -194,6 +199,10 @@ class ToolAnswer(BaseModel):
     is_error: bool = Field(description="Whether the call was wrong; `result` then says what to do instead.")
     changed: bool = Field(description="Whether the model sees another conversation now.")
     fragment_ids: list[str] = Field(description="Fragments that the call made or changed.")
+    storage: StorageView | None = Field(
+        default=None,
+        description="Why the server's file lacks this change; null where it has it, or where there is none.",
+    )
 
 
 class MessageRange(_Request):
@@ -279,3 +288,7 @@ class EditsAnswer(BaseModel):
     tokens_before: int = Field(ge=0, description="Tokens of the whole conversation before.")
     tokens_after: int = Field(ge=0, description="Tokens of the whole conversation now.")
     next_turn: NextTurn
+    storage: StorageView | None = Field(
+        default=None,
+        description="Why the server's file lacks this change; null where it has it, or where there is none.",
+    )

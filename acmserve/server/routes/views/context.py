@@ -13,6 +13,7 @@ from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import evicted_entries, render, render_entries, render_whole
 from acmserve.context.session.state import SessionState
+from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -30,17 +31,17 @@ from acmserve.server.routes.views.branches import branch_infos
 PREVIEW_CHARS = 80
 
 
-def session_info(session: Session, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
+def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
     """The session without its contents. `precompute` is what holds for it, `is_working` whether it works now."""
     return SessionInfo(
-        session_id=session.session_id,
-        suite=session.suite,
-        created_at=session.created_at,
-        used_at=session.used_at,
-        num_messages=len(session.state.entries),
-        num_fragments=len(session.state.fragments),
-        num_hidden_fragments=sum(fragment.hidden for fragment in session.state.fragments),
-        branch_of=None if session.state.parent is None else session.state.parent.session_id,
+        session_id=head.session_id,
+        suite=head.suite,
+        created_at=head.created_at,
+        used_at=head.used_at,
+        num_messages=head.num_messages,
+        num_fragments=head.num_fragments,
+        num_hidden_fragments=head.num_hidden_fragments,
+        branch_of=head.parent,
         precompute=PrecomputeView.model_validate({**precompute.as_dict(), "working": is_working}),
     )
 

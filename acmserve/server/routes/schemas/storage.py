@@ -1,0 +1,15 @@
+"""What an answer says where the sessions' file could not be written, as a pydantic model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class StorageView(BaseModel):
+    """The change was made in memory, and the file lacks it."""
+
+    saved: Literal[False]
+    reason: Literal["full", "locked", "read_only", "damaged", "replaced", "failed", "refused"]
+    warning: str = Field(description="What that means, and what to do.")

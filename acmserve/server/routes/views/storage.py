@@ -1,0 +1,22 @@
+"""What a route says where the sessions' file could not be written."""
+
+from __future__ import annotations
+
+from acmserve.context.storage.session import Session
+from acmserve.errors import StorageFailed
+from acmserve.server.routes.schemas.storage import StorageView
+from acmserve.server.sessions.storage import storage_fields
+
+
+def storage_view(session: Session) -> StorageView | None:
+    """The warning of a session, None where there is nothing to say."""
+    fields = storage_fields(session)
+    return StorageView.model_validate(fields["storage"]) if fields else None
+
+
+def still_held(failure: StorageFailed, what: str = "session") -> StorageFailed:
+    """The failure of a deletion: what was deleted is gone, its text is not."""
+    told = failure.bare()
+    told.problem = f"The {what} is deleted, but the server's disk may still hold its text: {failure.problem}"
+    told.remedy = f"{failure.remedy} Then delete the {what} again, which erases the text."
+    return told

@@ -1,0 +1,51 @@
+"""What a client and an operator hear when the sessions' file cannot be written.
+
+    StorageFailed --> counter acmserve:storage_failures_total{reason}, one line in the log for each new reason
+    Session       --> {"saved": false, "reason": "full", "warning": "..."} in `acm.storage`, nothing where all is well
+
+The answer itself is never held back. No path of the server is in what a client reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from prometheus_client import Counter
+
+from acmserve.context.storage.session import Session
+from acmserve.errors import Conflict, StorageFailed
+
+FAILURES = Counter(
+    "acmserve:storage_failures", "Writes of the sessions' file that failed, by reason.", labelnames=("reason",)
+)
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class StorageFailures:
+    """Counts failures, and logs the first of each reason."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def note(self, failure: StorageFailed) -> None:
+        """A write failed."""
+        FAILURES.labels(failure.reason).inc()
+        if failure.reason not in self._logged:
+            self._logged.add(failure.reason)
+            logger.error("acmserve: %s Later failures of this kind are only counted.", failure)
+
+
+def storage_fields(session: Session) -> dict[str, Any]:
+    """The field `storage` of an answer. Nothing where the file has the session, or where there is none."""
+    failure = session.unsaved
+    if failure is None:
+        return {}
+    warning = f"The change is made, but a restart may lose it or bring removed text back: {failure.problem}"
+    return {"storage": {"saved": False, "reason": failure.reason, "warning": f"{warning} {failure.remedy}"}}
+
+
+def refused_fields(error: Conflict) -> dict[str, Any]:
+    """The field `storage` of an answer that was given, but could not be recorded at all."""
+    return {"storage": {"saved": False, "reason": "refused", "warning": f"This answer is not recorded: {error}"}}
