@@ -121,8 +121,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         session = SessionRequest(
             request.request_id, terms.owner, fidelity, receipt_builder, planned.anew, planned.choice
         )
+        session.account = terms.account
         if fidelity != "exact":
-            session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
+            reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
+            session.fallback_reason = reason or self.store.take_reason(terms.owner)
         self.move_executor.add(session, request, planned.plan, sources)
         if terms.precompute:
             self.precompute.add(session, request, refusal)
@@ -224,7 +226,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
             if block_pool.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
                 tail_key = key
-        self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks))
+        self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
 
     def _release_tail(self, source: ServedSequence) -> None:
         if source.tail_key is not None:

@@ -1,7 +1,8 @@
 """Whose a request is: the tenant, and the name that a session has in the engine for it.
 
-A tenant is a digest of the API key and the cache salt of a request. The name of a session in the engine is made of the
-tenant and the client's name. So tenants who chose the same name never meet there.
+A tenant is a digest of the API key, and where there is a cache salt, a slash and a digest of both. So the quota of a
+key covers all its salts (`fair_share.py`). The name of a session in the engine is made of the tenant and the client's
+name. So tenants who chose the same name never meet there.
 
 Decision: the name is made at the last door in front of the engine, too (`exchange.tap_generate`). So a route of vLLM
 that acmserve does not know cannot pass a raw session id. `CallerMiddleware` keeps the headers of the running request
@@ -36,7 +37,17 @@ class Tenants:
         """
         key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
         salt = cache_salt or headers.get(SALT_HEADER, "")
-        return hashlib.blake2b(f"{key}\n{salt}".encode(), digest_size=16).hexdigest() if key or salt else ""
+        account = _digest(f"{key}\n") if key else ""
+        return account + "/" + _digest(f"{key}\n{salt}") if salt else account
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def account_of(tenant: str) -> str:
+    """The API key's part of a tenant, "" without one. A client chooses salts as it likes, and no key."""
+    return tenant.partition("/")[0]
 
 
 def engine_session_id(tenant: str, session_id: str) -> str:

@@ -156,6 +156,7 @@ class Simulation:
         """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
         flags = {"forget": turn.forget, "precompute": turn.precompute}
         acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
+        acm |= {"account": turn.account} if turn.account else {}
         in_acm = turn.fidelity is not None or any(flags.values())
         return Request(
             request_id=turn.request_id,
