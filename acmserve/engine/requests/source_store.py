@@ -17,7 +17,7 @@ sources of a session are its versions: the text before a fold, after it, after t
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -75,6 +75,7 @@ class SourceStore:
         self._on_drop = on_drop
         self._accounts: dict[str, AccountSources] = {}
         self._account_of: dict[Owner, str] = {}
+        self._tails: Counter[bytes] = Counter()
         self._dropped = DroppedOwners(limits.max_sessions * DROPPED_PER_SESSION)
 
     def __len__(self) -> int:
@@ -110,9 +111,15 @@ class SourceStore:
             self._drop(owner, old)
         sources.append(source)
         self._accounts[account].num_bytes += source.num_bytes
+        if source.tail_key is not None:
+            self._tails[source.tail_key] += 1
         while len(sources) > self.limits.max_sources_per_session:
             self._drop(owner, sources[0])
         self._shrink()
+
+    def has_tail(self, key: bytes) -> bool:
+        """Whether a source has its partial block under `key`."""
+        return key in self._tails
 
     def take_reason(self, owner: Owner) -> str | None:
         """Why sources of `owner` were dropped since it was last added to, once. None where none were."""
@@ -155,6 +162,9 @@ class SourceStore:
         counts = [len(sources) for account in self._accounts.values() for sources in account.sessions.values()]
         if max(counts, default=0) > self.limits.max_sources_per_session:
             raise IntegrityError(f"source store: a session has {max(counts)} sources, limits are {self.limits}")
+        tails = Counter(source.tail_key for _, source in self.items() if source.tail_key is not None)
+        if tails != self._tails:
+            raise IntegrityError(f"source store: {tails.total()} tails held, {self._tails.total()} counted")
         self._dropped.check_integrity()
 
     def _open(self, owner: Owner, account: str) -> list[ServedSequence]:
@@ -198,4 +208,8 @@ class SourceStore:
         account = self._accounts[self._account_of[owner]]
         account.sessions[owner].remove(source)
         account.num_bytes -= source.num_bytes
+        if source.tail_key is not None:
+            self._tails[source.tail_key] -= 1
+            if not self._tails[source.tail_key]:
+                del self._tails[source.tail_key]
         self._on_drop(source)
