@@ -27,7 +27,8 @@ class SessionParams:
     `repair` goes with the fidelities `repair` and `auto` only, None means the default repair.
     `forget` makes the engine let go of everything that the session was served, before it plans this request: how a
     redaction reaches the KV cache. `precompute` makes it a background request, whose prompt is a context that may be
-    asked for later. The engine computes it, exactly, in moments in which nobody else is served.
+    asked for later. The engine computes it, exactly, in moments in which nobody else is served. `account` is whose
+    share of the engine's memory of sources the session counts for. The server sets it, and takes none from a client.
     """
 
     session_id: str
@@ -35,6 +36,7 @@ class SessionParams:
     forget: bool = False
     precompute: bool = False
     repair: Repair | None = None
+    account: str = ""
 
     def as_acm(self) -> dict[str, Any]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
@@ -47,15 +49,17 @@ class SessionParams:
             acm["forget"] = True
         if self.precompute:
             acm["precompute"] = True
+        if self.account:
+            acm["account"] = self.account
         return acm
 
 
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
-    """Validate an engine-level `acm` object, with keys `session_id`, `fidelity`, `repair`, `forget` and `precompute`.
+    """Validate an engine-level `acm` object, with the keys that `SessionParams` has.
 
     All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
     """
-    acm = check_object(value, field, known=("session_id", "fidelity", "repair", "forget", "precompute"))
+    acm = check_object(value, field, known=[known.name for known in fields(SessionParams)])
     if acm.get("session_id") is None:
         raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
     params = SessionParams(
@@ -64,6 +68,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         _check_flag(acm.get("forget"), f"{field}.forget"),
         _check_flag(acm.get("precompute"), f"{field}.precompute"),
         check_repair(acm.get("repair"), f"{field}.repair"),
+        "" if acm.get("account") is None else check_session_id(acm["account"], f"{field}.account"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):

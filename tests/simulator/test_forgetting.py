@@ -5,12 +5,15 @@ Random scripts forget, too (test_engine.py); here are the receipts, the narrow p
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import pytest
 
 from acmserve.engine.requests.source_store import SourceStore
+from acmserve.engine.scheduling.forgetting import num_shared
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm import block_pool
 from tests.simulator.test_engine import first_failure
@@ -163,3 +166,51 @@ def test_negative_control(
     """With a part of forgetting left out, the random scripts trip."""
     monkeypatch.setattr(part, name, stand_in)
     assert first_failure(factory, mode) in kinds
+
+
+@modes
+def test_what_another_session_was_served_stays(factory: Factory, mode: Mode) -> None:
+    """The same text, under the same salt: the other session finds all of it, its partial block included."""
+    other = _turn(FULL, session="other")
+    again = _turn((*FULL, *answer(FULL, 3)[:2], 5), session="other")
+    _, (*_, redacted, receipt) = _simulate(factory, mode, other, _turn(FULL), _turn(REDACTED, forget=True), again)
+    assert _counts(redacted) == (NUM_EXACT, 0, len(REDACTED) - NUM_EXACT), "the redacted session computes all the same"
+    assert _counts(receipt) == (len(again.prompt) - 1, 0, 1)
+
+
+@modes
+def test_what_another_session_waits_for_stays(factory: Factory, mode: Mode) -> None:
+    """A live request is as good as a source."""
+    waiting = _turn((*FULL, *FULL), session="other", at_step=40)
+    simulation, (*_, receipt) = _simulate(
+        factory, mode, _turn(FULL), _turn(REDACTED, at_step=40, forget=True), waiting, in_turn=False
+    )
+    assert simulation.report.num_forgets == 1
+    assert _counts(receipt)[0] == NUM_EXACT, "it came after the redaction"
+    _, (_, receipt, _) = _simulate(
+        factory, mode, _turn(FULL), waiting, _turn(REDACTED, at_step=40, forget=True), in_turn=False
+    )
+    assert _counts(receipt)[0] == len(FULL) // BLOCK_SIZE * BLOCK_SIZE, "it came before"
+
+
+@modes
+def test_another_salt_keeps_nothing(factory: Factory, mode: Mode) -> None:
+    """Its keys are others, so that it does not stand in the way."""
+    simulation, _ = _simulate(
+        factory, mode, _turn(FULL, session="other", salt="x"), _turn(FULL), _turn(REDACTED, forget=True)
+    )
+    assert _num_cached(simulation, FULL) == NUM_EXACT
+
+
+def test_the_shared_part_is_found_by_its_last_common_hash() -> None:
+    rng = random.Random(7)
+    for _ in range(300):
+        own = [b"%d" % i for i in range(rng.randint(0, 9))]
+        others = []
+        for _ in range(rng.randint(0, 4)):
+            num_common = rng.randint(0, len(own))
+            others.append(own[:num_common] + [b"other"] * rng.randint(0, 3))
+        for first in range(len(own) + 1):
+            commons = [len(list(takewhile(lambda pair: pair[0] == pair[1], zip(own, o, strict=False)))) for o in others]
+            longest = max(commons, default=0)
+            assert num_shared(own, first, others) == (longest if longest > first else 0)

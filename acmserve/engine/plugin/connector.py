@@ -35,6 +35,7 @@ from acmserve.engine.scheduling.forgetting import FORGOTTEN, forget_session, wit
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.kv_events import hide_moved_blocks
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
@@ -78,6 +79,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._copies: list[KVCopy] = []
         self._stats = AcmStats()
         self._mover: KVMover | None = None
+        self._is_inspected = False
         limits = StoreLimits(
             self.config.max_sessions, self.config.max_sources_per_session, self.config.max_source_bytes
         )
@@ -91,16 +93,22 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         """vLLM built its cache manager: this scheduler's `MoveExecutor` can be built on it."""
         super().bind_kv_cache_manager(kv_cache_manager)
+        hide_moved_blocks(kv_cache_manager.block_pool)
         self._block_size = self._vllm_config.cache_config.block_size
         self._hash_function = block_pool.block_hash_function(self._vllm_config)
         self.precompute = BackgroundPrefill(kv_cache_manager, self._block_size, self.config)
         self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.precompute.blocks)
 
-    def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
-        """The workers report what they are able to do. The weakest decides."""
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """The workers report what they are able to do, each by (stage, rank). The weakest decides.
+
+        Inside a MultiConnector this may be what another connector's workers say. That is not for us.
+        """
         for worker in metadata.values():
-            assert isinstance(worker, Handshake)
-            self.abilities = self.abilities.both(worker.abilities)
+            if isinstance(worker, Handshake):
+                self.abilities = self.abilities.both(worker.abilities)
         if self.abilities.move_refusal:
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
 
@@ -121,8 +129,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         session = SessionRequest(
             request.request_id, terms.owner, fidelity, receipt_builder, planned.anew, planned.choice
         )
+        session.account = terms.account
         if fidelity != "exact":
-            session.fallback_reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
+            reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
+            session.fallback_reason = reason or self.store.take_reason(terms.owner)
         self.move_executor.add(session, request, planned.plan, sources)
         if terms.precompute:
             self.precompute.add(session, request, refusal)
@@ -224,10 +234,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
             if block_pool.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
                 tail_key = key
-        self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks))
+        self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
 
     def _release_tail(self, source: ServedSequence) -> None:
-        if source.tail_key is not None:
+        if source.tail_key is not None and not self.store.has_tail(source.tail_key):
             block_pool.release_tail(self.move_executor.pool, source.tail_key)
 
     def reset_cache(self) -> bool:
@@ -276,10 +286,15 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Worker: the model is loaded. Learn its rotations (before the handshake)."""
         assert self._mover is not None
         self.abilities = self.abilities.both(self._mover.inspect(model))
+        self._is_inspected = True
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Worker: what this model and these kernels are able to do."""
-        return Handshake(self.abilities)
+        """Worker: what this model and these kernels are able to do.
+
+        None where nobody has shown us the model, which is so inside a MultiConnector. There only one connector may
+        speak, and another one's scheduler side would read it.
+        """
+        return Handshake(self.abilities) if self._is_inspected else None
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         """Worker: carry the step's copies out."""

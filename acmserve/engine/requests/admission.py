@@ -28,7 +28,8 @@ class SessionTerms:
     """What a session request asked for. `refusal` says why nothing can be reused for this one, else None.
 
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
-    `precompute` marks a background request, which is always `exact`.
+    `precompute` marks a background request, which is always `exact`. `account` is whose share of the source store the
+    session counts for.
     """
 
     owner: Owner
@@ -36,6 +37,7 @@ class SessionTerms:
     refusal: str | None
     forget: bool = False
     precompute: bool = False
+    account: str = ""
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -69,7 +71,7 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     owner = (params.session_id, request.cache_salt)
     fidelity = "exact" if params.precompute else params.fidelity or default_fidelity
     wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
-    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.precompute)
+    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.precompute, params.account)
 
 
 def may_be_source(request: Request) -> bool:

@@ -71,6 +71,7 @@ class SessionRequest:
     inherited_from: int | None = None
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
+    account: str = ""
 
     @property
     def session_id(self) -> str:

@@ -1,8 +1,15 @@
 """The source store: what every session served before, bounded in sessions, sources and bytes.
 
-Sessions are kept in order of use and the least recently used one goes first. It holds token ids and hashes, not KV,
-and it does not know whether the KV behind a hash still exists. A session is (session id, cache salt): nothing is ever
-looked up across that line.
+It holds token ids and hashes, not KV, and it does not know whether the KV behind a hash still exists. A session is
+(session id, cache salt): nothing is ever looked up across that line.
+
+    account A  [ a1 ][ a2 ]                        holds 2 of 6, share 3: loses nothing
+    account B  [ b1 ][ b2 ][ b3 ][ b4 ][ b5 ]      holds most: b1, used longest ago, goes first
+
+Decision: while a bound is exceeded, the least recently used session goes of the account that holds most of what is
+short, sessions or bytes. An account that holds at most its share, the bound over the number of accounts, loses nothing.
+Some account always holds more than that. An account is an API key, and its salts are not counted apart: a client makes
+as many salts as it likes. Without keys all clients are one account, and the rule is plain LRU.
 
 Decision: a new source that extends an old one replaces it, so a conversation that only grows stays one source. The
 sources of a session are its versions: the text before a fold, after it, after the next fold.
@@ -10,15 +17,19 @@ sources of a session are its versions: the text before a fold, after it, after t
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
+from acmserve.engine.requests.dropped_owners import DroppedOwners
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import order_of
 from acmserve.plan.source import ServedSequence
 
 Owner = tuple[str, str | None]
+
+DROPPED_PER_SESSION = 16
+"""Dropped sessions whose reason is remembered, for each session that the store may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,85 +40,176 @@ class StoreLimits:
     max_sources_per_session: int = 8
     max_bytes: int = 256 * 2**20
 
+    @property
+    def sessions_reason(self) -> str:
+        """`fallback_reason` of a session that was dropped because there are too many."""
+        return f"source: dropped, {self.max_sessions} sessions are remembered"
+
+    @property
+    def bytes_reason(self) -> str:
+        """`fallback_reason` of a session whose sources were dropped, or never taken, because of their size."""
+        return f"source: dropped, {self.max_bytes / 2**20:g} MiB of sources are remembered"
+
+
+@dataclass(slots=True)
+class AccountSources:
+    """The sessions of one account, least recently used first, with their sources, oldest first."""
+
+    sessions: OrderedDict[Owner, list[ServedSequence]] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self.sessions)
+
+    def recount(self) -> int:
+        """Bytes of all sources, counted anew."""
+        return sum(source.num_bytes for sources in self.sessions.values() for source in sources)
+
 
 class SourceStore:
-    """Sources by owner, least recently used first. `on_drop` gets every source that leaves."""
+    """Sources by owner. `on_drop` gets every source that leaves."""
 
     def __init__(self, limits: StoreLimits, on_drop: Callable[[ServedSequence], None] = lambda source: None) -> None:
         self.limits = limits
         self._on_drop = on_drop
-        self._sessions: OrderedDict[Owner, list[ServedSequence]] = OrderedDict()
-        self._num_bytes = 0
+        self._accounts: dict[str, AccountSources] = {}
+        self._account_of: dict[Owner, str] = {}
+        self._tails: Counter[bytes] = Counter()
+        self._dropped = DroppedOwners(limits.max_sessions * DROPPED_PER_SESSION)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._account_of)
 
     @property
     def num_bytes(self) -> int:
-        return self._num_bytes
+        return sum(account.num_bytes for account in self._accounts.values())
 
     def get(self, owner: Owner) -> tuple[ServedSequence, ...]:
         """The sources of `owner`, newest first. Counts as a use."""
-        sources = self._sessions.get(owner)
-        if sources is None:
+        if owner not in self._account_of:
             return ()
-        self._sessions.move_to_end(owner)
-        return tuple(reversed(sources))
+        sessions = self._accounts[self._account_of[owner]].sessions
+        sessions.move_to_end(owner)
+        return tuple(reversed(sessions[owner]))
 
-    def add(self, owner: Owner, source: ServedSequence) -> None:
-        """Record a served sequence. Drops what it extends, then whatever exceeds the limits."""
+    def items(self) -> Iterator[tuple[Owner, ServedSequence]]:
+        """Every source with its owner. Counts as no use."""
+        for account in self._accounts.values():
+            for owner, sources in account.sessions.items():
+                for source in sources:
+                    yield owner, source
+
+    def add(self, owner: Owner, source: ServedSequence, account: str = "") -> None:
+        """Record a served sequence for `account`. Drops what it extends, then whatever exceeds the limits."""
         if source.num_bytes > self.limits.max_bytes:
+            self._dropped.note(owner, self.limits.bytes_reason)
             return
-        sources = self._sessions.setdefault(owner, [])
-        self._sessions.move_to_end(owner)
+        self._dropped.take(owner)
+        sources = self._open(owner, account)
         for old in [old for old in sources if source.extends(old)]:
-            self._drop(sources, old)
+            self._drop(owner, old)
         sources.append(source)
-        self._num_bytes += source.num_bytes
+        self._accounts[account].num_bytes += source.num_bytes
+        if source.tail_key is not None:
+            self._tails[source.tail_key] += 1
         while len(sources) > self.limits.max_sources_per_session:
-            self._drop(sources, sources[0])
-        while len(self._sessions) > self.limits.max_sessions or self._num_bytes > self.limits.max_bytes:
-            self._drop_oldest()
+            self._drop(owner, sources[0])
+        self._shrink()
+
+    def has_tail(self, key: bytes) -> bool:
+        """Whether a source has its partial block under `key`."""
+        return key in self._tails
+
+    def take_reason(self, owner: Owner) -> str | None:
+        """Why sources of `owner` were dropped since it was last added to, once. None where none were."""
+        return self._dropped.take(owner)
 
     def forget(self, owner: Owner) -> tuple[ServedSequence, ...]:
         """Drop everything of `owner`. Returns what was dropped, newest first. Unknown owners are fine."""
-        dropped = tuple(reversed(self._sessions.get(owner, ())))
+        self._dropped.take(owner)
+        if owner not in self._account_of:
+            return ()
+        dropped = tuple(reversed(self._accounts[self._account_of[owner]].sessions[owner]))
         for source in dropped:
-            self._drop(self._sessions[owner], source)
-        self._sessions.pop(owner, None)
+            self._drop(owner, source)
+        self._close(owner)
         return dropped
 
     def clear(self) -> None:
         """Drop everything, for instance when the engine's prefix cache was reset."""
-        for owner in list(self._sessions):
+        for owner in list(self._account_of):
             self.forget(owner)
+        self._dropped.clear()
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` with the numbers when the byte count or a bound is off."""
-        held = sum(source.num_bytes for sources in self._sessions.values() for source in sources)
-        unsorted = sum(
-            list(source.marks) != sorted(source.marks, key=order_of)
-            for sources in self._sessions.values()
-            for source in sources
-        )
+        """Raise `IntegrityError` with the numbers when a count or a bound is off."""
+        unsorted = sum(list(source.marks) != sorted(source.marks, key=order_of) for _, source in self.items())
         if unsorted:
             raise IntegrityError(f"source store: {unsorted} sources whose lineage marks are out of order")
-        longest = max((len(sources) for sources in self._sessions.values()), default=0)
-        if held != self._num_bytes:
-            raise IntegrityError(f"source store: {held} bytes held, {self._num_bytes} accounted")
-        if held > self.limits.max_bytes or len(self) > self.limits.max_sessions:
-            raise IntegrityError(f"source store: {held} bytes in {len(self)} sessions exceed {self.limits}")
-        if longest > self.limits.max_sources_per_session:
-            raise IntegrityError(f"source store: a session has {longest} sources, limits are {self.limits}")
+        for name, account in self._accounts.items():
+            held = account.recount()
+            if held != account.num_bytes:
+                raise IntegrityError(f"source store: {held} bytes held, {account.num_bytes} accounted")
+            strays = [owner for owner in account.sessions if self._account_of.get(owner) != name]
+            if strays or not account.sessions:
+                raise IntegrityError(f"source store: {len(strays)} of {account.num_sessions} sessions are misfiled")
+        num_filed = sum(account.num_sessions for account in self._accounts.values())
+        if num_filed != len(self):
+            raise IntegrityError(f"source store: {num_filed} sessions filed, {len(self)} known")
+        if self.num_bytes > self.limits.max_bytes or len(self) > self.limits.max_sessions:
+            raise IntegrityError(f"source store: {self.num_bytes} bytes in {len(self)} sessions exceed {self.limits}")
+        counts = [len(sources) for account in self._accounts.values() for sources in account.sessions.values()]
+        if max(counts, default=0) > self.limits.max_sources_per_session:
+            raise IntegrityError(f"source store: a session has {max(counts)} sources, limits are {self.limits}")
+        tails = Counter(source.tail_key for _, source in self.items() if source.tail_key is not None)
+        if tails != self._tails:
+            raise IntegrityError(f"source store: {tails.total()} tails held, {self._tails.total()} counted")
+        self._dropped.check_integrity()
 
-    def _drop(self, sources: list[ServedSequence], source: ServedSequence) -> None:
-        sources.remove(source)
-        self._num_bytes -= source.num_bytes
+    def _open(self, owner: Owner, account: str) -> list[ServedSequence]:
+        """The sources of `owner`, filed under `account` as the ones used last."""
+        before = self._account_of.get(owner)
+        sources: list[ServedSequence] = []
+        if before is not None and before != account:
+            sources = self._accounts[before].sessions[owner]
+            self._accounts[before].num_bytes -= sum(source.num_bytes for source in sources)
+            self._close(owner)
+        held = self._accounts.setdefault(account, AccountSources())
+        if before != account:
+            held.num_bytes += sum(source.num_bytes for source in sources)
+            held.sessions[owner] = sources
+            self._account_of[owner] = account
+        held.sessions.move_to_end(owner)
+        return held.sessions[owner]
+
+    def _close(self, owner: Owner) -> None:
+        """Take a session out of its account, and the account out when it was the last one."""
+        name = self._account_of.pop(owner)
+        del self._accounts[name].sessions[owner]
+        if not self._accounts[name].sessions:
+            del self._accounts[name]
+
+    def _shrink(self) -> None:
+        while len(self) > self.limits.max_sessions:
+            _, _, largest = max((held.num_sessions, name, held) for name, held in self._accounts.items())
+            owner = next(iter(largest.sessions))
+            self.forget(owner)
+            self._dropped.note(owner, self.limits.sessions_reason)
+        while self.num_bytes > self.limits.max_bytes:
+            _, _, largest = max((held.num_bytes, name, held) for name, held in self._accounts.items())
+            owner, sources = next(iter(largest.sessions.items()))
+            self._drop(owner, sources[0])
+            if not sources:
+                self._close(owner)
+            self._dropped.note(owner, self.limits.bytes_reason)
+
+    def _drop(self, owner: Owner, source: ServedSequence) -> None:
+        account = self._accounts[self._account_of[owner]]
+        account.sessions[owner].remove(source)
+        account.num_bytes -= source.num_bytes
+        if source.tail_key is not None:
+            self._tails[source.tail_key] -= 1
+            if not self._tails[source.tail_key]:
+                del self._tails[source.tail_key]
         self._on_drop(source)
-
-    def _drop_oldest(self) -> None:
-        owner, sources = next(iter(self._sessions.items()))
-        if sources:
-            self._drop(sources, sources[0])
-        if not sources:
-            del self._sessions[owner]

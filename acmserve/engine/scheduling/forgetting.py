@@ -4,8 +4,17 @@
     blocks   |  stays  |  stays  |   goes   |   goes   |   goes   |   goes   | tail goes
                                   first block with a token that differs, or with moved KV
 
-What stays is exact KV of text that the new prompt repeats: it depends on nothing behind it, and another session may
-share its blocks. Moved KV goes also where its tokens are repeated, for it was computed with other text in sight.
+What stays is exact KV of text that the new prompt repeats: it depends on nothing behind it. Moved KV goes also where
+its tokens are repeated, for it was computed with other text in sight.
+
+Decision: exact KV stays, too, where a source or a live request of another session has the same key. A key is a hash of
+all tokens up to there and of the salt, so that session was sent the very text itself. It finds its own KV, and learns
+nothing. The redacted session cannot find the KV without sending the text again. Keys of moved KV hold the session's
+name, so nobody else has them. A request without session is not known to have sent anything. What only such requests
+share goes, and is computed again.
+
+What one tenant can learn is whether a text was computed before: a prompt that is cached is answered sooner. That is so
+with every prefix cache, and redaction ends it only where nobody else sent the text. A cache salt ends it always.
 
 Decision: what goes at once is the way to the KV, its key in the prefix cache. The bytes are overwritten when the block
 is handed out again. A request of the session that is still alive keeps its blocks and is answered as it was asked. From
@@ -19,8 +28,8 @@ reaches one engine: every replica that served the session needs one of its own.
 from __future__ import annotations
 
 import secrets
-from bisect import insort
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,10 +55,26 @@ def num_unaffected(served: Tokens, marks: Iterable[LineageMark], prompt: Tokens)
     return min(common_prefix(prompt, served), min((mark.position for mark in marks), default=len(served)))
 
 
-def keys_to_forget(source: ServedSequence, prompt: Tokens) -> tuple[bytes, ...]:
-    """Cache keys of `source` from its first affected block on, the tail's included."""
+def num_shared(hashes: Sequence[bytes], first: int, others: Iterable[Sequence[bytes]]) -> int:
+    """How many of `hashes` one of `others` begins with, where it has at least the one at `first`, else 0.
+
+    All are chain hashes: who has the same one at a place has the same ones in front of it.
+    """
+    num_blocks = 0
+    for other in others:
+        if first < min(len(hashes), len(other)) and other[first] == hashes[first]:
+            places = range(first, min(len(hashes), len(other)))
+            num_blocks = max(num_blocks, first + bisect_left(places, True, key=lambda i: other[i] != hashes[i]))
+    return num_blocks
+
+
+def keys_to_forget(
+    source: ServedSequence, prompt: Tokens, others: Iterable[Sequence[bytes]], is_tail_shared: bool
+) -> tuple[bytes, ...]:
+    """Cache keys of `source` from its first affected block on that none of `others` has, the tail's included."""
     first = num_unaffected(source.tokens, source.marks, prompt) // source.block_size
-    tail = (source.tail_key,) if source.tail_key is not None else ()
+    first = max(first, num_shared(source.block_hashes, first, others))
+    tail = (source.tail_key,) if source.tail_key is not None and not is_tail_shared else ()
     return source.block_hashes[first:] + tail
 
 
@@ -58,15 +83,19 @@ def forget_session(
 ) -> tuple[ServedSequence, ...]:
     """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats. Call between two steps.
 
-    Returns the sources that were forgotten, newest first. Nothing can be found under their keys any more.
+    Returns the sources that were forgotten, newest first. Nothing can be found under their keys any more, but for what
+    another session was served, too.
     """
     sources = store.forget(owner)
+    others: list[Sequence[bytes]] = [source.block_hashes for _, source in store.items()]
+    others += [request.block_hashes for request in move_executor.of_others(owner)]
     for source in sources:
-        block_pool.evict_keys(move_executor.pool, keys_to_forget(source, prompt))
+        is_tail_shared = source.tail_key is not None and store.has_tail(source.tail_key)
+        block_pool.evict_keys(move_executor.pool, keys_to_forget(source, prompt, others, is_tail_shared))
     for session, request in move_executor.of_owner(owner):
         tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
         block = num_unaffected(tokens, session.marks, prompt) // move_executor.block_size
-        evict_from(block, request, move_executor)
+        evict_from(max(block, num_shared(request.block_hashes, block, others)), request, move_executor)
         hidden = LineageMark(block * move_executor.block_size, secrets.token_bytes(32))
         insort(session.marks, hidden, key=order_of)
         block_pool.set_hasher(request, LineageHasher(hash_function, move_executor.block_size, session.marks), block)

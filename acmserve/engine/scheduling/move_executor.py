@@ -87,6 +87,10 @@ class MoveExecutor:
         """The live requests of one session, waiting or running."""
         return [entry for entry in self._sessions.values() if entry[0].owner == owner]
 
+    def of_others(self, owner: Owner) -> list[Request]:
+        """The live requests of every other session."""
+        return [request for session, request in self._sessions.values() if session.owner != owner]
+
     def add(
         self, session: SessionRequest, request: Request, plan: EditPlan, sources: tuple[ServedSequence, ...]
     ) -> None:

@@ -5,6 +5,7 @@
     SchedulerConfig.get_scheduler_cls           the mixin is composed with whatever scheduler vLLM chose
     Worker.get_kv_connector_handshake_metadata  the connector looks at the loaded model before the worker reports
     InputProcessor.process_inputs               a malformed session is refused in the front end
+    VllmConfig._post_init_kv_transfer_config    a start that would replace our connector in silence is refused
 
 Decision: the mixin is composed, not named with `--scheduler-cls`, because that flag silently turns async scheduling
 off.
@@ -18,6 +19,7 @@ from typing import Any
 
 from acmserve.engine.vllm.hooks import ConnectorHooks
 from acmserve.engine.vllm.scheduler import compose_scheduler
+from acmserve.errors import EngineMismatch
 
 CheckRequest = Callable[[Any, str | None], object]
 """Raises for malformed `SamplingParams`, or a malformed session id of vLLM's own field."""
@@ -25,6 +27,7 @@ CheckRequest = Callable[[Any, str | None], object]
 
 def install(name: str, module: str, check_request: CheckRequest) -> None:
     """Put the seams in place for connector class `name` of `module`. Safe to call more than once."""
+    from vllm.config import VllmConfig
     from vllm.config.scheduler import SchedulerConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.v1.engine.input_processor import InputProcessor
@@ -33,6 +36,7 @@ def install(name: str, module: str, check_request: CheckRequest) -> None:
     if name in KVConnectorFactory._registry:
         return
     KVConnectorFactory.register_connector(name, module, name)
+    _wrap(VllmConfig, "_post_init_kv_transfer_config", functools.partial(_keep_connector, name))
     _wrap(SchedulerConfig, "get_scheduler_cls", _choose_scheduler)
     _wrap(Worker, "get_kv_connector_handshake_metadata", _inspect_model)
     _wrap(InputProcessor, "process_inputs", functools.partial(_check_session, name, check_request))
@@ -46,6 +50,16 @@ def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
         return around(original, self, *args, **kwargs)
 
     setattr(owner, name, wrapper)
+
+
+def _keep_connector(connector: str, original: Callable[..., None], config: Any) -> None:
+    """vLLM gives the place of the connector to the one that it offloads with."""
+    transfer, num_gib = config.kv_transfer_config, config.cache_config.kv_offloading_size
+    if transfer is not None and transfer.kv_connector == connector and num_gib is not None:
+        raise EngineMismatch(
+            f"--kv-offloading-size {num_gib:g} would replace {connector}; leave one of the two out of the start"
+        )
+    original(config)
 
 
 def _choose_scheduler(original: Callable[..., type], config: Any) -> type:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,9 @@ else:
     _Base = object
 
 
+logger = logging.getLogger(__name__)
+
+
 class MoveSchedulerMixin(_Base):
     """See the module. Without hooks, for another connector or none, every override is vLLM's own method."""
 
@@ -47,6 +51,8 @@ class MoveSchedulerMixin(_Base):
         connector = getattr(self, "connector", None)
         if isinstance(connector, ConnectorHooks):
             self._hooks = connector.attach()
+        elif any(isinstance(inner, ConnectorHooks) for inner in getattr(connector, "sub_connectors", ())):
+            logger.warning("acmserve is off: another KV connector wraps it. Every answer is exact.")
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         hooks = self._hooks

@@ -14,6 +14,8 @@ _REQUEST = "vllm.v1.request:Request"
 
 SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.scheduler:SchedulerConfig", get_scheduler_cls="self"),
+    *methods("vllm.config.vllm:VllmConfig", _post_init_kv_transfer_config="self"),
+    *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size"),
     *methods(
         _SCHEDULER,
         schedule="self throttle_prefills",
@@ -56,8 +58,11 @@ SEAMS: tuple[Seam, ...] = (
         unpin_blocks="self blocks on_reuse",
         touch="self blocks",
         get_num_free_blocks="self",
+        take_events="self",
+        _build_block_stored_event="self request block_hashes parent_block_hash start_token_idx end_token_idx "
+        "block_size kv_cache_group_id extra_keys_list",
     ),
-    *attributes(_POOL, "blocks enable_caching free_block_queue"),
+    *attributes(_POOL, "blocks enable_caching enable_kv_cache_events free_block_queue"),
     *methods(_QUEUE, remove="self block", iter_blocks_after="self cursor"),
     *attributes(_QUEUE, "fake_free_list_tail num_free_blocks"),
     *attributes(f"{_CACHE_UTILS}:KVCacheBlock", "block_id ref_cnt block_hash is_null prev_free_block next_free_block"),

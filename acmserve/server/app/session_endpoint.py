@@ -42,7 +42,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
-from acmserve.server.http.tenants import CallerMiddleware, Tenants, engine_session_id
+from acmserve.server.http.tenants import CallerMiddleware, Tenants, account_of, engine_session_id
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import extended_signature
 from acmserve.server.models.summarizer import open_summarizer
@@ -196,7 +196,8 @@ def _engine_exchange(params: SessionParams, body: Any, raw_request: Request) -> 
     """The exchange of a request whose session only the engine knows."""
     tenants: Tenants = getattr(raw_request.app.state, "acm_tenants", Tenants(has_api_keys=True))
     tenant = tenants.of(raw_request.headers, body.get("cache_salt"))
-    engine_params = replace(params, session_id=engine_session_id(tenant, params.session_id))
+    name, account = engine_session_id(tenant, params.session_id), account_of(tenant)
+    engine_params = replace(params, session_id=name, account=account)
     return Exchange(engine_params, params.session_id)
 
 

@@ -30,7 +30,7 @@ from acmserve.plan.request import SessionParams, check_session_id, parse_acm_par
 from acmserve.server.exchange.answer import stream_with_field, stream_with_receipt
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.served_prompts import ServedContext
-from acmserve.server.http.tenants import CALLER, Tenants, engine_session_id
+from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
 
@@ -192,8 +192,9 @@ def tap_generate(generate: Generate, max_model_len: int = 0, tenants: Tenants | 
             if params is not None and tenants is not None:
                 salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
                 tenant = tenants.of(CALLER.get({}), salt)
+                name, account = engine_session_id(tenant, params.session_id), account_of(tenant)
                 sampling_params = copy.copy(sampling_params)
-                _send(sampling_params, replace(params, session_id=engine_session_id(tenant, params.session_id)))
+                _send(sampling_params, replace(params, session_id=name, account=account))
             return generate(prompt, sampling_params, request_id, **kwargs)
         exchange.send(sampling_params)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))

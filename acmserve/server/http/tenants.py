@@ -45,6 +45,11 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def account_of(tenant: str) -> str:
+    """The API key's part of a tenant, "" without one. A client chooses salts as it likes, and no key."""
+    return tenant.partition("/")[0]
+
+
 def engine_session_id(tenant: str, session_id: str) -> str:
     """The name of a session in the engine."""
     if not tenant:

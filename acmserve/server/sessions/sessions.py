@@ -31,7 +31,7 @@ from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.served_prompts import ServedContexts
-from acmserve.server.http.tenants import SALT_HEADER, Tenants, engine_session_id
+from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
 
 MAX_DELETED = 4096
@@ -93,7 +93,8 @@ class Sessions:
     ) -> Exchange:
         """The exchange of one request of this session, for which `messages` were rendered. The map is not in them."""
         must_forget = params.forget or self.must_forget(session)
-        engine_params = replace(params, session_id=engine_name(session), forget=must_forget)
+        account = account_of(session.tenant)
+        engine_params = replace(params, session_id=engine_name(session), forget=must_forget, account=account)
 
         def take(receipt: Mapping[str, Any], seconds: float) -> None:
             if must_forget:
@@ -111,7 +112,8 @@ class Sessions:
 
     def background_exchange(self, session: Session, num_cut: int) -> Exchange:
         """The exchange of a request that precomputes for this session, all but the last `num_cut` tokens."""
-        params = SessionParams(engine_name(session), "exact", precompute=True)
+        account = account_of(session.tenant)
+        params = SessionParams(engine_name(session), "exact", precompute=True, account=account)
         served = partial(self.served.of, *session.key)
         return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from acmserve.engine.requests.dropped_owners import DroppedOwners
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.errors import IntegrityError
 from acmserve.plan.source import ServedSequence
+from tests.support.engine.naive_source_store import NaiveSourceStore
 
 LIMITS = StoreLimits(max_sessions=3, max_sources_per_session=2, max_bytes=2500)
 owners = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "salt"]))
+accounts = st.sampled_from(["", "one", "two"])
 
 
 def make(num_tokens: int, fill: int) -> ServedSequence:
@@ -27,21 +32,33 @@ class StoreMachine(RuleBasedStateMachine):
         self.dropped: list[ServedSequence] = []
         self.added: list[ServedSequence] = []
         self.store = SourceStore(LIMITS, self.dropped.append)
+        self.naive = NaiveSourceStore(LIMITS)
 
-    @rule(owner=owners, num_tokens=st.integers(1, 500), fill=st.integers(0, 2))
-    def add(self, owner: tuple[str, str | None], num_tokens: int, fill: int) -> None:
+    @rule(owner=owners, num_tokens=st.integers(1, 700), fill=st.integers(0, 2), account=accounts)
+    def add(self, owner: tuple[str, str | None], num_tokens: int, fill: int, account: str) -> None:
         source = make(num_tokens, fill)
-        self.store.add(owner, source)
+        self.store.add(owner, source, account)
+        self.naive.add(owner, source, account)
         self.added.append(source)
+
+    @rule(owner=owners)
+    def ask(self, owner: tuple[str, str | None]) -> None:
+        assert list(self.store.get(owner)) == self.naive.get(owner)
+
+    @rule(owner=owners)
+    def take_reason(self, owner: tuple[str, str | None]) -> None:
+        assert self.store.take_reason(owner) == self.naive.reasons.pop(owner, None)
 
     @rule(owner=owners)
     def forget(self, owner: tuple[str, str | None]) -> None:
         self.store.forget(owner)
+        self.naive.forget(owner)
         assert self.store.get(owner) == ()
 
     @rule()
     def clear(self) -> None:
         self.store.clear()
+        self.naive = NaiveSourceStore(LIMITS)
         assert self.store.num_bytes == 0
 
     @invariant()
@@ -50,8 +67,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_source_is_held_or_was_dropped(self) -> None:
-        held = {id(s) for key in (("a", None), ("b", None)) for s in self.store.get(key)}
+        held = {id(source) for _, source in self.store.items()}
         assert held.isdisjoint(id(s) for s in self.dropped)
+
+    @invariant()
+    def it_holds_what_the_naive_store_holds(self) -> None:
+        held = {(owner, id(source)) for owner, source in self.store.items()}
+        assert held == {(owner, id(source)) for owner, source, _ in self.naive.sources}
 
 
 StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -85,9 +107,83 @@ def test_the_least_recently_used_session_goes_first() -> None:
     assert store.get(("a", None)) != ()
 
 
+@settings(max_examples=15, deadline=None)
+@given(victims=st.lists(st.integers(1, 70), min_size=1, max_size=4), sprayed=st.integers(1, 250), seed=st.integers())
+def test_sprayed_sessions_take_none_of_another_account(victims: list[int], sprayed: int, seed: int) -> None:
+    """The victim holds at most its share, half of either bound. Ten thousand sessions of another account come."""
+    store, rng = SourceStore(StoreLimits(max_sessions=8, max_bytes=6000)), Random(seed)
+    for index, num_tokens in enumerate(victims):
+        store.add((f"victim-{index}", None), make(num_tokens, 1), "victim")
+    before = [store.get((f"victim-{index}", None)) for index in range(len(victims))]
+    for index in range(10_000):
+        salt = str(index) if index % 2 else None
+        store.add((f"sprayed-{index}", salt), make(rng.randint(1, sprayed), 2), "attacker")
+    store.check_integrity()
+    assert [store.get((f"victim-{index}", None)) for index in range(len(victims))] == before
+    assert all(store.take_reason((f"victim-{index}", None)) is None for index in range(len(victims)))
+
+
+def test_one_account_may_have_everything() -> None:
+    store = SourceStore(StoreLimits(max_sessions=4))
+    for index in range(4):
+        store.add((str(index), None), make(50, 1), "only")
+    assert len(store) == 4
+
+
+def test_a_dropped_source_has_its_reason_once() -> None:
+    store = SourceStore(StoreLimits(max_sessions=2))
+    for name in "abc":
+        store.add((name, None), make(50, 1))
+    assert store.take_reason(("a", None)) == "source: dropped, 2 sessions are remembered"
+    assert [store.take_reason((name, None)) for name in "abc"] == [None, None, None]
+
+
+def test_a_source_that_is_too_large_has_its_reason() -> None:
+    store = SourceStore(StoreLimits(max_bytes=2**20))
+    store.add(("s", None), make(2**18, 1))
+    assert store.get(("s", None)) == ()
+    assert store.take_reason(("s", None)) == "source: dropped, 1 MiB of sources are remembered"
+
+
+def test_a_session_that_is_served_again_has_no_reason() -> None:
+    store = SourceStore(StoreLimits(max_sessions=1))
+    for name in "aba":
+        store.add((name, None), make(50, 1))
+    assert store.take_reason(("a", None)) is None
+    assert store.take_reason(("b", None)) is not None
+
+
+def test_the_memory_of_dropped_sessions_is_bounded() -> None:
+    dropped = DroppedOwners(2)
+    for name in "abc":
+        dropped.note((name, None), name)
+    assert [dropped.take((name, None)) for name in "abc"] == [None, "b", "c"]
+    dropped._max_owners = 0
+    dropped.note(("d", None), "d")
+    assert len(dropped) == 0
+    dropped._reasons[b"stray"] = "?"
+    with pytest.raises(IntegrityError, match="1 noted, 0 allowed"):
+        dropped.check_integrity()
+
+
+def test_a_session_that_changes_its_account_is_counted_there() -> None:
+    store = SourceStore(StoreLimits())
+    store.add(("s", None), make(50, 1), "one")
+    store.add(("s", None), make(50, 2), "two")
+    store.check_integrity()
+    assert {name: account.num_sessions for name, account in store._accounts.items()} == {"two": 1}
+
+
 def test_integrity_prints_the_numbers() -> None:
     store = SourceStore(StoreLimits())
     store.add(("s", None), make(50, 1))
-    store._num_bytes += 7
+    store._accounts[""].num_bytes += 7
     with pytest.raises(IntegrityError, match=r"\d+ bytes held, \d+ accounted"):
+        store.check_integrity()
+    store._accounts[""].num_bytes -= 7
+    store._account_of["t", None] = ""
+    with pytest.raises(IntegrityError, match="1 sessions filed, 2 known"):
+        store.check_integrity()
+    store._account_of = {("s", None): "else"}
+    with pytest.raises(IntegrityError, match="1 of 1 sessions are misfiled"):
         store.check_integrity()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 
 import pytest
+from vllm.config import CacheConfig, KVTransferConfig, VllmConfig
 from vllm.config.scheduler import SchedulerConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -81,3 +82,28 @@ def test_engine_config_names_the_connector() -> None:
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"default_fidelity": "reuse"},
     }
+
+
+def _config(connector: str | None, offloading_gib: float | None) -> VllmConfig:
+    transfer = None if connector is None else KVTransferConfig(kv_connector=connector, kv_role="kv_both")
+    return VllmConfig(cache_config=CacheConfig(kv_offloading_size=offloading_gib), kv_transfer_config=transfer)
+
+
+def test_offloading_does_not_replace_our_connector_in_silence() -> None:
+    """vLLM would put its own connector in the place of ours."""
+    plugin.register()
+    with pytest.raises(
+        EngineMismatch, match=r"--kv-offloading-size 2 would replace AcmConnector; leave one of the two"
+    ):
+        _config("AcmConnector", 2)
+
+
+@pytest.mark.parametrize(
+    ("connector", "offloading_gib", "chosen"),
+    [("AcmConnector", None, "AcmConnector"), (None, 2, "OffloadingConnector")],
+)
+def test_other_starts_keep_their_connector(connector: str | None, offloading_gib: float | None, chosen: str) -> None:
+    plugin.register()
+    transfer = _config(connector, offloading_gib).kv_transfer_config
+    assert transfer is not None
+    assert transfer.kv_connector == chosen

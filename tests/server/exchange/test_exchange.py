@@ -13,11 +13,15 @@ from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
+from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
+from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.map_slot import MapSlots, Slot
-from acmserve.server.exchange.served_prompts import ServedContext
+from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
+from acmserve.server.http.tenants import CALLER, Tenants, account_of
+from acmserve.server.sessions.sessions import Sessions
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +153,33 @@ def test_whoever_waits_for_the_receipt_is_told_once_a_request() -> None:
             exchange.receive(Output("", number == 2, {"acm": acm}))
     assert [num_tokens for num_tokens, _ in told] == [7, 9]
     assert all(seconds >= 0 for _, seconds in told)
+
+
+@pytest.mark.parametrize("claimed", [None, "somebody else"])
+def test_every_salt_of_a_key_counts_for_its_account(claimed: str | None) -> None:
+    """Whatever account the client claims. The names of the sessions stay apart."""
+    engine, tenants = Engine(), Tenants(has_api_keys=True)
+
+    async def send(key: str, salt: str | None) -> dict[str, Any]:
+        CALLER.set({"authorization": f"Bearer {key}"})
+        params = SamplingParams(extra_args={"kv_transfer_params": {"acm": {"session_id": "s", "account": claimed}}})
+        await read(tap_generate(engine.generate, 100, tenants)({"cache_salt": salt}, params, "r"))
+        sent: dict[str, Any] = (engine.calls[-1][0].extra_args or {})["kv_transfer_params"]["acm"]
+        return sent
+
+    sent = [asyncio.run(send(key, salt)) for key, salt in (("a", None), ("a", "x"), ("a", "y"), ("b", "x"))]
+    accounts = [acm["account"] for acm in sent]
+    assert accounts[0] == accounts[1] == accounts[2] != accounts[3]
+    assert len({acm["session_id"] for acm in sent}) == 4
+    assert claimed not in accounts
+
+
+def test_a_session_and_its_background_requests_count_for_the_account_of_its_key(tokenizer: Any) -> None:
+    store = SessionStore()
+    sessions = Sessions(store, ServedContexts(tokenizer), Rates(), has_api_keys=True)
+    tenant = sessions.tenant_of({"authorization": "Bearer a"}, "salt")
+    session = store.open(tenant, "s")
+    exchange = sessions.exchange(session, SessionParams("s"), ())
+    background = sessions.background_exchange(session, 0)
+    key_alone = sessions.tenant_of({"authorization": "Bearer a"})
+    assert exchange.params.account == background.params.account == account_of(tenant) == key_alone

@@ -4,6 +4,9 @@ Before it is sent: the cache keys of its session's sources and of the session's 
 stands for. After: no block may be found under a key that belongs to text which the new prompt does not repeat, or to
 moved KV. A key names a block's whole prefix and may name several blocks; all of them must be gone.
 
+What a source or a live request of another session has the key of, too, must still be there, if it was there before. But
+for blocks that were precomputed for the session that forgets: they go, whoever else has their key.
+
 KV that a source store with narrow limits dropped earlier is not looked for: acmserve says that it stays.
 """
 
@@ -31,6 +34,10 @@ class Forgetting:
         for source in connector.store.get(owner):
             self._doom(source.tokens.tolist(), source.marks, source.block_hashes)
             self._doomed += [source.tail_key] if source.tail_key else []
+        self._others = self._keys_of_others(scheduler, owner)
+        precomputed = connector.precompute.blocks._blocks
+        found = {key: self._move_executor.lookup(key) for key in self._others}
+        self._to_stay = {key for key, block in found.items() if block and block.block_id not in precomputed}
         live = [session for session, _ in self._move_executor.of_owner(owner)]
         self.num_live = len(live)
         for session in live:
@@ -39,10 +46,22 @@ class Forgetting:
 
     def check(self) -> int:
         """Raise unless all of it is gone; returns the number of keys that had to go."""
+        lost = [key for key in self._to_stay if self._move_executor.lookup(key) is None]
+        ensure(not lost, "forgotten", f"{self._turn.request_id}: {len(lost)} keys of other sessions name no block now")
+        self._doomed = [key for key in self._doomed if key not in self._others]
         left = [key for key in self._doomed if self._move_executor.lookup(key) is not None]
         message = f"{self._turn.request_id}: {len(left)} of {len(self._doomed)} keys still name a block"
         ensure(not left, "forgotten", message)
         return len(self._doomed)
+
+    def _keys_of_others(self, scheduler: Scheduler, owner: tuple[str | None, str | None]) -> set[bytes]:
+        connector: Any = scheduler.connector
+        keys: set[bytes] = set()
+        for held, source in connector.store.items():
+            keys |= {*source.block_hashes, source.tail_key or b""} if held != owner else set()
+        for session, request in self._move_executor._sessions.values():
+            keys |= set(request.block_hashes) if session.owner != owner else set()
+        return keys
 
     def _doom(self, tokens: list[int], marks: Iterable[LineageMark], keys: Sequence[bytes]) -> None:
         size = self._move_executor.block_size

@@ -17,6 +17,7 @@ import torch
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
+    KVEventsConfig,
     KVTransferConfig,
     ModelConfig,
     SchedulerConfig,
@@ -38,7 +39,10 @@ BlockHasher = Callable[[Request], list[BlockHash]]
 
 @dataclass(frozen=True)
 class Machine:
-    """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine."""
+    """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
+
+    Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
+    """
 
     async_scheduling: bool
     runner_v2: bool
@@ -51,6 +55,8 @@ class Machine:
     long_prefill_threshold: int = 0
     watermark: float = 0.0
     connector: dict[str, Any] | None = field(default=None, hash=False)
+    connector_name: str = "AcmConnector"
+    kv_events: bool = False
 
 
 class _RunnerV2Config(VllmConfig):  # type: ignore[misc]
@@ -129,7 +135,7 @@ class Factory:
 
     def _config(self, machine: Machine) -> VllmConfig:
         transfer = machine.connector is not None and KVTransferConfig(
-            kv_connector="AcmConnector", kv_role="kv_both", kv_connector_extra_config=machine.connector
+            kv_connector=machine.connector_name, kv_role="kv_both", kv_connector_extra_config=machine.connector
         )
         config = VllmConfig(
             model_config=self._model_config,
@@ -147,6 +153,7 @@ class Factory:
             ),
             device_config=DeviceConfig("cpu"),
             kv_transfer_config=transfer or None,
+            kv_events_config=KVEventsConfig(enable_kv_cache_events=machine.kv_events, publisher="null"),
         )
         config.__class__ = _RunnerV2Config if machine.runner_v2 else _RunnerV1Config
         config.scheduler_config.async_scheduling = machine.async_scheduling

@@ -46,6 +46,7 @@ class Turn:
     forget: bool = False
     precompute: bool = False
     repair: dict[str, Any] | None = None
+    account: str | None = None
 
 
 @dataclass(frozen=True)

@@ -153,26 +153,7 @@ class Simulation:
         return "exact" if turn.precompute else turn.fidelity or self._default_fidelity
 
     def _request(self, turn: Turn) -> Request:
-        """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
-        flags = {"forget": turn.forget, "precompute": turn.precompute}
-        acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
-        in_acm = turn.fidelity is not None or any(flags.values())
-        return Request(
-            request_id=turn.request_id,
-            prompt_token_ids=list(turn.prompt),
-            sampling_params=SamplingParams(
-                temperature=0.0,
-                max_tokens=turn.max_tokens,
-                stop_token_ids=list(turn.stop_tokens),
-                extra_args={"kv_transfer_params": {"acm": acm}} if in_acm else None,
-            ),
-            pooling_params=None,
-            arrival_time=float(len(self._readers)),
-            cache_salt=turn.salt,
-            priority=turn.priority,
-            session_id=None if in_acm else turn.session,
-            block_hasher=self._hasher,
-        )
+        return as_request(turn, self._hasher, arrival_time=float(len(self._readers)))
 
     def _abort_due(self, in_flight: bool) -> None:
         """Aborts reach the core before it schedules, or while a step runs: even ages here, odd ages there."""
@@ -287,3 +268,27 @@ class Simulation:
             f"{r.request_id} {r.status!s} {r.num_computed_tokens}/{r.num_tokens}"
             for r in self.scheduler.requests.values()
         )
+
+
+def as_request(turn: Turn, hasher: BlockHasher, arrival_time: float = 0.0) -> Request:
+    """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
+    flags = {"forget": turn.forget, "precompute": turn.precompute}
+    acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
+    acm |= {"account": turn.account} if turn.account else {}
+    in_acm = turn.fidelity is not None or any(flags.values())
+    return Request(
+        request_id=turn.request_id,
+        prompt_token_ids=list(turn.prompt),
+        sampling_params=SamplingParams(
+            temperature=0.0,
+            max_tokens=turn.max_tokens,
+            stop_token_ids=list(turn.stop_tokens),
+            extra_args={"kv_transfer_params": {"acm": acm}} if in_acm else None,
+        ),
+        pooling_params=None,
+        arrival_time=arrival_time,
+        cache_salt=turn.salt,
+        priority=turn.priority,
+        session_id=None if in_acm else turn.session,
+        block_hasher=hasher,
+    )
