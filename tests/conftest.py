@@ -1,9 +1,9 @@
-"""Engines that the whole suite shares: each takes tens of seconds to start."""
+"""Engines and servers that the whole suite shares: each takes tens of seconds to start."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,26 @@ import pytest
 
 from acmserve.models import smollm2
 from tests.support.engine.engine import Engine, start_engine
+from tests.support.server.running_server import running_server
 
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile("acmserve", deadline=None)
 hypothesis.settings.load_profile("acmserve")
 
-_ENGINES = ("server", "engine")
-"""Folders whose tests share servers or engines."""
+SCOPES = {
+    "scripted_server": ("tests/server/",),
+    "server": ("tests/docs/test_blocks.py", "tests/server/app/test_http.py", "tests/server/app/test_real_model.py"),
+    "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py"),
+}
+"""Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
+
+_DEAR = (*SCOPES, "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
+"""What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**30}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse tests that share an id: of these xdist runs one, and nobody hears of the others.
 
     pytest 9.2 makes an id of a function and its parameters, and schemathesis has one function for all operations; here
@@ -36,18 +44,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     shared = [name for name, num in Counter(item.nodeid for item in items).items() if num > 1]
     if shared:
         raise pytest.UsageError(f"{len(shared)} ids are those of several tests: {shared[:3]}")
+    for item in items:
+        check_scope(scope_of(item.nodeid), item.nodeid, getattr(item, "fixturenames", ()))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank_of(scope_of(item.nodeid)))
+
+
+def scope_of(nodeid: str) -> str:
+    """What one process of xdist runs as a whole: the tests that share a server or an engine, else a file."""
+    path = nodeid.partition("::")[0]
+    places = [(len(place), scope) for scope, listed in SCOPES.items() for place in listed if path.startswith(place)]
+    return max(places)[1] if places else path
+
+
+def rank_of(scope: str) -> int:
+    return next((rank for rank, start in enumerate(_DEAR) if scope.startswith(start)), len(_DEAR))
+
+
+def check_scope(scope: str, nodeid: str, fixtures: Collection[str]) -> None:
+    """Refuse a test that would start a shared server or engine once more, in another process."""
+    strange = [name for name in SCOPES if name in fixtures and name != scope]
+    if strange:
+        raise pytest.UsageError(f"{nodeid} uses {strange[0]} and runs beside {scope}. List its file in SCOPES.")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several processes: a folder that shares engines stays together, else a file does."""
+    """With several processes: scopes stay together and start in the order in which they were sorted."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByEngine(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0]
-            return next((folder for folder in _ENGINES if path.startswith(f"tests/{folder}/")), path)
+            return scope_of(nodeid)
 
+    config.option.loadscopereorder = False
     return ByEngine(config, log)
 
 
@@ -69,3 +99,11 @@ def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
     """The same model and settings without the plugin."""
     with start_engine(smollm2_folder, plugin=None, own_process=True, **SMOLLM2_SETTINGS) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries."""
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with running_server("smollm2", log, ["--max-summary-tokens", "48"]) as url:
+        yield url

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.server.conftest import running_server
 from tests.support.docs.pages import Block, blocks_of, page_names, read_page
 from tests.support.docs.runner import RUN, SHOWN, BlockFailure, PageRunner, compare
 
@@ -20,13 +18,10 @@ def _has_blocks(name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server that `make serve` starts, on another port. `ACMSERVE_DOCS_SERVER` names one just started."""
-    if given := os.environ.get("ACMSERVE_DOCS_SERVER"):
-        yield given
-        return
-    with running_server("smollm2", tmp_path_factory.mktemp("server") / "server.log", []) as url:
-        yield url.removeprefix("http://")
+def host(request: pytest.FixtureRequest) -> str:
+    """The server of the bundled model. `ACMSERVE_DOCS_SERVER` names one just started."""
+    given = os.environ.get("ACMSERVE_DOCS_SERVER")
+    return given or str(request.getfixturevalue("server")).removeprefix("http://")
 
 
 @pytest.mark.parametrize("name", [name for name in page_names() if _has_blocks(name)])

@@ -12,7 +12,7 @@ from acmserve.bench.demo import conversation
 from tests.support.engine.edits import Tokens, cut
 from tests.support.engine.engine import Answer, Engine
 
-NUM_ANSWER_TOKENS = 16
+NUM_ANSWER_TOKENS = 8
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhat did we learn?<|im_end|>\n<|im_start|>assistant\n"
 MARKER = "[folded: 300 tokens hidden]"
 

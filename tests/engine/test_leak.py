@@ -5,7 +5,7 @@ A model of two layers, so that moved KV differs from exact KV and a leak shows i
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,32 +50,42 @@ def find_leaks(engine: Engine) -> dict[str, float]:
     return leaks
 
 
-def start(tmp_path: Path) -> Path:
-    return TWO_LAYERS.write(tmp_path)
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """With lineage keys; without them for the negative control."""
+    path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AcmConnector, "lineage_keys", request.param)
+        with start_engine(path, plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as started:
+            yield started
 
 
-def test_moved_kv_answers_nobody_else(tmp_path: Path) -> None:
-    with start_engine(start(tmp_path), plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as engine:
-        assert find_leaks(engine) == {}
-        again = engine.ask([*CONTEXT, *text(5, "again")], "s", "reuse", salt="salt")
-        assert again.receipt is not None
-        assert again.receipt["computed_tokens"] == 5, "the session itself keeps its moved KV"
+with_keys = pytest.mark.parametrize("engine", [True], ids=["keys"], indirect=True, scope="module")
+without_keys = pytest.mark.parametrize("engine", [False], ids=["no keys"], indirect=True, scope="module")
 
 
-def test_an_exact_request_keeps_nothing_behind_the_edit(tmp_path: Path) -> None:
-    with start_engine(start(tmp_path), plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as engine:
-        engine.ask(HISTORY, "s", "reuse")
-        engine.ask(CONTEXT, "s", "reuse")
-        exact = engine.ask(CONTEXT, "s", "exact")
-        assert exact.receipt is not None
-        assert exact.receipt["kept_tokens"] <= NUM_EXACT_TOKENS
-        assert exact.receipt["moves"] == []
+@with_keys
+def test_moved_kv_answers_nobody_else(engine: Engine) -> None:
+    assert find_leaks(engine) == {}
+    again = engine.ask([*CONTEXT, *text(5, "again")], "s", "reuse", salt="salt")
+    assert again.receipt is not None
+    assert again.receipt["computed_tokens"] == 5, "the session itself keeps its moved KV"
 
 
-def test_without_lineage_keys_it_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_keys
+def test_an_exact_request_keeps_nothing_behind_the_edit(engine: Engine) -> None:
+    """Under a salt that nobody else has, so that no other request has computed the text exactly."""
+    engine.ask(HISTORY, "s", "reuse", salt="exact")
+    engine.ask(CONTEXT, "s", "reuse", salt="exact")
+    exact = engine.ask(CONTEXT, "s", "exact", salt="exact")
+    assert exact.receipt is not None
+    assert exact.receipt["kept_tokens"] <= NUM_EXACT_TOKENS
+    assert exact.receipt["moves"] == []
+
+
+@without_keys
+def test_without_lineage_keys_it_leaks(engine: Engine) -> None:
     """Negative control: this is what the keys are for."""
-    monkeypatch.setattr(AcmConnector, "lineage_keys", False)
-    with start_engine(start(tmp_path), plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as engine:
-        leaks = find_leaks(engine)
-        assert "request without session" in leaks
-        assert "exact request of the same session" in leaks
+    leaks = find_leaks(engine)
+    assert "request without session" in leaks
+    assert "exact request of the same session" in leaks

@@ -12,7 +12,7 @@ from acmserve.errors import InvalidRequest
 from tests.support.engine.edits import Tokens, cut
 from tests.support.engine.engine import Engine
 
-NUM_ANSWER_TOKENS = 24
+NUM_ANSWER_TOKENS = 12
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def tokenizer(smollm2_folder: Path) -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def history(tokenizer: PreTrainedTokenizerBase) -> Tokens:
-    """1,200 tokens of the bundled conversation."""
+    """640 tokens of the bundled conversation: five blocks."""
     text = "\n".join(message["content"] for message in conversation.load().messages)
-    tokens: Tokens = tokenizer(text)["input_ids"][:1200]
+    tokens: Tokens = tokenizer(text)["input_ids"][:640]
     return tokens
 
 
@@ -38,8 +38,8 @@ def new_turn(tokenizer: PreTrainedTokenizerBase) -> Tokens:
 
 @pytest.fixture(scope="module")
 def folded(history: Tokens, tokenizer: PreTrainedTokenizerBase) -> Tokens:
-    marker = tokenizer('[folded f1a2b3: 400 tokens hidden; restore_fragment("f1a2b3") to read]')["input_ids"]
-    return cut(history, 300, 700, marker)
+    marker = tokenizer('[folded f1a2b3: 200 tokens hidden; restore_fragment("f1a2b3") to read]')["input_ids"]
+    return cut(history, 160, 360, marker)
 
 
 def test_appends_are_token_identical_to_stock(
@@ -65,7 +65,7 @@ def test_exact_fold_is_token_identical_to_stock(
     assert ours.token_ids == stock.token_ids
     assert ours.receipt is not None
     assert ours.receipt["moved_tokens"] == 0
-    assert ours.receipt["kept_tokens"] == 300
+    assert ours.receipt["kept_tokens"] == 160
 
 
 def test_a_redaction_is_token_identical_to_stock(
@@ -75,7 +75,7 @@ def test_a_redaction_is_token_identical_to_stock(
     smollm2_engine.ask(history, "redact", "reuse", salt="redact")
     moved = smollm2_engine.ask([*folded, *new_turn], "redact", "reuse", salt="redact")
     assert moved.receipt is not None
-    assert moved.receipt["moved_tokens"] == 500
+    assert moved.receipt["moved_tokens"] == 280
     for context in ([*folded, *new_turn], [*history, *new_turn]):
         forget = context[: len(folded)] == folded
         ours = smollm2_engine.ask(
@@ -83,7 +83,7 @@ def test_a_redaction_is_token_identical_to_stock(
         )
         assert ours.token_ids == stock_engine.ask(context, salt="redact", max_tokens=NUM_ANSWER_TOKENS).token_ids
         assert ours.receipt is not None
-        assert ours.receipt["kept_tokens"] <= 300, "KV behind the redaction came from somewhere"
+        assert ours.receipt["kept_tokens"] <= 160, "KV behind the redaction came from somewhere"
 
 
 def test_restore_is_bit_exact_and_computes_no_old_token(
@@ -94,7 +94,7 @@ def test_restore_is_bit_exact_and_computes_no_old_token(
     fold = smollm2_engine.ask([*folded, *new_turn], "restore", "reuse", salt="restore")
     after = smollm2_engine.ask([*history, *new_turn], "restore", "reuse", salt="restore")
     assert fold.receipt is not None
-    assert fold.receipt["moved_tokens"] == 500 + len(new_turn) - 1
+    assert fold.receipt["moved_tokens"] == 280 + len(new_turn) - 1
     assert after.receipt is not None
     assert after.receipt["computed_tokens"] == 1
     assert after.receipt["moved_tokens"] == 0
@@ -110,9 +110,9 @@ def test_receipts_sum_and_moves_are_named(
     answer = smollm2_engine.ask([*folded, *new_turn], "sum", "reuse", salt="sum")
     receipt = answer.receipt
     assert receipt is not None
-    num_marker = len(folded) - len(history) + 400
+    num_marker = len(folded) - len(history) + 200
     assert receipt["prompt_tokens"] == len(folded) + len(new_turn)
-    assert receipt["moves"] == [{"dst_start": 300 + num_marker, "src_start": 700, "num_tokens": 500}]
+    assert receipt["moves"] == [{"dst_start": 160 + num_marker, "src_start": 360, "num_tokens": 280}]
     assert receipt["kept_tokens"] + receipt["moved_tokens"] + receipt["computed_tokens"] == receipt["prompt_tokens"]
     assert receipt["fallback_reason"] is None
 

@@ -9,8 +9,8 @@ import pytest
 
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
-from tests.server.conftest import running_server
 from tests.support import http
+from tests.support.server.running_server import running_server
 
 READ = "The harbour log tells of ships that came and went in the morning, and of what they carried. " * 12
 KEPT = "The tower keeper wrote down the wind, the height of the water and every lamp that was lit. " * 24
@@ -21,17 +21,9 @@ MODEL = "tiny"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("isolation")
     flags = ["--max-model-len", "4096", "--fidelity", "reuse", "--served-model-name", MODEL]
-    flags += [
-        "--chat-template",
-        str(TOOLS_TEMPLATE),
-        "--api-key",
-        "key-a",
-        "key-b",
-        "--block-size",
-        "32",
-        "--enable-scale-out",
-    ]
-    with running_server(write_tiny_model(folder / "model", 4096), folder / "log", flags) as server:
+    flags += ["--chat-template", str(TOOLS_TEMPLATE), "--api-key", "key-a", "key-b"]
+    flags += ["--block-size", "32", "--enable-scale-out"]
+    with running_server(write_tiny_model(folder / "model", 4096), folder / "log", flags, tiny=True) as server:
         yield server
 
 

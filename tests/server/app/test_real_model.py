@@ -18,17 +18,18 @@ from tests.support import http
 from tests.support.server.scripts import log_lines, new_session
 
 MODEL = "smollm2"
+QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": f"The log begins.\n{log_lines(25)}\nThe log ends. What is the capital of France?"}
 ]
 
 
-def ask(client: OpenAI, session: str, **acm: Any) -> Any:
+def ask(client: OpenAI, session: str, max_tokens: int = 48, **acm: Any) -> Any:
     body = {"session_id": session, "acm": {"tools": "sculptor", "max_tool_calls": 2, **acm}}
     return client.chat.completions.create(
         model=MODEL,
         messages=MESSAGES,
-        max_tokens=48,
+        max_tokens=max_tokens,
         temperature=0,
         extra_body=body,  # type: ignore[arg-type]
     )
@@ -42,7 +43,7 @@ def check_receipts(acm: dict[str, Any]) -> None:
 
 
 def test_the_model_answers_with_tools_at_hand(client: OpenAI) -> None:
-    answer = ask(client, new_session(), preset="unified")
+    answer = ask(client, new_session(), max_tokens=16, preset="unified")
     acm = answer.model_extra["acm"]
     assert acm["stopped_by"] in ("answer", "length", "max_tool_calls")
     assert answer.choices[0].message.content
@@ -92,8 +93,8 @@ def test_tools_are_ready_for_a_tools_array(client: OpenAI, suite: str) -> None:
     assert [tool["function"]["name"] for tool in given["tools"]] == list(tool_names(suite))
     answer = client.chat.completions.create(
         model=MODEL,
-        messages=MESSAGES,
-        max_tokens=8,
+        messages=QUESTION,
+        max_tokens=1,
         temperature=0,
         tools=given["tools"],  # type: ignore[arg-type]
     )

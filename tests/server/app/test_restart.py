@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.server.conftest import running_server
 from tests.support import http
 from tests.support.server.chat_session import Session
+from tests.support.server.running_server import running_server
 from tests.support.server.scripted_server import FLAGS, write_model
 from tests.support.server.working_agent import Agent
 
@@ -36,7 +36,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
     model = write_model(folder / "model")
     flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", SERVER_BUDGET]
     with (
-        running_server(model, folder / "first.log", flags) as server,
+        running_server(model, folder / "first.log", flags, tiny=True) as server,
         OpenAI(base_url=f"{server}/v1", api_key="-") as client,
     ):
         folded = Session(client, server)
@@ -48,7 +48,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
             agent.task(number)
         folded_before, agent_before = folded.context, agent.get("context")
     with (
-        running_server(model, folder / "second.log", flags) as server,
+        running_server(model, folder / "second.log", flags, tiny=True) as server,
         OpenAI(base_url=f"{server}/v1", api_key="-") as client,
     ):
         folded.client, folded.url = client, f"{server}/v1/acm/sessions/{folded.name}"

@@ -32,7 +32,7 @@ def conversation(name: str, num_steps: int = 8) -> Recording:
     return Recording(name, (), tuple(steps))
 
 
-def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> None:
+def test_sessions_are_replayed_and_judged(scripted_server: str, smollm2_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
     writer = PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
     served = ServedTokenizer(tokenizer)
@@ -41,9 +41,9 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
     for number, recording in enumerate(recordings):
         prompts = plan_prompts(recording, "recency", LIMITS, writer, served)
         sessions.append(PlannedSession(recording.name, f"{number:08d}", tuple(prompts)))
-    model = first_model(server)
-    peers = [Peer("exact"), Peer("reuse"), Peer(server)]
-    loads = [run_load(server, peer, sessions, ReplayRates(scale=0, max_tokens=2), model) for peer in peers]
+    model = first_model(scripted_server)
+    peers = [Peer("exact"), Peer("reuse"), Peer(scripted_server)]
+    loads = [run_load(scripted_server, peer, sessions, ReplayRates(scale=0, max_tokens=2), model) for peer in peers]
     cells = [ReplayCell(peer, "recency", (load,)) for peer, load in zip(peers, loads, strict=True)]
     assert [check_cell(cell, LIMITS.max_tokens) for cell in cells] == [[], [], []]
     assert prompt_notes(cells) == []
@@ -59,9 +59,9 @@ def test_sessions_are_replayed_and_judged(server: str, smollm2_folder: Path) -> 
     assert exact["computed_tokens"] + 2 * exact["num_turns"] >= exact["best_computed_tokens"]
 
 
-def test_what_a_server_refuses_turns_the_gate_red(server: str) -> None:
+def test_what_a_server_refuses_turns_the_gate_red(scripted_server: str) -> None:
     prompt = Prompt(({"role": "system", "content": "Session 00000000."},), (1, 2), False, False, 0.0)
     session = PlannedSession("refused", "00000000", (prompt, prompt))
-    load = run_load(server, Peer("reuse"), [session], ReplayRates(scale=0, max_tokens=2), "no-such-model")
+    load = run_load(scripted_server, Peer("reuse"), [session], ReplayRates(scale=0, max_tokens=2), "no-such-model")
     (failure,) = check_cell(ReplayCell(Peer("reuse"), "none", (load,)), LIMITS.max_tokens)
     assert "0 of 1 turns were answered. RuntimeError: HTTP 404" in failure

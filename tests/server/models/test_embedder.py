@@ -14,8 +14,8 @@ import pytest
 from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.server.models import embedder
 from acmserve.server.models.embedder import HttpEmbedder, Model2VecEmbedder, NoEmbedder, parse_embedder
-from tests.server.conftest import free_port
 from tests.support.server.fake_openai import Answer, openai_server
+from tests.support.server.running_server import free_port
 
 
 def vector(text: str) -> list[float]:

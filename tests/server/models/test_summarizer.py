@@ -15,8 +15,8 @@ from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.server.models import summarizer
 from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.options.config import ContextConfig
-from tests.server.conftest import free_port
 from tests.support.server.fake_openai import Answer, openai_server
+from tests.support.server.running_server import free_port
 
 WANTED = SummaryWanted("f1a2b3", "The mill burned in 1812.", "key decisions", 1_234)
 

@@ -40,6 +40,8 @@ class PageRunner:
         self._folder, self._host = folder, host
         binaries = str(Path(sys.executable).parent)
         environ = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        # An engine that a block starts lives in its process. Three processes would import vLLM three times.
+        environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         self._shells = {
             "bash": _Process(["bash"], folder, environ, _BASH),
             "python": _Process([sys.executable, "-u", "-c", _PYTHON], folder, environ, "{path}\n"),

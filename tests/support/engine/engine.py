@@ -22,6 +22,10 @@ TINY_SETTINGS: dict[str, Any] = {
 }
 
 
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""The executor whose worker lives in the process of the engine core. By name: vLLM replaces `uni` on the CPU."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came back: output tokens, the first token's logprobs by token id, and the receipt (None without session)."""
@@ -116,9 +120,11 @@ def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: boo
     """Start an engine; `plugin` are the settings of `engine_config`, None starts stock vLLM.
 
     Without `own_process` the engine core lives in this process, where a test can look at it and replace its parts;
-    only one such engine may be alive at a time (vLLM keeps its KV connector in a global).
+    only one such engine may be alive at a time (vLLM keeps its KV connector in a global). The worker lives where the
+    core does: a process for it alone would import vLLM once more. The server with the bundled model has such a one.
     """
     defaults = {"dtype": "float32", "enforce_eager": True, "max_logprobs": 20, "seed": 0}
+    defaults |= {"distributed_executor_backend": ONE_PROCESS} if own_process else {}
     extra = engine_config(**plugin) if plugin is not None else {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1" if own_process else "0")
@@ -126,6 +132,9 @@ def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: boo
             # A fresh interpreter that loads no plugin: a forked one would inherit the seams of this process.
             patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
             patch.setenv("VLLM_PLUGINS", "")
+        if not own_process:
+            # vLLM collects garbage several times while it starts, and unfreezes at the end. What lives now, lives on.
+            gc.freeze()
         llm = LLM(str(model), **{**defaults, **settings}, **extra)
     try:
         yield Engine(llm)

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from tests.support import http
 from tests.support.server.scripted_server import MODEL
@@ -64,7 +64,8 @@ class Agent:
         """The model's message, and what the server says of it."""
         arguments: dict[str, Any] = {"model": MODEL, "messages": self.messages, "tools": TOOLS, "max_tokens": 400}
         arguments |= {"temperature": 0, "extra_body": body}
-        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
+        plain = DefaultHttpxClient(verify=False)
+        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0, http_client=plain) as client:
             if not self.stream:
                 answer = client.chat.completions.create(**arguments)
                 return answer.choices[0].message.model_dump(exclude_none=True), answer.model_extra["acm"]

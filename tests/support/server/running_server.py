@@ -1,0 +1,74 @@
+"""`acmserve serve` from its start to its end.
+
+The engine of a tiny model has one process and one thread. A process for the worker would import vLLM once more, and
+the two would wait for each other at every token. The bundled model is served as users serve it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support import http
+from tests.support.engine.engine import ONE_PROCESS
+
+START_SECONDS = 600
+TINY_KV_BYTES = 128 * 2**20
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"server ended with code {process.returncode}:\n{log.read_text()[-4000:]}")
+        try:
+            if http.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    pytest.fail(f"server not healthy after {START_SECONDS} s:\n{log.read_text()[-4000:]}")
+
+
+@contextmanager
+def running_server(model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False) -> Iterator[str]:
+    """`acmserve serve` in its own process; yields its base URL, without `/v1`.
+
+    Its process id stands beside its log.
+    """
+    environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
+    environ |= {"OMP_NUM_THREADS": "1"} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    if tiny:
+        flags = [*flags, "--distributed-executor-backend", ONE_PROCESS, "--kv-cache-memory-bytes", str(TINY_KV_BYTES)]
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
+        )
+    log.with_suffix(".pid").write_text(str(process.pid))
+    try:
+        wait_until_healthy(url, process, log)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=START_SECONDS)

@@ -1,0 +1,39 @@
+"""Which tests run in one process of xdist: those that share a server or an engine, and no others beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SCOPES, check_scope, rank_of, scope_of
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "scope"),
+    [
+        ("tests/server/chat/test_loop.py::test_it[a::b]", "scripted_server"),
+        ("tests/server/app/test_http.py::test_it", "server"),
+        ("tests/engine/test_fidelity.py::test_it", "smollm2_engine"),
+        ("tests/engine/test_oracle.py::test_it", "tests/engine/test_oracle.py"),
+    ],
+)
+def test_a_test_runs_with_those_that_share_its_server(nodeid: str, scope: str) -> None:
+    assert scope_of(nodeid) == scope
+
+
+def test_every_listed_place_exists() -> None:
+    assert [place for places in SCOPES.values() for place in places if not (ROOT / place).exists()] == []
+
+
+def test_a_second_start_of_a_shared_server_is_refused() -> None:
+    check_scope("server", "tests/a.py::test_it", ["server", "tmp_path"])
+    with pytest.raises(pytest.UsageError, match=r"tests/a\.py::test_it uses server"):
+        check_scope("tests/a.py", "tests/a.py::test_it", ["server", "tmp_path"])
+
+
+def test_what_is_shared_starts_first() -> None:
+    assert sorted(["tests/plan/test_match.py", "tests/engine/test_leak.py", *SCOPES], key=rank_of)[:3] == list(SCOPES)
+    assert rank_of("tests/engine/test_leak.py") < rank_of("tests/plan/test_match.py")
