@@ -128,18 +128,12 @@ class SourceStore:
     def forget(self, owner: Owner) -> tuple[ServedSequence, ...]:
         """Drop everything of `owner`. Returns what was dropped, newest first. Unknown owners are fine."""
         self._dropped.take(owner)
-        if owner not in self._account_of:
-            return ()
-        dropped = tuple(reversed(self._accounts[self._account_of[owner]].sessions[owner]))
-        for source in dropped:
-            self._drop(owner, source)
-        self._close(owner)
-        return dropped
+        return self._empty(owner) if owner in self._account_of else ()
 
     def clear(self) -> None:
         """Drop everything, for instance when the engine's prefix cache was reset."""
         for owner in list(self._account_of):
-            self.forget(owner)
+            self._empty(owner)
         self._dropped.clear()
 
     def check_integrity(self) -> None:
@@ -183,6 +177,14 @@ class SourceStore:
         held.sessions.move_to_end(owner)
         return held.sessions[owner]
 
+    def _empty(self, owner: Owner) -> tuple[ServedSequence, ...]:
+        """Drop all sources of a session, and the session. Returns them, newest first."""
+        dropped = tuple(reversed(self._accounts[self._account_of[owner]].sessions[owner]))
+        for source in dropped:
+            self._drop(owner, source)
+        self._close(owner)
+        return dropped
+
     def _close(self, owner: Owner) -> None:
         """Take a session out of its account, and the account out when it was the last one."""
         name = self._account_of.pop(owner)
@@ -194,7 +196,7 @@ class SourceStore:
         while len(self) > self.limits.max_sessions:
             _, _, largest = max((held.num_sessions, name, held) for name, held in self._accounts.items())
             owner = next(iter(largest.sessions))
-            self.forget(owner)
+            self._empty(owner)
             self._dropped.note(owner, self.limits.sessions_reason)
         while self.num_bytes > self.limits.max_bytes:
             _, _, largest = max((held.num_bytes, name, held) for name, held in self._accounts.items())

@@ -22,7 +22,7 @@ here on it caches under a key that nobody can make again, and it does not become
 
 Two bounds. A sequence that the source store dropped earlier, for its limits, stays in the cache. It is exact, for
 whoever sends the same text under the same salt. The session's later answers do not meet that sequence. And a request
-reaches one engine: every replica that served the session needs one of its own.
+reaches one engine: every replica that served the session needs one of its own (`server/exchange/redaction.py`).
 """
 
 from __future__ import annotations

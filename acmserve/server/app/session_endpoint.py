@@ -40,6 +40,7 @@ from acmserve.server.app.startup import has_api_keys, open_server
 from acmserve.server.chat.turn import chat_route
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate
+from acmserve.server.exchange.redaction import Engines
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import CallerMiddleware, Tenants, account_of, engine_session_id
@@ -108,7 +109,8 @@ class SessionEndpoint:
             return
         max_model_len = engine_client.model_config.max_model_len
         tenants = state.acm_tenants = Tenants(has_api_keys(args))
-        tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants))
+        engines = Engines.of(engine_client.vllm_config.parallel_config)
+        tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants, engines))
         tokenizer = engine_client.renderer.get_tokenizer()
         counting = ServedTokenizer(tokenizer)
         probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)

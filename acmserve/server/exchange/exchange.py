@@ -29,6 +29,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 from acmserve.server.exchange.answer import stream_with_field, stream_with_receipt
 from acmserve.server.exchange.map_slot import Slot
+from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
@@ -177,13 +178,25 @@ def join_body(body: bytes, value: dict[str, Any], name: str = "acm") -> dict[str
     return payload | {name: value}
 
 
-def tap_generate(generate: Generate, max_model_len: int = 0, tenants: Tenants | None = None) -> Generate:
+def tap_generate(
+    generate: Generate, max_model_len: int = 0, tenants: Tenants | None = None, engines: Engines | None = None
+) -> Generate:
     """Wrap the engine client's `generate` (vllm/v1/engine/async_llm.py:698).
 
     With an exchange in the context: send its session, receive its receipt. Without: check, raising
     VLLMValidationError (vLLM answers 400), name the session for its tenant, and hand over the very generator that
-    vLLM returned.
+    vLLM returned. Where there are several engines, a request that forgets has all of them forget (`redaction.py`).
     """
+    engines = engines or Engines()
+
+    def send(params: SessionParams | None, prompt: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        if params is None or not params.forget or engines.num_engines == 1:
+            return generate(prompt, *args, **kwargs)
+        try:
+            engines.check_reaches_all()
+        except InvalidRequest as error:
+            raise VLLMValidationError(f"{error.message} {error.remedy}", parameter=error.field) from error
+        return generate_after_forgetting(generate, engines, params, prompt, *args, **kwargs)
 
     def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
         exchange = CURRENT.get()
@@ -193,12 +206,15 @@ def tap_generate(generate: Generate, max_model_len: int = 0, tenants: Tenants | 
                 salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
                 tenant = tenants.of(CALLER.get({}), salt)
                 name, account = engine_session_id(tenant, params.session_id), account_of(tenant)
+                params = replace(params, session_id=name, account=account)
                 sampling_params = copy.copy(sampling_params)
-                _send(sampling_params, replace(params, session_id=name, account=account))
-            return generate(prompt, sampling_params, request_id, **kwargs)
+                _send(sampling_params, params)
+            return send(params, prompt, sampling_params, request_id, **kwargs)
         exchange.send(sampling_params)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
-        return _received(generate(prompt, sampling_params, request_id, **kwargs), exchange)
+        if exchange.params.forget and engines.num_engines > 1:
+            exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
+        return _received(send(exchange.params, prompt, sampling_params, request_id, **kwargs), exchange)
 
     return tapped
 

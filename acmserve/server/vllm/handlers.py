@@ -18,3 +18,4 @@ from vllm.exceptions import VLLMError as VLLMError
 from vllm.exceptions import VLLMValidationError as VLLMValidationError
 from vllm.renderers.chat_utils import load_chat_template as load_chat_template
 from vllm.sampling_params import RequestOutputKind as RequestOutputKind
+from vllm.sampling_params import SamplingParams as SamplingParams

@@ -26,6 +26,10 @@ SEAMS: tuple[Seam, ...] = (
     Seam("vllm.renderers.chat_utils:load_chat_template", ("chat_template",)),
     Seam("vllm.entrypoints.serve.engine.protocol:ErrorResponse"),
     Seam("vllm.sampling_params:RequestOutputKind"),
+    Seam("vllm.sampling_params:SamplingParams"),
+    *attributes(
+        "vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_size_local local_engines_only"
+    ),
     Seam("vllm.exceptions:VLLMError"),
     Seam("vllm.exceptions:VLLMClientError"),
     Seam("vllm.exceptions:VLLMValidationError"),
