@@ -45,9 +45,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if shared:
         raise pytest.UsageError(f"{len(shared)} ids are those of several tests: {shared[:3]}")
     for item in items:
-        check_scope(scope_of(item.nodeid), item.nodeid, getattr(item, "fixturenames", ()))
+        check_scope(scope_of(item.nodeid), item.nodeid, shared_fixtures(item))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(scope_of(item.nodeid)))
+
+
+def shared_fixtures(item: pytest.Item) -> list[str]:
+    """The fixtures of a test that a conftest has. A test file's own fixture may have the name of a shared one."""
+    found: dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return [name for name, fixtures in found.items() if fixtures[-1].func.__module__.endswith("conftest")]
 
 
 def scope_of(nodeid: str) -> str:

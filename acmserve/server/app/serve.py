@@ -27,6 +27,7 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
+from acmserve.server.app.access import listen_locally
 from acmserve.server.budget.budgets import load_policies
 from acmserve.server.options.config import ContextConfig, flag_value
 
@@ -78,6 +79,7 @@ def main(argv: Sequence[str]) -> int:
     cli_env_setup()
     args = parse_vllm_flags(rest)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
+    listen_locally(args, _say)
     check_data_dir(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
     configure_logging_from_args(args)
     command = ServeSubcommand()

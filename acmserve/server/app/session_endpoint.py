@@ -36,7 +36,8 @@ from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.plan.request import SessionParams
-from acmserve.server.app.startup import has_api_keys, open_server
+from acmserve.server.app.access import has_api_keys
+from acmserve.server.app.startup import open_server
 from acmserve.server.chat.turn import chat_route
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import State
-from vllm import envs
 from vllm.engine.protocol import EngineClient
 
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import EngineConfig
+from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
@@ -56,11 +56,6 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
     )
-
-
-def has_api_keys(args: Namespace) -> bool:
-    """Whether this server asks its clients for a key."""
-    return any(args.api_key or [envs.VLLM_API_KEY])
 
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:

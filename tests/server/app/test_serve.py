@@ -15,6 +15,7 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+from acmserve.server.app.access import listen_locally
 from acmserve.server.app.serve import (
     build_parser,
     check_data_dir,
@@ -142,6 +143,35 @@ def test_vllm_reads_its_own_flags_and_configuration_files(tmp_path: Path) -> Non
     )
     assert (args.model, args.port, args.max_num_seqs) == ("/models/m", 8123, 3)
     assert args.kv_transfer_config.kv_connector == "Other"
+
+
+@pytest.mark.parametrize(
+    ("flags", "host"),
+    [
+        ([], "127.0.0.1"),
+        (["--host", "0.0.0.0"], "0.0.0.0"),
+        (["--api-key", "k"], None),
+        (["--uds", "/run/acm.sock"], None),
+    ],
+    ids=["no key", "a host", "a key", "a socket"],
+)
+def test_a_server_without_a_key_listens_on_this_machine_only(
+    flags: list[str], host: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    args = parse_vllm_flags(["/models/m", *flags])
+    capsys.readouterr()
+    listen_locally(args, lambda text: print(text, file=sys.stderr))
+    assert args.host == host
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("127.0.0.1", "--api-key", "--host 0.0.0.0")) == (not flags)
+
+
+def test_a_key_in_the_environment_is_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "k")
+    args = parse_vllm_flags(["/models/m"])
+    listen_locally(args, print)
+    assert args.host is None
 
 
 def test_context_flags_become_the_section_of_the_server() -> None:

@@ -1,0 +1,30 @@
+"""Who can reach the server: the keys that it asks for, and the address that it listens on.
+
+A server without a key has one tenant. Whoever reaches its port reads every session. So it listens on this machine
+alone, until its user names an address. It knows the command line, and no request.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+
+from vllm import envs
+
+LOCAL_HOST = "127.0.0.1"
+
+
+def has_api_keys(args: Namespace) -> bool:
+    """Whether this server asks its clients for a key."""
+    return any(args.api_key or [envs.VLLM_API_KEY])
+
+
+def listen_locally(args: Namespace, say: Callable[[str], None]) -> None:
+    """Let a server without a key listen on 127.0.0.1, unless `--host` or `--uds` says otherwise, and say so."""
+    if args.host is not None or args.uds is not None or has_api_keys(args):
+        return
+    args.host = LOCAL_HOST
+    say(
+        f"no API key is asked for, so the server listens on {LOCAL_HOST} only. "
+        "--api-key KEY lets it listen everywhere, --host 0.0.0.0 does so without a key"
+    )
