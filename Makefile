@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test simulator serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test: export OMP_WAIT_POLICY ?= passive
 # On two cores, a third process works while others wait for a server that starts.
 test: setup ## run the whole test suite, in three processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
+
+fleet: export OMP_WAIT_POLICY ?= passive
+fleet: setup ## test two pipeline stages, and a redaction that reaches two engines
+	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py $(ARGS)
 
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does

@@ -93,7 +93,7 @@ class Sessions:
     ) -> Exchange:
         """The exchange of one request of this session, for which `messages` were rendered. The map is not in them."""
         must_forget = params.forget or self.must_forget(session)
-        account = account_of(session.tenant)
+        account = account_of(session.tenant) if session.tenant else ""
         engine_params = replace(params, session_id=engine_name(session), forget=must_forget, account=account)
 
         def take(receipt: Mapping[str, Any], seconds: float) -> None:
@@ -112,7 +112,7 @@ class Sessions:
 
     def background_exchange(self, session: Session, num_cut: int) -> Exchange:
         """The exchange of a request that precomputes for this session, all but the last `num_cut` tokens."""
-        account = account_of(session.tenant)
+        account = account_of(session.tenant) if session.tenant else ""
         params = SessionParams(engine_name(session), "exact", precompute=True, account=account)
         served = partial(self.served.of, *session.key)
         return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
