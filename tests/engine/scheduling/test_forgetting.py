@@ -96,14 +96,18 @@ def test_the_old_text_may_borrow_from_the_redacted_one(engine: Engine) -> None:
     assert old.receipt["moves"] == [{"dst_start": 520, "src_start": 207, "num_tokens": 380}]
 
 
-def test_other_sessions_keep_the_common_prefix(engine: Engine) -> None:
-    """The blocks of the redacted text go for them, too: they name the same tokens under the same salt."""
-    fold(engine, "shared")
-    engine.ask(HISTORY, "t", "exact", salt="shared")
-    engine.ask(REDACTED, "s", "reuse", salt="shared", forget=True)
-    other = engine.ask([*HISTORY, *NEW], "u", "exact", salt="shared")
-    assert counts(other) == {"kept": NUM_EXACT, "moved": 0, "computed": len(HISTORY) + len(NEW) - NUM_EXACT}
-    stranger = engine.ask([*HISTORY[:200], *NEW], salt="shared")
+@pytest.mark.parametrize("is_served", [True, False], ids=["served it", "not served"])
+def test_another_session_keeps_what_it_was_served(engine: Engine, is_served: bool) -> None:
+    """Exact blocks of the redacted text stay where another session was served them. Else only the prefix stays."""
+    salt = f"shared {is_served}"
+    fold(engine, salt)
+    if is_served:
+        engine.ask(HISTORY, "t", "exact", salt=salt)
+    engine.ask(REDACTED, "s", "reuse", salt=salt, forget=True)
+    other = engine.ask([*HISTORY, *NEW], "u", "exact", salt=salt)
+    num_kept = len(HISTORY) // BLOCK_SIZE * BLOCK_SIZE if is_served else NUM_EXACT
+    assert counts(other) == {"kept": num_kept, "moved": 0, "computed": len(HISTORY) + len(NEW) - num_kept}
+    stranger = engine.ask([*HISTORY[:200], *NEW], salt=salt)
     assert distance_to_fresh(engine, [*HISTORY[:200], *NEW], stranger) <= EXACT
 
 
