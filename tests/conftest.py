@@ -28,7 +28,7 @@ SCOPES = {
 _DEAR = (*SCOPES, "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
 
-SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**30}
+SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**29}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
