@@ -53,6 +53,15 @@ def plan_edit(
     return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves), num_left)
 
 
+def needs_search(
+    prompt: Tokens, sources: Sequence[ServedSequence], *, num_cached: int = 0, min_move_tokens: int
+) -> bool:
+    """Whether `plan_edit` searches `prompt` for moves, if they are allowed. An append is not searched."""
+    limit = len(prompt) - 1
+    keep = _choose_prefix(prompt[:limit], sources, True, min(num_cached, limit))
+    return _is_edited(len(prompt), keep, sources, _latest(sources), min_move_tokens)
+
+
 def _is_edited(
     num_tokens: int, keep: Keep | None, sources: Sequence[ServedSequence], latest: int, min_move_tokens: int
 ) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.scheduling.arrivals import Arrivals
 from tests.support.engine.edits import cut, text
 from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
 from tests.support.engine.tiny_model import TWO_LAYERS
@@ -55,7 +55,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """With lineage keys; without them for the negative control."""
     path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AcmConnector, "lineage_keys", request.param)
+        patch.setattr(Arrivals, "lineage_keys", request.param)
         with start_engine(path, plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as started:
             yield started
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.engine.requests.session_request import plan_segments
+from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.plan.estimate import MAX_SEQUENCES, EstimatedSequence, Forecast, MovedRange, ServedTokens, forecast
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.engine.requests.session_request import plan_segments
+from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.pieces import Compute, EditPlan, Keep, Move

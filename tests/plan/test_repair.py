@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.engine.requests.session_request import plan_segments
+from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.errors import InvalidRequest
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.match import common_prefix

@@ -5,10 +5,12 @@ The simulator's checks run in every step of them; the assertions here are about 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from acmserve.engine.scheduling import move_executor
 from acmserve.engine.vllm import block_pool
 from acmserve.plan import planner
 from tests.support.simulator.machine import Factory, Machine
@@ -29,7 +31,7 @@ def _turn(prompt: Tokens, fidelity: Fidelity = "reuse", session: str | None = "s
 
 
 def _converse(factory: Factory, mode: Mode, *turns: Turn, **machine: Any) -> list[dict[str, Any]]:
-    """Send the turns one after the other; the receipts of those that have a session."""
+    """Send the turns one after the other, or after the one that they name; the receipts of those with a session."""
     settings: dict[str, Any] = {"block_size": 16, "num_blocks": 100, "connector": {"min_move_tokens": 4}} | machine
     numbered = [
         Turn(
@@ -39,7 +41,7 @@ def _converse(factory: Factory, mode: Mode, *turns: Turn, **machine: Any) -> lis
             session=turn.session,
             salt=turn.salt,
             fidelity=turn.fidelity,
-            after=f"r{index - 1}" if index else None,
+            after=turn.after or (f"r{index - 1}" if index else None),
         )
         for index, turn in enumerate(turns)
     ]
@@ -126,14 +128,9 @@ def test_source_that_is_gone_is_computed(factory: Factory, mode: Mode) -> None:
     assert receipt["fallback_reason"] == "source_evicted"
 
 
-@modes
-def test_many_segments_that_are_gone_are_hashed_anew_together(
-    factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A diffed file: a prompt of thirty small segments. It is hashed once for each look at it, not once for each."""
-    served = tuple(range(1_000, 2_020))
-    edited = tuple(7 if index % 34 == 33 else token for index, token in enumerate(served))
-    stranger = _turn(tuple(range(3_000, 3_000 + 16 * 70)), session=None)
+@pytest.fixture
+def rehashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Fills with the first block of each hashing that a scheduler's step does anew."""
     rehash, hashed = block_pool.rehash, []
 
     def counted(request: Any, first_block: int) -> None:
@@ -141,10 +138,47 @@ def test_many_segments_that_are_gone_are_hashed_anew_together(
         rehash(request, first_block)
 
     monkeypatch.setattr(block_pool, "rehash", counted)
-    machine = {"num_blocks": 73, "max_num_batched_tokens": 2_048}
-    _, receipt = _converse(factory, mode, _turn(served), stranger, _turn(edited), **machine)
+    return hashed
+
+
+SERVED = tuple(range(1_000, 2_020))
+DIFFED = tuple(7 if index % 34 == 33 else token for index, token in enumerate(SERVED))
+"""A diffed file: a prompt of thirty small segments."""
+CROWD = tuple(range(3_000, 3_000 + 16 * 70))
+CROWDED = {"num_blocks": 73, "max_num_batched_tokens": 2_048}
+
+
+@modes
+def test_segments_that_are_gone_on_arrival_are_never_hashed(factory: Factory, mode: Mode, rehashed: list[int]) -> None:
+    stranger = _turn(CROWD, session=None)
+    _, receipt = _converse(factory, mode, _turn(SERVED), stranger, _turn(DIFFED), **CROWDED)
     assert (receipt["moved_tokens"], receipt["fallback_reason"]) == (0, "source_evicted")
-    assert 0 < len(hashed) <= 3
+    assert rehashed == []
+
+
+@modes
+def test_many_segments_that_are_gone_later_are_hashed_anew_together(
+    factory: Factory, mode: Mode, rehashed: list[int]
+) -> None:
+    """The stranger in front of it takes the pool. The prompt is hashed once for each look, not for each segment."""
+    stranger, edit = _turn(CROWD, session=None), replace(_turn(DIFFED), after="r0")
+    _, receipt = _converse(factory, mode, _turn(SERVED), replace(stranger, after="r0"), edit, **CROWDED)
+    assert (receipt["moved_tokens"], receipt["fallback_reason"]) == (0, "source_evicted")
+    assert 0 < len(rehashed) <= 3
+
+
+@modes
+def test_a_long_prompt_keeps_the_marks_of_what_is_gone(
+    factory: Factory, mode: Mode, rehashed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of hashes are not made in a step. What was computed in its stead serves this session's next turn."""
+    monkeypatch.setattr(move_executor, "_MAX_REHASHED_TOKENS", 0)
+    stranger, edit = replace(_turn(CROWD, session=None), after="r0"), replace(_turn(DIFFED), after="r0")
+    later = replace(_turn(_answered(DIFFED) + MESSAGE), after="r2")
+    _, receipt, following = _converse(factory, mode, _turn(SERVED), stranger, edit, later, **CROWDED)
+    assert (receipt["moved_tokens"], receipt["fallback_reason"]) == (0, "source_evicted")
+    assert rehashed == []
+    assert following["kept_tokens"] == len(DIFFED) + NUM_ANSWERED - 1
 
 
 @modes

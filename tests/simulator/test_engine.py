@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from tests.support.simulator.failure import Kind, SimulationFailure
@@ -54,7 +54,7 @@ def first_failure(factory: Factory, mode: Mode) -> Kind | None:
     ("part", "switch", "kinds"),
     [
         (MoveExecutor, "pin_sources", {"poison", "overlap"}),
-        (AcmConnector, "lineage_keys", {"leak"}),
+        (Arrivals, "lineage_keys", {"leak"}),
         (MoveSchedulerMixin, "flag_sync_loads", {"poison"}),
     ],
     ids=["no-pins", "no-lineage-keys", "no-sync-flag"],

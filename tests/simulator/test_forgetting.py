@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.source_store import SourceStore
 from acmserve.engine.scheduling.forgetting import num_shared
-from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.vllm import block_pool
 from tests.simulator.test_engine import first_failure
 from tests.support.simulator.failure import Kind
@@ -150,7 +150,7 @@ def test_a_reset_prefix_cache_has_no_sources(factory: Factory, mode: Mode) -> No
     [
         (SourceStore, "forget", lambda store, owner: (), {"leak", "forgotten"}),
         (block_pool, "evict_keys", lambda pool, keys: None, {"forgotten"}),
-        (MoveExecutor, "of_owner", lambda move_executor, owner: [], {"leak"}),
+        (LiveRequests, "of_owner", lambda live, owner: [], {"leak"}),
     ],
     ids=["sources-stay", "keys-stay", "live-requests-go-on"],
 )

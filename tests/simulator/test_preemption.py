@@ -165,17 +165,17 @@ def test_refused_move_stays_refused_when_its_source_comes_back(factory: Factory,
     """Its mark was taken back, so its hashes promise exact KV: whoever asks for that must find nothing moved there.
 
     source     is computed; a stranger takes the whole pool
-    low        computes [0, 42), where its move is refused, and the rest
+    low        arrives, and its move [42, ...) is refused: its source is gone
     high       computes the very text of the source meanwhile, and more of its own; then the pool is used up, and low
-               loses all blocks but [0, 48)
-    low        resumes at 48, inside its move, and the source is there again
+               loses all blocks but [0, 64)
+    low        resumes at 64, inside its move, and the source is there again
     probe      asks for the exact KV of the same prompt
     """
     machine = Machine(
         mode.async_scheduling,
         mode.runner_v2,
         block_size=BLOCK_SIZE,
-        num_blocks=15,
+        num_blocks=16,
         max_num_batched_tokens=64,
         max_num_seqs=2,
         policy="priority",
@@ -193,7 +193,7 @@ def test_refused_move_stays_refused_when_its_source_comes_back(factory: Factory,
     seen: list[tuple[int, int]] = []
     simulation = Simulation(Script(0, machine, turns), factory.adapted(_watched(seen)))
     assert simulation.run().num_preemptions == 1
-    assert seen[-1] == (3 * BLOCK_SIZE, len(FULL) // BLOCK_SIZE - len(HEAD + TOOL) // BLOCK_SIZE)
+    assert seen[-1] == (4 * BLOCK_SIZE, len(FULL) // BLOCK_SIZE - len(HEAD + TOOL) // BLOCK_SIZE)
     receipt = simulation.receipts["low"]
     assert receipt["fallback_reason"] == "source_evicted"
     assert _counts(receipt)[1] == simulation.worker.token_counts["low"].num_turned == 0

@@ -1,10 +1,10 @@
 """AcmConnector: acmserve's half inside vLLM's scheduler and workers, behind vLLM's KV connector interface.
 
-Scheduler side: a request arrives (`on_new_request`): its session's sources become an edit plan, and its block hashes
-get the plan's lineage. It finishes (`request_finished_all_groups`): what it computed becomes a source, and the receipt
-goes out with the answer. In between `MoveExecutor` works, called by the scheduler mixin. The mixin is missing in a
-scheduler that is not ours, and for a connector inside a MultiConnector. Then this connector answers no session and says
-so in the receipt.
+Scheduler side: a request arrives (`on_new_request`): its session's sources become a plan, at once or beside the
+scheduler, and its block hashes get the plan's lineage. It finishes (`request_finished_all_groups`): what it computed
+becomes a source, and the receipt goes out with the answer. In between `MoveExecutor` works, called by the scheduler
+mixin. The mixin is missing in a scheduler that is not ours, and for a connector inside a MultiConnector. Then this
+connector answers no session and says so in the receipt.
 
 Worker side: the copies of a step are carried out in `start_load_kv`, before that step's forward pass.
 
@@ -26,23 +26,22 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
-from acmserve.engine.requests.admission import SessionTerms, may_be_source, read_terms
-from acmserve.engine.requests.receipt import ReceiptBuilder
-from acmserve.engine.requests.session_request import SessionRequest, plan_segments
-from acmserve.engine.requests.source_store import Owner, SourceStore, StoreLimits
+from acmserve.engine.requests.admission import may_be_source
+from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.session_request import SessionRequest
+from acmserve.engine.requests.source_store import SourceStore, StoreLimits
+from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
-from acmserve.engine.scheduling.forgetting import FORGOTTEN, forget_session, withdraw
+from acmserve.engine.scheduling.forgetting import withdraw
+from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
-from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
-from acmserve.plan.fidelity import FidelityPlan, plan_wish, refused
 from acmserve.plan.lineage import marks_in
-from acmserve.plan.pieces import EditPlan
 from acmserve.plan.source import ServedSequence, tail_digest
 
 if TYPE_CHECKING:
@@ -64,10 +63,8 @@ NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector 
 
 
 class AcmConnector(KVConnectorBase_V1, SupportsHMA):
-    """See the module. Attributes `move_executor`, `precompute` and `store` exist on the scheduler side only."""
-
-    lineage_keys = True
-    """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
+    """See the module. Attributes `live`, `plans`, `evictions`, `move_executor` and `precompute` exist on the
+    scheduler side only."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -95,9 +92,14 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         hide_moved_blocks(kv_cache_manager.block_pool)
         self._block_size = self._vllm_config.cache_config.block_size
-        self._hash_function = block_pool.block_hash_function(self._vllm_config)
+        hash_function = block_pool.block_hash_function(self._vllm_config)
+        self.live = LiveRequests()
+        self.evictions = KeyEvictions(kv_cache_manager.block_pool)
         self.precompute = BackgroundPrefill(kv_cache_manager, self._block_size, self.config)
-        self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.precompute.blocks)
+        self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.live, self.precompute.blocks)
+        self.arrivals = Arrivals(
+            self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute, hash_function
+        )
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -114,70 +116,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def on_new_request(self, request: Request) -> None:
         """Plan a session request. A request without session is not touched."""
-        terms = read_terms(request, self.config.default_fidelity)
-        if terms is None:
-            return
-        refusal = terms.refusal or (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
-        move_refusal = refusal or self.abilities.move_refusal
-        forgotten = self._forget(request, terms.owner) if terms.forget else ()
-        sources: tuple[ServedSequence, ...] = ()
-        planned = FidelityPlan(EditPlan(request.num_prompt_tokens), choice=refused(terms.wish, refusal))
-        if refusal is None:
-            sources = self.store.get(terms.owner)
-            planned = self._plan(request, terms, sources, move_refusal)
-        receipt_builder, fidelity = ReceiptBuilder(request.num_prompt_tokens), terms.wish.fidelity
-        session = SessionRequest(
-            request.request_id, terms.owner, fidelity, receipt_builder, planned.anew, planned.choice
-        )
-        session.account = terms.account
-        if fidelity != "exact":
-            reason = move_refusal or self._forgotten_reason(request, terms, forgotten)
-            session.fallback_reason = reason or self.store.take_reason(terms.owner)
-        self.move_executor.add(session, request, planned.plan, sources)
-        if terms.precompute:
-            self.precompute.add(session, request, refusal)
-        if session.marks and self.lineage_keys:
-            hasher = LineageHasher(self._hash_function, self._block_size, session.marks)
-            block_pool.set_hasher(request, hasher, min(m.position for m in session.marks) // self._block_size)
-
-    def _forget(self, request: Request, owner: Owner) -> tuple[ServedSequence, ...]:
-        """The forgotten sources of `owner`. There are none where acmserve keeps no KV reusable in the first place."""
-        if not self.attached or self.abilities.copy_refusal is not None:
-            return ()
-        prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
-        sources = forget_session(owner, prompt, self.store, self.move_executor, self._hash_function)
-        self.precompute.forget(owner, request.block_hashes)
-        return sources
-
-    def _forgotten_reason(
-        self, request: Request, terms: SessionTerms, forgotten: tuple[ServedSequence, ...]
-    ) -> str | None:
-        """`FORGOTTEN` when the forgotten sources would have served this request with moved KV, else None."""
-        if not forgotten:
-            return None
-        _, marks = plan_segments(self._plan(request, terms, forgotten, None).plan, forgotten, terms.owner)
-        return FORGOTTEN if marks else None
-
-    def _plan(
-        self, request: Request, terms: SessionTerms, sources: tuple[ServedSequence, ...], move_refusal: str | None
-    ) -> FidelityPlan:
-        return plan_wish(
-            np.asarray(request.prompt_token_ids, dtype=np.int32),
-            sources,
-            terms.wish,
-            num_cached=self._count_cached(request),
-            min_move_tokens=self.config.min_move_tokens,
-            refusal=move_refusal,
-        )
-
-    def _count_cached(self, request: Request) -> int:
-        """Tokens of the prompt that vLLM's prefix cache holds under the exact hashes."""
-        num_blocks = 0
-        for block_hash in request.block_hashes:
-            if self.move_executor.lookup(block_hash) is None:
-                break
-            num_blocks += 1
-        return num_blocks * self._block_size
+        refusal = (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
+        self.arrivals.add(request, refusal, refusal or self.abilities.move_refusal)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens to be copied behind the prefix hit of a waiting request. They are always loaded in the same step."""
@@ -192,7 +132,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def attach(self) -> StepHooks:
         """The scheduler mixin is there: from here on sessions are answered."""
         self.attached = True
-        return SchedulerStep(self.move_executor, self.precompute, self._copies.extend, self.reset_cache)
+        return SchedulerStep(
+            self.live,
+            self.arrivals.plans,
+            self.evictions,
+            self.move_executor,
+            self.precompute,
+            self.arrivals.on_planned,
+            self._copies.extend,
+            self.reset_cache,
+        )
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over."""
@@ -206,11 +155,13 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Record the sequence as a source and hand out the receipt."""
         if self.precompute.blocks.watching:
             self.precompute.blocks.on_freed(block_ids[0])
-        session = self.move_executor.remove(request.request_id)
+        session = self.live.remove(request.request_id)
         if session is None:
             return False, None
+        self.arrivals.plans.cancel(request.request_id)
+        self.move_executor.remove(request.request_id)
         self.precompute.remove(request.request_id)
-        hidden = withdraw(session, request, self.move_executor)
+        hidden = withdraw(session, request, self.evictions)
         if not hidden and self.attached and self.abilities.copy_refusal is None and may_be_source(request):
             self._record_source(session, request, block_ids[0])
         if not session.precompute:
@@ -224,9 +175,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         num_tokens = min(num_processed, request.num_tokens - 1)
         if num_tokens < self.config.min_move_tokens:
             return
-        tokens = np.array(request.all_token_ids[:num_tokens], dtype=np.int32)
+        answer = np.array(request.output_token_ids[:], dtype=np.int32)
+        tokens = np.concatenate([session.prompt, answer])[:num_tokens]
         num_blocks, num_rest = divmod(num_tokens, bs)
-        hashes = tuple(bytes(h) for h in request.block_hashes[:num_blocks])
+        hashes = tuple(request.block_hashes[:num_blocks])
         marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
         tail_key = None
         if num_rest and self.config.keep_tail and num_blocks < len(block_ids):
@@ -272,9 +224,17 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """The counters on `/metrics`."""
         return AcmPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
+    def shutdown(self) -> None:
+        """The scheduler or the worker ends."""
+        if self.role is KVConnectorRole.SCHEDULER:
+            self.arrivals.plans.stop()
+
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         self.store.check_integrity()
+        self.live.check_integrity()
+        self.arrivals.plans.check_integrity()
+        self.evictions.check_integrity()
         self.move_executor.check_integrity()
         self.precompute.check_integrity()
 

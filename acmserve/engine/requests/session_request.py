@@ -1,8 +1,8 @@
 """One session request on its way through the scheduler: its plan, what of the plan is still to do, and its receipt.
 
-The plan was made when the request arrived. The cache changes until the request is scheduled. So the plan is turned into
-*segments*, prompt ranges whose KV may be taken from a source. Each segment is carried out, shortened, or refused when
-the scheduler stands at its first token:
+The plan was made when the request arrived (`request_plan.py`). The cache changes until the request is scheduled. So the
+plan is a list of *segments*, prompt ranges whose KV may be taken from a source. Each segment is carried out, shortened,
+or refused when the scheduler stands at its first token:
 
     prompt   [0 ............)[....)[..................)[.....)[..........)
               Keep of a source  |   Move: segment       |      Move: segment      the rest is computed
@@ -23,9 +23,8 @@ from typing import Any
 from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, Span
 from acmserve.engine.requests.source_store import Owner
 from acmserve.plan.auto import AutoDecision
-from acmserve.plan.lineage import LineageMark, move_key, order_of
-from acmserve.plan.pieces import EditPlan
-from acmserve.plan.source import ServedSequence
+from acmserve.plan.lineage import LineageMark
+from acmserve.plan.source import ServedSequence, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,18 @@ class SessionRequest:
     `hidden_from` is set when the session is forgotten while this request is alive. Nobody may find its blocks from that
     one on, and the request does not become a source. `precompute` marks a background request. `inherited_from` is where
     the tokens begin that it copied in this step and that had been precomputed. `anew` and `choice` are for the receipt:
-    see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan left matches out.
+    see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan left matches out. `prompt` is int32 [n].
+
+    The request stands aside while `is_planned` is False, and until the keys behind `evictions_ticket` are gone.
     """
 
     request_id: str
     owner: Owner
     fidelity: str
     receipt_builder: ReceiptBuilder
+    prompt: Tokens
+    is_planned: bool = False
+    evictions_ticket: int = 0
     anew: tuple[Span, ...] = ()
     choice: AutoDecision | None = None
     segments: list[ReusableRange] = field(default_factory=list)
@@ -137,16 +141,19 @@ class SessionRequest:
         for segment in [s for s in self.segments if s.dst_start < end and start < s.dst_end]:
             self._cut(segment, end)
 
-    def refuse(self, segment: ReusableRange, start: int, end: int, reason: str) -> int | None:
+    def refuse(
+        self, segment: ReusableRange, start: int, end: int, reason: str, *, take_back: bool = True
+    ) -> int | None:
         """Tokens `[start, end)` of `segment` will be computed. The part behind `end` stays and is asked for again.
 
         When nothing of the segment remains, the lineage marks in the refused range are taken back: no moved KV
-        begins there. Returns the position of the first mark taken back (block hashes change from its block on).
+        begins there. Returns the position of the first mark taken back (block hashes change from its block on). Without
+        `take_back` the marks stay: what is computed there is the session's own then, as if it had been moved.
         """
         self._cut(segment, end)
         if segment.origin is KVOrigin.MOVED:
             self.fallback_reason = self.fallback_reason or reason
-        if end < segment.dst_end:
+        if end < segment.dst_end or not take_back:
             return None
         # A mark of no tokens hides a forgotten request. No segment put it there.
         gone = [mark for mark in self.marks if start <= mark.position < end and mark.num_tokens]
@@ -162,26 +169,3 @@ class SessionRequest:
             src_start = segment.src_at(end)
             rest.append(ReusableRange(end, segment.dst_end, src_start, segment.source, segment.origin))
         self.segments[index : index + 1] = rest
-
-
-def plan_segments(
-    plan: EditPlan, sources: tuple[ServedSequence, ...], owner: Owner
-) -> tuple[list[ReusableRange], list[LineageMark]]:
-    """Segments of a plan and the lineage marks of its request: those of the kept prefix, and one for each move."""
-    segments: list[ReusableRange] = []
-    marks: list[LineageMark] = []
-    if plan.keep and plan.keep.source is not None:
-        source = sources[plan.keep.source]
-        segments.append(ReusableRange(0, plan.keep.num_tokens, 0, source, KVOrigin.KEPT))
-        kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
-        marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
-    for move, num_removed in zip(plan.moves, plan.num_removed_before(sources), strict=True):
-        source = sources[move.source]
-        identity = source.digest_at(move.src_start + move.num_tokens)
-        key = move_key(owner, identity, move.dst_start, move.src_start, move.num_tokens)
-        segments.append(ReusableRange(move.dst_start, move.dst_end, move.src_start, source, KVOrigin.MOVED))
-        num_rotations = source.num_rotations(move.src_start, move.src_start + move.num_tokens)
-        turned = int(move.dst_start != move.src_start)
-        marks.append(LineageMark(move.dst_start, key, move.num_tokens, num_rotations + turned, num_removed))
-    marks.sort(key=order_of)
-    return segments, marks

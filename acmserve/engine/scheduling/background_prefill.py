@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.requests.receipt import Span
+from acmserve.engine.requests.request_plan import FORGOTTEN
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
-from acmserve.engine.scheduling.forgetting import FORGOTTEN
 from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
 

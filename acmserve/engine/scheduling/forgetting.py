@@ -16,9 +16,10 @@ share goes, and is computed again.
 What one tenant can learn is whether a text was computed before: a prompt that is cached is answered sooner. That is so
 with every prefix cache, and redaction ends it only where nobody else sent the text. A cache salt ends it always.
 
-Decision: what goes at once is the way to the KV, its key in the prefix cache. The bytes are overwritten when the block
-is handed out again. A request of the session that is still alive keeps its blocks and is answered as it was asked. From
-here on it caches under a key that nobody can make again, and it does not become a source.
+Decision: what goes is the way to the KV, its key in the prefix cache. The bytes are overwritten when the block is
+handed out again. Many keys go over several steps (`key_evictions.py`). The redaction is answered when they are gone. A
+request of the session that is still alive keeps its blocks and is answered as it was asked. From here on it caches
+under keys that nobody can make again, and it does not become a source.
 
 Two bounds. A sequence that the source store dropped earlier, for its limits, stays in the cache. It is exact, for
 whoever sends the same text under the same salt. The session's later answers do not meet that sequence. And a request
@@ -29,25 +30,23 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner, SourceStore
-from acmserve.engine.scheduling.move_executor import MoveExecutor
+from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.vllm import block_pool
-from acmserve.engine.vllm.lineage_hasher import LineageHasher
+from acmserve.engine.vllm.hidden_hasher import HiddenHasher
 from acmserve.plan.lineage import LineageMark, order_of
 from acmserve.plan.match import common_prefix
 from acmserve.plan.source import ServedSequence, Tokens
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
-
-FORGOTTEN = "forgotten"
-"""`fallback_reason` of a request whose moves were forgotten on its own arrival."""
 
 
 def num_unaffected(served: Tokens, marks: Iterable[LineageMark], prompt: Tokens) -> int:
@@ -79,38 +78,34 @@ def keys_to_forget(
 
 
 def forget_session(
-    owner: Owner, prompt: Tokens, store: SourceStore, move_executor: MoveExecutor, hash_function: Callable[[Any], bytes]
-) -> tuple[ServedSequence, ...]:
+    owner: Owner, prompt: Tokens, store: SourceStore, live: LiveRequests, evictions: KeyEvictions, block_size: int
+) -> tuple[tuple[ServedSequence, ...], int]:
     """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats. Call between two steps.
 
-    Returns the sources that were forgotten, newest first. Nothing can be found under their keys any more, but for what
-    another session was served, too.
+    Returns the sources that were forgotten, newest first, and the ticket of their keys. When these are gone, nothing
+    can be found under them any more, but for what another session was served, too.
     """
     sources = store.forget(owner)
     others: list[Sequence[bytes]] = [source.block_hashes for _, source in store.items()]
-    others += [request.block_hashes for request in move_executor.of_others(owner)]
+    others += [request.block_hashes for request in live.of_others(owner)]
+    ticket = 0
     for source in sources:
         is_tail_shared = source.tail_key is not None and store.has_tail(source.tail_key)
-        block_pool.evict_keys(move_executor.pool, keys_to_forget(source, prompt, others, is_tail_shared))
-    for session, request in move_executor.of_owner(owner):
+        ticket = evictions.add(keys_to_forget(source, prompt, others, is_tail_shared))
+    for session, request in live.of_owner(owner):
         tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
-        block = num_unaffected(tokens, session.marks, prompt) // move_executor.block_size
-        evict_from(max(block, num_shared(request.block_hashes, block, others)), request, move_executor)
-        hidden = LineageMark(block * move_executor.block_size, secrets.token_bytes(32))
-        insort(session.marks, hidden, key=order_of)
-        block_pool.set_hasher(request, LineageHasher(hash_function, move_executor.block_size, session.marks), block)
+        block = num_unaffected(tokens, session.marks, prompt) // block_size
+        first = max(block, num_shared(request.block_hashes, block, others))
+        ticket = evictions.add(request.block_hashes[first:])
+        insort(session.marks, LineageMark(block * block_size, secrets.token_bytes(32)), key=order_of)
+        block_pool.hide(request, HiddenHasher(block_size), block)
         session.hidden_from = block if session.hidden_from is None else min(block, session.hidden_from)
-    return sources
+    return sources, ticket
 
 
-def evict_from(block: int, request: Request, move_executor: MoveExecutor) -> None:
-    """Let nobody find what `request` cached from block `block` on."""
-    block_pool.evict_keys(move_executor.pool, request.block_hashes[block:])
-
-
-def withdraw(session: SessionRequest, request: Request, move_executor: MoveExecutor) -> bool:
+def withdraw(session: SessionRequest, request: Request, evictions: KeyEvictions) -> bool:
     """Whether the session was forgotten while `request` was alive. What it hid then goes with it."""
     if session.hidden_from is None:
         return False
-    evict_from(session.hidden_from, request, move_executor)
+    evictions.add(request.block_hashes[session.hidden_from :])
     return True

@@ -8,6 +8,9 @@
 A jump is the copying counterpart of a prefill chunk. Pure: asks a lookup for blocks, takes no references, changes
 nothing. A run ends at the first block that is no longer cached. What lies behind it is asked for again when the
 scheduler gets there.
+
+Decision: a jump has at most `MAX_BLOCKS` blocks. The scheduler takes microseconds for each, and everybody waits for it.
+A longer range takes several steps, each of which computes one token.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import Protocol
 from acmserve.engine.requests.receipt import ReceiptEntry
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.worker.copies import KVCopy
+
+MAX_BLOCKS = 2048
 
 
 class Block(Protocol):
@@ -77,13 +82,18 @@ class Jump:
 
 
 def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | None:
-    """The longest jump from `position` whose source blocks are all cached. None when the first is not."""
+    """The longest jump from `position` whose source blocks are all cached. None when the first is not.
+
+    It ends behind `MAX_BLOCKS` blocks.
+    """
     runs: list[BlockRun] = []
-    while (segment := request.segment_at(position)) is not None:
-        run = _plan_run(segment, position, lookup)
+    num_left = MAX_BLOCKS
+    while num_left and (segment := request.segment_at(position)) is not None:
+        run = _plan_run(segment, position, lookup, num_left)
         if run is None:
             break
         runs.append(run)
+        num_left -= len(run.blocks)
         position = run.end
         if position < segment.dst_end:
             break
@@ -100,6 +110,12 @@ def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
         num_skipped = run.segment.src_at(start) // block_size - run.src_start // block_size
         runs.append(BlockRun(run.segment, start, run.end, run.blocks[num_skipped:]))
     return Jump(tuple(runs)) if runs else None
+
+
+def is_available(segment: ReusableRange, position: int, lookup: Lookup) -> bool:
+    """Whether the source block is cached that holds the KV for prompt token `position`."""
+    key = segment.source.block_key(segment.src_at(position) // segment.source.block_size)
+    return key is not None and lookup(key) is not None
 
 
 def next_available(segment: ReusableRange, position: int, lookup: Lookup) -> int:
@@ -130,9 +146,10 @@ def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_siz
     return copies
 
 
-def _plan_run(segment: ReusableRange, position: int, lookup: Lookup) -> BlockRun | None:
+def _plan_run(segment: ReusableRange, position: int, lookup: Lookup, max_blocks: int) -> BlockRun | None:
     bs = segment.source.block_size
     src_start, src_end = segment.src_at(position), segment.src_at(segment.dst_end)
+    src_end = min(src_end, (src_start // bs + max_blocks) * bs)
     blocks: list[Block] = []
     for index in range(src_start // bs, (src_end - 1) // bs + 1):
         key = segment.source.block_key(index)

@@ -24,8 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from acmserve.engine.requests.live_requests import Entry, LiveRequests
 from acmserve.engine.requests.receipt import Span
-from acmserve.engine.requests.session_request import ReusableRange, SessionRequest, plan_segments
+from acmserve.engine.requests.request_plan import RequestPlan
+from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.jump import Jump
@@ -34,17 +36,18 @@ from acmserve.engine.worker.copies import KVCopy
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from acmserve.engine.requests.source_store import Owner
+    from acmserve.engine.vllm.lineage_hasher import LineageHasher
     from acmserve.engine.vllm.types import BlockPool, KVCacheBlock, KVCacheManager, Request
-    from acmserve.plan.pieces import EditPlan
-    from acmserve.plan.source import ServedSequence
 
 SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
-TOO_MANY = "too_many_moves"
 
 _NUM_PREPARED = 4
 """Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
+_MAX_PREPARED_TOKENS = 131_072
+"""Tokens of these requests, but for the first one: each is looked up in the prefix cache, block by block."""
+_MAX_REHASHED_TOKENS = 16_384
+"""Behind a refused segment. Where more follows, its mark stays, and nobody waits for thousands of hashes."""
 
 
 class MoveExecutor:
@@ -53,12 +56,14 @@ class MoveExecutor:
     pin_sources = True
     """Negative control of the simulator: without pins a source can be handed out before it is copied."""
 
-    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, precompute: BackgroundBlocks) -> None:
+    def __init__(
+        self, kv_cache_manager: KVCacheManager, block_size: int, live: LiveRequests, precompute: BackgroundBlocks
+    ) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
+        self._live = live
         self._precompute = precompute
         self.block_size = block_size
-        self._sessions: dict[str, tuple[SessionRequest, Request]] = {}
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, None] = {}
@@ -67,45 +72,24 @@ class MoveExecutor:
         self._num_reserved = 0
 
     @property
-    def active(self) -> bool:
-        """Whether any session request is alive. When not, a step costs this look and nothing else."""
-        return bool(self._sessions)
-
-    @property
-    def num_alive(self) -> int:
-        return len(self._sessions)
-
-    @property
     def pool(self) -> BlockPool:
         return self._pool
 
-    def get(self, request_id: str) -> SessionRequest | None:
-        entry = self._sessions.get(request_id)
-        return entry[0] if entry else None
+    def start(self, session: SessionRequest, request: Request, plan: RequestPlan, hasher: LineageHasher | None) -> None:
+        """A session request has its plan. `hasher` makes the hashes that follow those of the plan."""
+        session.is_planned = True
+        session.planned, session.anew, session.choice = plan.segments, plan.anew, plan.choice
+        session.segments, session.marks[:] = list(plan.segments), plan.marks
+        session.too_many_moves = plan.too_many_moves
+        session.fallback_reason = session.fallback_reason or plan.fallback_reason
+        for segment in plan.gone:
+            session.refuse(segment, segment.dst_start, segment.dst_end, SOURCE_GONE)
+        if plan.block_hashes and hasher is not None:
+            block_pool.set_hasher(request, hasher, plan.block_hashes)
 
-    def of_owner(self, owner: Owner) -> list[tuple[SessionRequest, Request]]:
-        """The live requests of one session, waiting or running."""
-        return [entry for entry in self._sessions.values() if entry[0].owner == owner]
-
-    def of_others(self, owner: Owner) -> list[Request]:
-        """The live requests of every other session."""
-        return [request for session, request in self._sessions.values() if session.owner != owner]
-
-    def add(
-        self, session: SessionRequest, request: Request, plan: EditPlan, sources: tuple[ServedSequence, ...]
-    ) -> None:
-        """A session request arrived with its plan."""
-        session.segments, session.marks = plan_segments(plan, sources, session.owner)
-        session.planned = tuple(session.segments)
-        if plan.num_left:
-            session.too_many_moves, session.fallback_reason = True, session.fallback_reason or TOO_MANY
-        self._sessions[session.request_id] = (session, request)
-
-    def remove(self, request_id: str) -> SessionRequest | None:
+    def remove(self, request_id: str) -> None:
         """The request finished or was aborted."""
         self._wanted.pop(request_id, None)
-        entry = self._sessions.pop(request_id, None)
-        return entry[0] if entry else None
 
     def withhold(self, request_ids: Iterable[str]) -> None:
         """These requests are kept out of this step: nothing is pinned for them."""
@@ -122,15 +106,16 @@ class MoveExecutor:
         `waiting` yields the queued requests in the order in which vLLM will look at them.
         """
         self._considered.clear()
-        if not any(session.segments for session, _ in self._sessions.values()):
+        if not any(session.segments for session, _ in self._live):
             return
         self._num_reserved = self._count_growth(running)
         for request in running:
-            session = self.get(request.request_id)
+            session = self._live.get(request.request_id)
             if session and session.segments:
                 self._leap_running(session, request)
         for session, request in self._next_waiting(waiting):
-            self._prepare_waiting(session, request)
+            self._prepare_waiting(session, request, self._wanted.get(session.request_id))
+        self._wanted.clear()
 
     def _count_growth(self, running: Sequence[Request]) -> int:
         """Blocks that the running requests may still ask for: pins must not make them preempt each other."""
@@ -140,25 +125,27 @@ class MoveExecutor:
             num_blocks += max(-(-(request.num_tokens + 1) // self.block_size) - num_held, 0)
         return num_blocks
 
-    def _next_waiting(self, waiting: Iterable[Request]) -> list[tuple[SessionRequest, Request]]:
+    def _next_waiting(self, waiting: Iterable[Request]) -> list[Entry]:
         """Waiting requests to prepare: the session requests at the head of the queue, and those that asked.
 
         Not those behind a request that is not ours: their pins could keep it out for ever. A request that vLLM came to
         without one asked in `on_lookup` and gets its turn in the step after.
         """
-        chosen: dict[str, tuple[SessionRequest, Request]] = {}
+        chosen: dict[str, Entry] = {}
+        num_tokens = 0
         for request in waiting:
-            if not block_pool.is_waiting(request):
+            session = self._live.get(request.request_id)
+            if not block_pool.is_waiting(request) or (session is not None and not session.is_planned):
                 continue
-            session = self.get(request.request_id)
-            if session is None or not session.segments or len(chosen) >= _NUM_PREPARED:
+            num_tokens += request.num_tokens
+            is_full = len(chosen) >= _NUM_PREPARED or (chosen and num_tokens > _MAX_PREPARED_TOKENS)
+            if session is None or not session.segments or is_full:
                 break
             chosen[request.request_id] = (session, request)
         for request_id in self._wanted:
-            entry = self._sessions.get(request_id)
+            entry = self._live.entry(request_id)
             if entry and entry[0].segments and block_pool.is_waiting(entry[1]):
                 chosen.setdefault(request_id, entry)
-        self._wanted.clear()
         return list(chosen.values())
 
     def _leap_running(self, session: SessionRequest, request: Request) -> None:
@@ -169,14 +156,23 @@ class MoveExecutor:
             self._jumps[session.request_id] = jump
             request.num_computed_tokens = jump.end
 
-    def _prepare_waiting(self, session: SessionRequest, request: Request) -> None:
+    def _prepare_waiting(self, session: SessionRequest, request: Request, asked_at: int | None) -> None:
+        """Plan and pin a jump behind the prefix hit. vLLM counts that hit itself, later in the step.
+
+        `asked_at` is what it counted in the step before. It is less than what is cached where vLLM wants to compute
+        the last blocks of every hit.
+        """
         self._considered.add(session.request_id)
-        hit, num_hit, _ = self._manager.get_computed_blocks(request)
+        hit = block_pool.cached_prefix(self._pool, request)
+        num_hit = len(hit) * self.block_size
+        if asked_at is not None and asked_at < num_hit:
+            num_hit = asked_at
+            del hit[asked_at // self.block_size :]
         jump = self._plan(session, request, num_hit)
         if jump is None:
             return
-        num_idle_hits = sum(block.ref_cnt == 0 for block in hit.blocks[0])
-        num_needed = -(-request.num_tokens // self.block_size) - len(hit.blocks[0]) + num_idle_hits
+        num_idle_hits = sum(block.ref_cnt == 0 for block in hit)
+        num_needed = -(-request.num_tokens // self.block_size) - len(hit) + num_idle_hits
         if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
             self._jumps[session.request_id] = jump
         else:
@@ -195,7 +191,8 @@ class MoveExecutor:
     def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> int:
         """The token from which on the block hashes are others now; the end of the request where none changes."""
         end = jumping.next_available(segment, position, self.lookup)
-        changed = session.refuse(segment, position, end, SOURCE_GONE)
+        take_back = request.num_tokens - segment.dst_start <= _MAX_REHASHED_TOKENS
+        changed = session.refuse(segment, position, end, SOURCE_GONE, take_back=take_back)
         return request.num_tokens if changed is None else changed
 
     def _rehash(self, request: Request, changed: int) -> None:
@@ -219,7 +216,7 @@ class MoveExecutor:
 
     def on_lookup(self, request_id: str, num_hit: int) -> int | None:
         """Tokens behind the prefix hit of a waiting request that will be copied. None: ask again next step."""
-        session = self.get(request_id)
+        session = self._live.get(request_id)
         if session is None:
             return 0
         session.num_hit = num_hit
@@ -233,19 +230,26 @@ class MoveExecutor:
                 return jump.end - num_hit
         elif jump is None and request_id in self._considered:
             return 0
-        self._wanted[request_id] = None
+        self._wanted[request_id] = num_hit
         return None
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """Shorten a prefill chunk `[num_computed, +num_new)` so that it ends where the next segment begins."""
-        session = self.get(request.request_id)
+        """Shorten a prefill chunk `[num_computed, +num_new)` so that it ends where the next segment begins.
+
+        A chunk that begins where this step's jump was cut for its length computes one token. The next jump follows.
+        """
+        session = self._live.get(request.request_id)
         if session is None:
             return num_new
+        jump = self._jumps.get(request.request_id)
+        rest = session.segment_at(num_computed) if jump is not None and jump.end == num_computed else None
+        if rest is not None and jumping.is_available(rest, num_computed, self.lookup):
+            return min(num_new, 1)
         changed = request.num_tokens
         while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
             segment = session.segment_at(stop)
             assert segment is not None
-            if jumping.plan_jump(session, stop, self.lookup) is not None:
+            if jumping.is_available(segment, stop, self.lookup):
                 num_new = stop - num_computed
                 break
             changed = min(changed, self._refuse(session, request, segment, stop))
@@ -254,7 +258,7 @@ class MoveExecutor:
 
     def on_admitted(self, request_id: str, precompute: Sequence[Span] = ()) -> None:
         """vLLM allocated blocks for a waiting request. `precompute` is what of its prefix hit was precomputed."""
-        session = self.get(request_id)
+        session = self._live.get(request_id)
         if session is not None:
             self._admitted.add(request_id)
             session.receipt_builder.admit(session.num_hit, precompute)
@@ -267,7 +271,7 @@ class MoveExecutor:
         """
         jump = self._jumps.pop(request.request_id, None)
         num_computed = jump.start if jump else request.num_computed_tokens
-        session = self.get(request.request_id)
+        session = self._live.get(request.request_id)
         if session is not None:
             session.receipt_builder.advance(num_computed)
             session.arm()
@@ -283,7 +287,9 @@ class MoveExecutor:
         leapt: list[str] = []
         scheduled_ids = set(scheduled)
         for request_id, jump in self._jumps.items():
-            session, request = self._sessions[request_id]
+            entry = self._live.entry(request_id)
+            assert entry is not None
+            session, request = entry
             was_waiting = request_id in self._admitted
             if request_id in scheduled_ids:
                 block_ids = self._manager.get_block_ids(request_id)[0]
@@ -308,6 +314,3 @@ class MoveExecutor:
         """Between steps nothing may be pinned, and no jump may be pending."""
         if self._pins or self._jumps:
             raise IntegrityError(f"jumps: {len(self._pins)} pins, {len(self._jumps)} jumps pending between steps")
-        dead = [rid for rid, (_, request) in self._sessions.items() if request.is_finished()]
-        if dead:
-            raise IntegrityError(f"jumps: {len(dead)} finished requests still tracked: {dead[:3]}")

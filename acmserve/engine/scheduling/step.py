@@ -1,6 +1,7 @@
-"""One scheduler's steps: what vLLM's side calls (`StepHooks`), handed to moves and to background requests.
+"""One scheduler's steps: what vLLM's side calls (`StepHooks`), handed to plans, moves and background requests.
 
-Knows the order in which the two are asked. Does not know vLLM's scheduler: `engine/vllm/scheduler.py` calls this.
+Knows the order in which these are asked, and which requests stand aside. Does not know vLLM's scheduler:
+`engine/vllm/scheduler.py` calls this.
 """
 
 from __future__ import annotations
@@ -8,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
+from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
+from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm.hooks import StepOutcome
 from acmserve.engine.worker.copies import KVCopy
 
@@ -18,25 +23,38 @@ if TYPE_CHECKING:
 
 
 class SchedulerStep:
-    """See the module. `add_copies` takes the copies of a step, `on_cache_reset` is called when the prefix cache was
-    reset."""
+    """See the module. `on_planned` takes the plans made beside the scheduler, `add_copies` the copies of a step.
+    `on_cache_reset` is called when the prefix cache was reset."""
 
     def __init__(
         self,
+        live: LiveRequests,
+        plans: PlanQueue,
+        evictions: KeyEvictions,
         moves: MoveExecutor,
         background: BackgroundPrefill,
+        on_planned: Callable[[str, RequestPlan], None],
         add_copies: Callable[[list[KVCopy]], None],
         on_cache_reset: Callable[[], object],
     ) -> None:
+        self._live = live
+        self._plans = plans
+        self._evictions = evictions
         self._moves = moves
         self._background = background
+        self._on_planned = on_planned
         self._add_copies = add_copies
         self._on_cache_reset = on_cache_reset
 
     @property
     def is_idle(self) -> bool:
-        """No session request is alive, and no precomputed block waits for its place in the free queue."""
-        return not (self._moves.active or self._background.blocks.num_free)
+        """No session request is alive, no key waits to go, and no precomputed block waits for its place."""
+        return not (self._live or self._evictions or self._background.blocks.num_free)
+
+    def is_aside(self, request_id: str) -> bool:
+        """Whether a request waits for its plan, or for the keys of its redaction."""
+        session = self._live.get(request_id)
+        return session is not None and not (session.is_planned and self._evictions.is_done(session.evictions_ticket))
 
     @property
     def num_background(self) -> int:
@@ -54,9 +72,14 @@ class SchedulerStep:
         return held
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
-        """Place what was freed, then prepare moves where anybody but the held requests is alive."""
+        """Take the plans that are ready and the keys that are to go. Place what was freed, then prepare moves where
+        anybody but the held requests is alive."""
+        if self._plans:
+            for request_id, plan in self._plans.take_done():
+                self._on_planned(request_id, plan)
+        self._evictions.begin_step()
         self._background.blocks.place()
-        if self._moves.num_alive <= num_held:
+        if len(self._live) <= num_held:
             return False
         self._moves.begin_step(running, waiting)
         return True
@@ -87,7 +110,7 @@ class SchedulerStep:
 
     def answer(self, request_id: str) -> dict[str, Any] | None:
         """The receipt so far of a session request."""
-        session = self._moves.get(request_id)
+        session = self._live.get(request_id)
         return None if session is None else session.answer()
 
     def take_ended(self) -> Iterable[tuple[str, dict[str, Any]]]:

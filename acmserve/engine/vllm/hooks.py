@@ -31,6 +31,9 @@ class StepHooks(Protocol):
     def is_idle(self) -> bool:
         """Whether this step has nothing of ours: then vLLM's own `schedule` runs alone."""
 
+    def is_aside(self, request_id: str) -> bool:
+        """Whether this step passes over a waiting request. It keeps its place in the queue."""
+
     @property
     def num_background(self) -> int:
         """Background requests alive."""

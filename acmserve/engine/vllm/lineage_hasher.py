@@ -28,14 +28,18 @@ class LineageHasher:
         self.marks = marks
 
     def __call__(self, request: Request) -> list[BlockHash]:
+        return list(self.extended(request, request.block_hashes)[len(request.block_hashes) :])
+
+    def extended(self, request: Request, known: Sequence[BlockHash]) -> tuple[BlockHash, ...]:
+        """The hashes of all full blocks of `request`, of which the first are `known`. Changes nothing."""
         bs = self._block_size
-        previous = request.block_hashes[-1] if request.block_hashes else None
-        hashes: list[BlockHash] = []
-        for start in range(len(request.block_hashes) * bs, request.num_tokens - bs + 1, bs):
+        hashes = list(known)
+        previous = hashes[-1] if hashes else None
+        for start in range(len(hashes) * bs, request.num_tokens - bs + 1, bs):
             extra_keys, _ = generate_block_hash_extra_keys(request, start, start + bs, 0)
             if keys := marks_in(self.marks, start, start + bs):
                 extra_keys = (*(extra_keys or ()), *keys)
             tokens = request.all_token_ids[start : start + bs]
             previous = hash_block_tokens(self._hash_function, previous, tokens, extra_keys)
             hashes.append(previous)
-        return hashes
+        return tuple(hashes)

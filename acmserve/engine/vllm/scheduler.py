@@ -2,6 +2,7 @@
 
     override                        what happens there
     schedule                        background requests are held back; moves are prepared before anything is allocated
+    _handle_blocked_waiting_request a request whose plan is in the making is passed over
     _reserve_prefill_lookahead      a prefill chunk ends where a move begins
     _build_kv_connector_meta        the step's moves become copies, or are rolled back
     _preempt_request                the plan of a preempted request is armed again
@@ -81,6 +82,11 @@ class MoveSchedulerMixin(_Base):
         held = hooks.to_hold(num_others)
         self.waiting.remove_requests(held)
         return held
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        if self._hooks is not None and self._hooks.is_aside(request.request_id):
+            return False
+        return bool(super()._handle_blocked_waiting_request(request))
 
     def _cap_chunk(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         assert self._hooks is not None

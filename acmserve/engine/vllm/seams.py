@@ -19,6 +19,7 @@ SEAMS: tuple[Seam, ...] = (
     *methods(
         _SCHEDULER,
         schedule="self throttle_prefills",
+        _handle_blocked_waiting_request="self request",
         _reserve_prefill_lookahead="self request num_computed_tokens num_new_tokens",
         _build_kv_connector_meta="self connector scheduler_output",
         _preempt_request="self request timestamp",
@@ -46,13 +47,11 @@ SEAMS: tuple[Seam, ...] = (
         _MANAGER,
         get_block_ids="self request_id",
         get_blocks="self request_id",
-        get_computed_blocks="self request",
         evict_blocks="self block_ids",
     ),
     *attributes(_MANAGER, "block_pool watermark_blocks"),
     *methods(
         _POOL,
-        get_cached_block="self block_hash kv_cache_group_ids",
         _insert_block_hash="self block_hash_with_group_id block num_tokens",
         _maybe_evict_cached_block="self block",
         unpin_blocks="self blocks on_reuse",
@@ -62,7 +61,12 @@ SEAMS: tuple[Seam, ...] = (
         _build_block_stored_event="self request block_hashes parent_block_hash start_token_idx end_token_idx "
         "block_size kv_cache_group_id extra_keys_list",
     ),
-    *attributes(_POOL, "blocks enable_caching enable_kv_cache_events free_block_queue"),
+    *methods("vllm.v1.core.block_pool:BlockHashToBlockMap", get_one_block="self key"),
+    *attributes("vllm.v1.core.block_pool:BlockHashToBlockMap", "_cache"),
+    *attributes(
+        _POOL,
+        "hash_block_size cached_block_hash_to_block blocks enable_caching enable_kv_cache_events free_block_queue",
+    ),
     *methods(_QUEUE, remove="self block", iter_blocks_after="self cursor"),
     *attributes(_QUEUE, "fake_free_list_tail num_free_blocks"),
     *attributes(f"{_CACHE_UTILS}:KVCacheBlock", "block_id ref_cnt block_hash is_null prev_free_block next_free_block"),

@@ -8,5 +8,6 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams as SamplingParams
     from vllm.v1.core.block_pool import BlockPool as BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheManager as KVCacheManager
+    from vllm.v1.core.kv_cache_utils import BlockHash as BlockHash
     from vllm.v1.core.kv_cache_utils import KVCacheBlock as KVCacheBlock
     from vllm.v1.request import Request as Request

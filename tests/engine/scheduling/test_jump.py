@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder
-from acmserve.engine.requests.session_request import SessionRequest, plan_segments
+from acmserve.engine.requests.request_plan import plan_segments
+from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling.jump import next_available, plan_copies, plan_jump, plan_trimmed
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.plan.pieces import EditPlan, Keep, Move
@@ -34,7 +35,7 @@ def whole_cache() -> Cache:
 
 def fold() -> SessionRequest:
     """Keep 20, hole of 3, move 40..100 to 23..83, two new tokens."""
-    request = SessionRequest("r", OWNER, "reuse", ReceiptBuilder(85))
+    request = SessionRequest("r", OWNER, "reuse", ReceiptBuilder(85), np.arange(85, dtype=np.int32))
     plan = EditPlan(85, Keep(20, 0), (Move(23, 40, 60, 0),))
     request.segments, request.marks = plan_segments(plan, (SOURCE,), OWNER)
     request.planned = tuple(request.segments)

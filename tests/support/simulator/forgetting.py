@@ -38,7 +38,7 @@ class Forgetting:
         precomputed = connector.precompute.blocks._blocks
         found = {key: self._move_executor.lookup(key) for key in self._others}
         self._to_stay = {key for key, block in found.items() if block and block.block_id not in precomputed}
-        live = [session for session, _ in self._move_executor.of_owner(owner)]
+        live = [session for session, _ in connector.live.of_owner(owner)]
         self.num_live = len(live)
         for session in live:
             request = scheduler.requests[session.request_id]
@@ -59,7 +59,7 @@ class Forgetting:
         keys: set[bytes] = set()
         for held, source in connector.store.items():
             keys |= {*source.block_hashes, source.tail_key or b""} if held != owner else set()
-        for session, request in self._move_executor._sessions.values():
+        for session, request in connector.live:
             keys |= set(request.block_hashes) if session.owner != owner else set()
         return keys
 

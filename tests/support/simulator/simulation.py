@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -22,6 +23,8 @@ from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from acmserve.engine.scheduling.arrivals import Arrivals
+from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.errors import IntegrityError
 from tests.support.simulator.background import BackgroundWatch
 from tests.support.simulator.failure import SimulationFailure, ensure
@@ -110,6 +113,7 @@ class Simulation:
             self._watch.check_step(output, handed_out, foreground)
             self._preempted |= output.preempted_req_ids or set()
             self.report.num_preemptions += len(output.preempted_req_ids or ())
+            self._check_hashes(output)
             self._in_flight.append((output, self.worker.execute(output, handed_out)))
             self._check_references()
             self._check_integrity()
@@ -145,8 +149,9 @@ class Simulation:
         self.worker.admit(reader)
         self.scheduler.add_request(self._request(turn))
         if forgetting is not None:
+            connector: Any = self.scheduler.connector
             self.report.num_forgets += 1
-            self.report.num_forgotten_keys += forgetting.check()
+            self.report.num_forgotten_keys += 0 if connector.evictions else forgetting.check()
             self.report.num_forgets_beside_live_requests += forgetting.num_live > 0
 
     def _fidelity(self, turn: Turn) -> str:
@@ -241,6 +246,17 @@ class Simulation:
             num_references = manager.block_pool.blocks[block_id].ref_cnt
             message = f"block {block_id}: {num_references} references, in use {num_uses} times"
             ensure(num_references >= num_uses, "blocks", message)
+
+    def _check_hashes(self, output: SchedulerOutput) -> None:
+        """The hashes of a new session request are those that its tokens and marks have when all are made anew."""
+        connector: Any = self.scheduler.connector
+        for request_id in (new.req_id for new in output.scheduled_new_reqs if self.machine.connector is not None):
+            session, request = connector.live.get(request_id), self.scheduler.requests[request_id]
+            if session is None or session.hidden_from is not None or not Arrivals.lineage_keys:
+                continue
+            hashes = LineageHasher(sha256, self.machine.block_size, session.marks).extended(request, ())
+            message = f"{request_id}: its hashes are not those of its marks {session.marks}"
+            ensure(hashes == tuple(request.block_hashes), "leak", message)
 
     def _check_integrity(self) -> None:
         """Our connector's own invariants hold between any two steps."""

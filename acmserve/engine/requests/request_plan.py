@@ -1,0 +1,201 @@
+"""The plan of one session request, from its tokens to its block hashes: all that needs no turn of the scheduler.
+
+    prompt, sources     plan_wish         what is kept, moved and computed
+    plan, sources       plan_segments     prompt ranges with their sources, and the lineage marks
+    segments, cache     -                 which of them the cache has given up already
+    marks, sources      LineageHasher     block hashes behind those that a source has
+
+Reads frozen sources, the tokens of a request that waits, and the keys of the prefix cache. Changes nothing, so that
+another thread may make the plan (`engine/scheduling/plan_queue.py`). The cache goes on changing. What is gone when the
+scheduler gets there is computed, as ever.
+
+Decision: hashes of a kept prefix are those of its source. A conversation that was edited once appends to a prefix with
+marks in every turn after that, and would be hashed from its first mark on each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from acmserve.engine.requests.receipt import KVOrigin, Span
+from acmserve.engine.requests.session_request import ReusableRange
+from acmserve.engine.requests.source_store import Owner
+from acmserve.engine.vllm.lineage_hasher import LineageHasher
+from acmserve.plan.auto import AutoDecision
+from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
+from acmserve.plan.lineage import LineageMark, move_key, order_of
+from acmserve.plan.match import common_prefix
+from acmserve.plan.pieces import EditPlan
+from acmserve.plan.planner import needs_search
+from acmserve.plan.source import ServedSequence, Tokens
+
+if TYPE_CHECKING:
+    from acmserve.engine.vllm.types import BlockHash, Request
+
+TOO_MANY = "too_many_moves"
+"""`fallback_reason` of a request whose plan left matches out."""
+FORGOTTEN = "forgotten"
+"""`fallback_reason` of a request whose moves were forgotten on its own arrival."""
+
+IsCached = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """What becomes of a request. `segments` are all ranges that could be reused. The KV of those in `gone` is gone.
+
+    `marks` belong to `segments`. `block_hashes` are those without the marks of what is gone. They are all hashes of the
+    prompt, and empty where the request's own stay. `fallback_reason` says why less is moved than could be.
+    `too_many_moves` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
+    """
+
+    segments: tuple[ReusableRange, ...] = ()
+    gone: tuple[ReusableRange, ...] = ()
+    marks: tuple[LineageMark, ...] = ()
+    block_hashes: tuple[BlockHash, ...] = ()
+    anew: tuple[Span, ...] = ()
+    choice: AutoDecision | None = None
+    fallback_reason: str | None = None
+    too_many_moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """All that a plan depends on, as it was when `request` arrived. `prompt` is int32 [num_prompt_tokens].
+
+    `num_cached` tokens are cached exactly. `forgotten` are sources that a redaction took away on this very arrival.
+    They serve nothing any more. `refusal` says why nothing can be reused, `move_refusal` why nothing can be moved.
+    `dropped_reason` says why sources of the session were dropped before.
+    """
+
+    request: Request
+    prompt: Tokens
+    owner: Owner
+    wish: RequestedFidelity
+    sources: tuple[ServedSequence, ...]
+    forgotten: tuple[ServedSequence, ...]
+    num_cached: int
+    min_move_tokens: int
+    refusal: str | None
+    move_refusal: str | None
+    dropped_reason: str | None
+    block_size: int
+    hash_function: Callable[[Any], bytes]
+
+    @property
+    def may_move(self) -> bool:
+        """Whether the request asks for moves that can be carried out."""
+        return self.wish.fidelity != "exact" and self.move_refusal is None
+
+    @property
+    def num_tokens_to_read(self) -> int:
+        """Tokens that the plan searches or hashes. 0 for what takes next to no time: an append, and what moves nothing.
+
+        An append to a moved prefix is hashed behind that prefix.
+        """
+        if not self.may_move or not self.sources:
+            return 0
+        if self._needs_search(self.sources):
+            return len(self.prompt) + sum(source.num_tokens for source in self.sources)
+        if not any(source.marks for source in self.sources):
+            return 0
+        return len(self.prompt) - max(common_prefix(self.prompt, source.tokens) for source in self.sources)
+
+    def plan(self) -> FidelityPlan:
+        """What is kept, moved and computed."""
+        if self.refusal is not None:
+            return FidelityPlan(EditPlan(len(self.prompt)), choice=refused(self.wish, self.refusal))
+        return plan_wish(
+            self.prompt,
+            self.sources,
+            self.wish,
+            num_cached=self.num_cached,
+            min_move_tokens=self.min_move_tokens,
+            refusal=self.move_refusal,
+        )
+
+    def reason(self, plan: EditPlan) -> str | None:
+        """Why less is planned than was asked for. None under `exact`, which asks for nothing."""
+        if self.wish.fidelity == "exact":
+            return None
+        reasons = (self.move_refusal, FORGOTTEN if self._is_forgotten else None, self.dropped_reason)
+        return next((reason for reason in reasons if reason), TOO_MANY if plan.num_left else None)
+
+    @property
+    def _is_forgotten(self) -> bool:
+        """Whether moved KV would have served the prompt, had it not been forgotten: an edit, or a moved prefix."""
+        prefixes = ((source, common_prefix(self.prompt, source.tokens)) for source in self.forgotten)
+        is_marked = any(source.marks and source.marks[0].position < num_tokens for source, num_tokens in prefixes)
+        return is_marked or (bool(self.forgotten) and self._needs_search(self.forgotten))
+
+    def _needs_search(self, sources: tuple[ServedSequence, ...]) -> bool:
+        return needs_search(self.prompt, sources, num_cached=self.num_cached, min_move_tokens=self.min_move_tokens)
+
+
+def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = True) -> RequestPlan:
+    """The plan of `inputs.request`. Without `lineage_keys` no hash is made: a control of the simulator."""
+    found = inputs.plan()
+    segments, marks = plan_segments(found.plan, inputs.sources, inputs.owner)
+    gone = tuple(segment for segment in segments if not _is_there(segment, is_cached))
+    left = [mark for mark in marks if not any(s.dst_start <= mark.position < s.dst_end for s in gone)]
+    return RequestPlan(
+        tuple(segments),
+        gone,
+        tuple(marks),
+        _block_hashes(inputs, found.plan, marks, left) if left and lineage_keys else (),
+        found.anew,
+        found.choice,
+        inputs.reason(found.plan),
+        bool(found.plan.num_left),
+    )
+
+
+def plan_segments(
+    plan: EditPlan, sources: tuple[ServedSequence, ...], owner: Owner
+) -> tuple[list[ReusableRange], list[LineageMark]]:
+    """Segments of a plan and the lineage marks of its request: those of the kept prefix, and one for each move."""
+    segments: list[ReusableRange] = []
+    marks: list[LineageMark] = []
+    if plan.keep and plan.keep.source is not None:
+        source = sources[plan.keep.source]
+        segments.append(ReusableRange(0, plan.keep.num_tokens, 0, source, KVOrigin.KEPT))
+        kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
+        marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
+    for move, num_removed in zip(plan.moves, plan.num_removed_before(sources), strict=True):
+        source = sources[move.source]
+        identity = source.digest_at(move.src_start + move.num_tokens)
+        key = move_key(owner, identity, move.dst_start, move.src_start, move.num_tokens)
+        segments.append(ReusableRange(move.dst_start, move.dst_end, move.src_start, source, KVOrigin.MOVED))
+        num_rotations = source.num_rotations(move.src_start, move.src_start + move.num_tokens)
+        turned = int(move.dst_start != move.src_start)
+        marks.append(LineageMark(move.dst_start, key, move.num_tokens, num_rotations + turned, num_removed))
+    marks.sort(key=order_of)
+    return segments, marks
+
+
+def _block_hashes(
+    inputs: PlanInputs, plan: EditPlan, marks: list[LineageMark], left: list[LineageMark]
+) -> tuple[BlockHash, ...]:
+    """The hashes of all whole blocks, with the marks in `left`. `marks` are those of the whole plan.
+
+    kept prefix with marks      [ hashes of its source ..)[ made here ........)
+    else                        [ stock hashes ..)[ made here, from the first mark on )
+    """
+    bs, request = inputs.block_size, inputs.request
+    known: Sequence[BlockHash] = ()
+    if plan.keep and plan.keep.source is not None:
+        known = inputs.sources[plan.keep.source].block_hashes[: plan.keep.num_tokens // bs]
+    kept = [mark for mark in marks if mark.position < len(known) * bs]
+    if not kept or kept != left[: len(kept)]:
+        known = request.block_hashes[: left[0].position // bs]
+    return LineageHasher(inputs.hash_function, bs, left).extended(request, known)
+
+
+def _is_there(segment: ReusableRange, is_cached: IsCached) -> bool:
+    """Whether the cache holds any block of the segment."""
+    bs, source = segment.source.block_size, segment.source
+    first, last = segment.src_start // bs, (segment.src_at(segment.dst_end) - 1) // bs
+    keys = (source.block_key(index) for index in range(first, last + 1))
+    return any(key is not None and is_cached(key) for key in keys)

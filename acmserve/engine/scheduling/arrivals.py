@@ -1,0 +1,135 @@
+"""Session requests as they arrive: what each asks for, what it forgets, and its plan, now or soon.
+
+    terms     whose session, which fidelity        `engine/requests/admission.py`
+    forget    a redaction takes sources and keys   `forgetting.py`
+    inputs    all that the plan depends on         `engine/requests/request_plan.py`
+    plan      at once, or beside the scheduler     `plan_queue.py`
+
+Knows which plans belong to which live request. Does not know steps: a plan is handed to `MoveExecutor`, which carries
+it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from acmserve.engine.config import EngineConfig
+from acmserve.engine.requests.admission import SessionTerms, read_terms
+from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.receipt import ReceiptBuilder
+from acmserve.engine.requests.request_plan import FORGOTTEN, PlanInputs, RequestPlan, plan_request
+from acmserve.engine.requests.session_request import SessionRequest
+from acmserve.engine.requests.source_store import SourceStore
+from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
+from acmserve.engine.scheduling.forgetting import forget_session
+from acmserve.engine.scheduling.key_evictions import KeyEvictions
+from acmserve.engine.scheduling.move_executor import MoveExecutor
+from acmserve.engine.scheduling.plan_queue import PlanQueue
+from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.lineage_hasher import LineageHasher
+
+if TYPE_CHECKING:
+    from acmserve.engine.vllm.types import Request
+    from acmserve.plan.source import ServedSequence
+
+
+class Arrivals:
+    """See the module. `plans` are those in the making."""
+
+    lineage_keys = True
+    """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        store: SourceStore,
+        live: LiveRequests,
+        evictions: KeyEvictions,
+        move_executor: MoveExecutor,
+        background: BackgroundPrefill,
+        hash_function: Callable[[Any], bytes],
+    ) -> None:
+        self.plans = PlanQueue(self._make_plan)
+        self._config = config
+        self._store = store
+        self._live = live
+        self._evictions = evictions
+        self._moves = move_executor
+        self._background = background
+        self._hash_function = hash_function
+
+    def add(self, request: Request, refusal: str | None, move_refusal: str | None) -> None:
+        """Plan a session request. A request without session is not touched.
+
+        `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved.
+        """
+        terms = read_terms(request, self._config.default_fidelity)
+        if terms is None:
+            return
+        prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
+        builder = ReceiptBuilder(request.num_prompt_tokens)
+        session = SessionRequest(request.request_id, terms.owner, terms.wish.fidelity, builder, prompt)
+        session.account = terms.account
+        forgotten: tuple[ServedSequence, ...] = ()
+        if terms.forget and refusal is None:
+            forgotten, session.evictions_ticket = self._forget(request, session)
+        inputs = self._inputs(request, session, terms, forgotten, (terms.refusal or refusal, move_refusal))
+        self._live.add(session, request)
+        if self.plans.is_long(inputs):
+            self.plans.add(terms.account, inputs)
+        else:
+            self.on_planned(request.request_id, self._make_plan(inputs))
+        if terms.precompute:
+            self._background.add(session, request, inputs.refusal)
+
+    def on_planned(self, request_id: str, plan: RequestPlan) -> None:
+        """A session request that is alive has its plan."""
+        entry = self._live.entry(request_id)
+        assert entry is not None
+        session, request = entry
+        hasher = LineageHasher(self._hash_function, self._moves.block_size, session.marks)
+        self._moves.start(session, request, plan, hasher)
+
+    def _inputs(
+        self,
+        request: Request,
+        session: SessionRequest,
+        terms: SessionTerms,
+        forgotten: tuple[ServedSequence, ...],
+        refusals: tuple[str | None, str | None],
+    ) -> PlanInputs:
+        refusal, move_refusal = refusals
+        num_cached = len(block_pool.cached_prefix(self._moves.pool, request)) if refusal is None else 0
+        return PlanInputs(
+            request=request,
+            prompt=session.prompt,
+            owner=terms.owner,
+            wish=terms.wish,
+            sources=self._store.get(terms.owner) if refusal is None else (),
+            forgotten=forgotten,
+            num_cached=self._moves.block_size * num_cached,
+            min_move_tokens=self._config.min_move_tokens,
+            refusal=refusal,
+            move_refusal=refusal or move_refusal,
+            dropped_reason=self._store.take_reason(terms.owner) if terms.wish.fidelity != "exact" else None,
+            block_size=self._moves.block_size,
+            hash_function=self._hash_function,
+        )
+
+    def _make_plan(self, inputs: PlanInputs) -> RequestPlan:
+        """Runs in the planning thread, too: reads what nobody changes, and the keys of the prefix cache."""
+        return plan_request(inputs, lambda key: block_pool.is_cached(self._moves.pool, key), self.lineage_keys)
+
+    def _forget(self, request: Request, session: SessionRequest) -> tuple[tuple[ServedSequence, ...], int]:
+        """The forgotten sources, and the ticket of their keys. Plans in the making are made of what goes."""
+        for other, _ in self._live.of_owner(session.owner):
+            if self.plans.cancel(other.request_id):
+                self.on_planned(other.request_id, RequestPlan(fallback_reason=FORGOTTEN))
+        forgotten, ticket = forget_session(
+            session.owner, session.prompt, self._store, self._live, self._evictions, self._moves.block_size
+        )
+        self._background.forget(session.owner, request.block_hashes)
+        return forgotten, ticket

@@ -1,0 +1,146 @@
+"""What takes long is spread over steps: plans beside the scheduler, jumps in parts, keys that go a few at a time.
+
+Every bound is set so low here that the short prompts of the simulator exceed it. The moves are the same as without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from vllm.v1.core.sched.output import SchedulerOutput
+
+from acmserve.engine.scheduling import jump, key_evictions, plan_queue
+from acmserve.engine.scheduling.plan_queue import PlanQueue
+from tests.support.simulator.late_plans import LateExecutor
+from tests.support.simulator.machine import Factory, Machine, SchedulerClass
+from tests.support.simulator.scripts import Script, Tokens, Turn
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode, run_scripts, seeds
+
+HEAD, SECRET, TAIL, MARKER = tuple(range(10, 49)), tuple(range(100, 161)), tuple(range(200, 445)), (7, 8, 9)
+FULL, FOLDED = HEAD + SECRET + TAIL, HEAD + MARKER + TAIL
+
+modes = pytest.mark.parametrize("mode", MODES, ids=str)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search is made beside the scheduler, and is ready a few steps later."""
+    monkeypatch.setattr(PlanQueue, "max_inline_tokens", 0)
+    monkeypatch.setattr(plan_queue, "ThreadPoolExecutor", lambda **options: LateExecutor())
+
+
+def _turn(request_id: str, prompt: Tokens, **fields: Any) -> Turn:
+    return Turn(request_id, prompt, **{"max_tokens": 3, "session": "s", "fidelity": "reuse", **fields})
+
+
+def _simulate(factory: Factory, mode: Mode, *turns: Turn) -> Simulation:
+    machine = Machine(
+        mode.async_scheduling, mode.runner_v2, block_size=16, num_blocks=200, connector={"min_move_tokens": 4}
+    )
+    simulation = Simulation(Script(0, machine, turns), factory)
+    simulation.run()
+    return simulation
+
+
+def _watched(factory: Factory, seen: list[tuple[dict[str, int], int]]) -> Factory:
+    """Notes of each step: the tokens it schedules, and the keys that still wait to go when it begins to allocate."""
+
+    def adapt(base: SchedulerClass) -> SchedulerClass:
+        class Watched(base):  # type: ignore[misc]
+            def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+                output: SchedulerOutput = super().schedule(*args, **kwargs)
+                seen.append((dict(output.num_scheduled_tokens), len(self.connector.evictions)))
+                return output
+
+        return Watched
+
+    return factory.adapted(adapt)
+
+
+@modes
+def test_random_scripts_pass_with_every_bound_exceeded(
+    factory: Factory, mode: Mode, late: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jump, "MAX_BLOCKS", 2)
+    monkeypatch.setattr(key_evictions, "MAX_KEYS", 3)
+    report = run_scripts(factory, mode, seeds(30), acmserve=True)
+    assert report.num_preemptions > 30
+    assert report.num_aborted > 15
+    assert report.num_moved_requests > 30
+    assert report.num_turned_tokens > 600
+    assert report.num_forgets_beside_live_requests > 15
+
+
+@modes
+def test_a_plan_made_beside_the_scheduler_is_the_same(factory: Factory, mode: Mode, late: None) -> None:
+    turns = _turn("first", FULL), _turn("fold", FOLDED, after="first")
+    beside = _simulate(factory, mode, *turns).receipts["fold"]
+    assert beside["moved_tokens"] == len(TAIL) - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlanQueue, "max_inline_tokens", 10_000)
+        assert _simulate(factory, mode, *turns).receipts["fold"] == beside
+
+
+@modes
+def test_others_are_served_while_a_plan_is_made(factory: Factory, mode: Mode, late: None) -> None:
+    """The stranger stands behind the edit in the queue."""
+    seen: list[tuple[dict[str, int], int]] = []
+    stranger = _turn("stranger", tuple(range(500, 520)), session=None, fidelity=None, after="first")
+    _simulate(_watched(factory, seen), mode, _turn("first", FULL), _turn("fold", FOLDED, after="first"), stranger)
+    first = {name: next(i for i, (step, _) in enumerate(seen) if name in step) for name in ("fold", "stranger")}
+    assert first["stranger"] < first["fold"]
+
+
+@modes
+def test_a_redaction_ends_the_plans_of_its_session(factory: Factory, mode: Mode, late: None) -> None:
+    """The plan names sources that are gone. The request is answered exactly, and its receipt says why."""
+    fold = _turn("fold", FOLDED, after="first")
+    redaction = _turn("redaction", (*HEAD, 5, *TAIL), after="first", forget=True)
+    receipt = _simulate(factory, mode, _turn("first", FULL), fold, redaction).receipts["fold"]
+    assert (receipt["moved_tokens"], receipt["fallback_reason"]) == (0, "forgotten")
+
+
+@modes
+def test_a_request_that_is_aborted_leaves_its_plan(factory: Factory, mode: Mode, late: None) -> None:
+    fold = _turn("fold", FOLDED, after="first", abort_after_steps=2)
+    simulation = _simulate(factory, mode, _turn("first", FULL), fold, _turn("again", FOLDED, after="fold"))
+    assert simulation.report.num_aborted == 1
+    assert simulation.receipts["again"]["moved_tokens"] == len(TAIL) - 1
+
+
+def test_an_error_of_a_plan_is_the_schedulers(factory: Factory, late: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would be if the plan were made at once: no request waits for ever."""
+    monkeypatch.setattr("acmserve.engine.scheduling.arrivals.plan_request", lambda *inputs: 1 // 0)
+    monkeypatch.setattr(PlanQueue, "is_long", lambda plans, inputs: True)
+    with pytest.raises(ZeroDivisionError):
+        _simulate(factory, MODES[0], _turn("first", FULL))
+
+
+@modes
+def test_a_long_jump_takes_several_steps(factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two parts stands one computed token. Everything else moves."""
+    monkeypatch.setattr(jump, "MAX_BLOCKS", 4)
+    seen: list[tuple[dict[str, int], int]] = []
+    turns = _turn("first", FULL), _turn("fold", FOLDED, after="first")
+    receipt = _simulate(_watched(factory, seen), mode, *turns).receipts["fold"]
+    num_parts = -(-len(TAIL) // (4 * 16))
+    assert len(receipt["moves"]) == num_parts
+    assert receipt["moved_tokens"] == len(TAIL) - num_parts
+    assert receipt["fallback_reason"] is None
+    assert max(step.get("fold", 0) for step, _ in seen) <= len(MARKER) + 16
+
+
+@modes
+def test_a_redaction_is_answered_when_its_keys_are_gone(
+    factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_evictions, "MAX_KEYS", 3)
+    seen: list[tuple[dict[str, int], int]] = []
+    redaction = replace(_turn("redaction", FOLDED, after="first"), forget=True)
+    simulation = _simulate(_watched(factory, seen), mode, _turn("first", FULL), redaction)
+    assert simulation.receipts["redaction"]["moved_tokens"] == 0
+    assert max(num_waiting for _, num_waiting in seen) > 6
+    assert {num_waiting for step, num_waiting in seen if "redaction" in step} == {0}
