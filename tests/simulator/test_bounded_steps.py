@@ -5,7 +5,7 @@ Every bound is set so low here that the short prompts of the simulator exceed it
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -45,14 +45,24 @@ def _simulate(factory: Factory, mode: Mode, *turns: Turn) -> Simulation:
     return simulation
 
 
-def _watched(factory: Factory, seen: list[tuple[dict[str, int], int]]) -> Factory:
-    """Notes of each step: the tokens it schedules, and the keys that still wait to go when it begins to allocate."""
+@dataclass(frozen=True)
+class Step:
+    """The tokens that a step schedules, the blocks that it copies from, and the keys that still wait to go then."""
+
+    num_tokens: dict[str, int]
+    num_source_blocks: int
+    num_keys: int
+
+
+def _watched(factory: Factory, seen: list[Step]) -> Factory:
+    """Notes of each step."""
 
     def adapt(base: SchedulerClass) -> SchedulerClass:
         class Watched(base):  # type: ignore[misc]
             def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
                 output: SchedulerOutput = super().schedule(*args, **kwargs)
-                seen.append((dict(output.num_scheduled_tokens), len(self.connector.evictions)))
+                num_blocks = sum(len(copy.src_block_ids) for copy in output.kv_connector_metadata.copies)
+                seen.append(Step(dict(output.num_scheduled_tokens), num_blocks, len(self.connector.evictions)))
                 return output
 
         return Watched
@@ -87,10 +97,10 @@ def test_a_plan_made_beside_the_scheduler_is_the_same(factory: Factory, mode: Mo
 @modes
 def test_others_are_served_while_a_plan_is_made(factory: Factory, mode: Mode, late: None) -> None:
     """The stranger stands behind the edit in the queue."""
-    seen: list[tuple[dict[str, int], int]] = []
+    seen: list[Step] = []
     stranger = _turn("stranger", tuple(range(500, 520)), session=None, fidelity=None, after="first")
     _simulate(_watched(factory, seen), mode, _turn("first", FULL), _turn("fold", FOLDED, after="first"), stranger)
-    first = {name: next(i for i, (step, _) in enumerate(seen) if name in step) for name in ("fold", "stranger")}
+    first = {name: next(i for i, step in enumerate(seen) if name in step.num_tokens) for name in ("fold", "stranger")}
     assert first["stranger"] < first["fold"]
 
 
@@ -123,14 +133,14 @@ def test_an_error_of_a_plan_is_the_schedulers(factory: Factory, late: None, monk
 def test_a_long_jump_takes_several_steps(factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two parts stands one computed token. Everything else moves."""
     monkeypatch.setattr(jump, "MAX_BLOCKS", 4)
-    seen: list[tuple[dict[str, int], int]] = []
+    seen: list[Step] = []
     turns = _turn("first", FULL), _turn("fold", FOLDED, after="first")
     receipt = _simulate(_watched(factory, seen), mode, *turns).receipts["fold"]
     num_parts = -(-len(TAIL) // (4 * 16))
     assert len(receipt["moves"]) == num_parts
     assert receipt["moved_tokens"] == len(TAIL) - num_parts
     assert receipt["fallback_reason"] is None
-    assert max(step.get("fold", 0) for step, _ in seen) <= len(MARKER) + 16
+    assert max(step.num_source_blocks for step in seen) == 4
 
 
 @modes
@@ -138,9 +148,22 @@ def test_a_redaction_is_answered_when_its_keys_are_gone(
     factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_evictions, "MAX_KEYS", 3)
-    seen: list[tuple[dict[str, int], int]] = []
+    seen: list[Step] = []
     redaction = replace(_turn("redaction", FOLDED, after="first"), forget=True)
     simulation = _simulate(_watched(factory, seen), mode, _turn("first", FULL), redaction)
     assert simulation.receipts["redaction"]["moved_tokens"] == 0
-    assert max(num_waiting for _, num_waiting in seen) > 6
-    assert {num_waiting for step, num_waiting in seen if "redaction" in step} == {0}
+    assert max(step.num_keys for step in seen) > 6
+    assert {step.num_keys for step in seen if "redaction" in step.num_tokens} == {0}
+
+
+@modes
+def test_jumps_of_many_requests_share_a_step(factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four sessions edit at once. Each step copies from four blocks at most, and all of them get their moves."""
+    monkeypatch.setattr(jump, "MAX_BLOCKS", 4)
+    seen: list[Step] = []
+    first = [_turn(f"first{i}", FULL, session=f"s{i}", salt=f"s{i}") for i in range(4)]
+    folds = [_turn(f"fold{i}", FOLDED, session=f"s{i}", salt=f"s{i}", at_step=60) for i in range(4)]
+    receipts = _simulate(_watched(factory, seen), mode, *first, *folds).receipts
+    num_parts = -(-len(TAIL) // (4 * 16))
+    assert [receipts[fold.request_id]["moved_tokens"] for fold in folds] == [len(TAIL) - num_parts] * 4
+    assert max(step.num_source_blocks for step in seen) == 4

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acmserve.engine.scheduling.arrivals import Arrivals
-from acmserve.engine.scheduling.move_executor import MoveExecutor
+from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from tests.support.simulator.failure import Kind, SimulationFailure
 from tests.support.simulator.machine import Factory
@@ -53,7 +53,7 @@ def first_failure(factory: Factory, mode: Mode) -> Kind | None:
 @pytest.mark.parametrize(
     ("part", "switch", "kinds"),
     [
-        (MoveExecutor, "pin_sources", {"poison", "overlap"}),
+        (SourcePins, "pin_sources", {"poison", "overlap"}),
         (Arrivals, "lineage_keys", {"leak"}),
         (MoveSchedulerMixin, "flag_sync_loads", {"poison"}),
     ],

@@ -31,6 +31,7 @@ from acmserve.engine.requests.session_request import ReusableRange, SessionReque
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.errors import IntegrityError
@@ -51,10 +52,7 @@ _MAX_REHASHED_TOKENS = 16_384
 
 
 class MoveExecutor:
-    """The copies of one scheduler's steps. `pins` are source blocks referenced for the current step only."""
-
-    pin_sources = True
-    """Negative control of the simulator: without pins a source can be handed out before it is copied."""
+    """The copies of one scheduler's steps."""
 
     def __init__(
         self, kv_cache_manager: KVCacheManager, block_size: int, live: LiveRequests, precompute: BackgroundBlocks
@@ -66,10 +64,10 @@ class MoveExecutor:
         self.block_size = block_size
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
-        self._wanted: dict[str, None] = {}
+        self._wanted: dict[str, int] = {}
         self._considered: set[str] = set()
-        self._pins: list[KVCacheBlock] = []
-        self._num_reserved = 0
+        self._delayed: set[str] = set()
+        self._pins = SourcePins(self._pool)
 
     @property
     def pool(self) -> BlockPool:
@@ -106,9 +104,10 @@ class MoveExecutor:
         `waiting` yields the queued requests in the order in which vLLM will look at them.
         """
         self._considered.clear()
+        self._delayed.clear()
         if not any(session.segments for session, _ in self._live):
             return
-        self._num_reserved = self._count_growth(running)
+        self._pins.begin_step(self._count_growth(running))
         for request in running:
             session = self._live.get(request.request_id)
             if session and session.segments:
@@ -118,7 +117,7 @@ class MoveExecutor:
         self._wanted.clear()
 
     def _count_growth(self, running: Sequence[Request]) -> int:
-        """Blocks that the running requests may still ask for: pins must not make them preempt each other."""
+        """Blocks that the running requests may still ask for."""
         num_blocks = 0
         for request in running:
             num_held = len(self._manager.get_blocks(request.request_id).blocks[0])
@@ -149,10 +148,12 @@ class MoveExecutor:
         return list(chosen.values())
 
     def _leap_running(self, session: SessionRequest, request: Request) -> None:
-        jump = self._plan(session, request, request.num_computed_tokens)
-        if jump is None:
+        if session.segment_at(request.num_computed_tokens) is None:
             return
-        if self._pin(session, jump, 0):
+        jump = None if self._pins.is_spent else self._plan(session, request, request.num_computed_tokens)
+        if self._pins.is_spent or (jump is not None and not self._pins.fits(jump)):
+            self._delayed.add(session.request_id)
+        elif jump is not None and self._pin(session, jump, 0):
             self._jumps[session.request_id] = jump
             request.num_computed_tokens = jump.end
 
@@ -162,13 +163,17 @@ class MoveExecutor:
         `asked_at` is what it counted in the step before. It is less than what is cached where vLLM wants to compute
         the last blocks of every hit.
         """
-        self._considered.add(session.request_id)
+        if self._pins.is_spent:
+            return
         hit = block_pool.cached_prefix(self._pool, request)
         num_hit = len(hit) * self.block_size
         if asked_at is not None and asked_at < num_hit:
             num_hit = asked_at
             del hit[asked_at // self.block_size :]
         jump = self._plan(session, request, num_hit)
+        if jump is not None and not self._pins.fits(jump):
+            return
+        self._considered.add(session.request_id)
         if jump is None:
             return
         num_idle_hits = sum(block.ref_cnt == 0 for block in hit)
@@ -176,7 +181,7 @@ class MoveExecutor:
         if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
             self._jumps[session.request_id] = jump
         else:
-            self._num_reserved += num_needed
+            self._pins.reserve(num_needed)
 
     def _plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
         """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
@@ -201,18 +206,10 @@ class MoveExecutor:
             block_pool.rehash(request, changed // self.block_size)
 
     def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
-        """Reference the source blocks if `num_needed` free blocks remain besides what is reserved. All or nothing."""
-        blocks = list({block.block_id: block for block in jump.blocks}.values())
-        num_idle = sum(block.ref_cnt == 0 for block in blocks)
-        num_free = self._pool.get_num_free_blocks() - self._num_reserved
-        if num_free - num_idle < num_needed:
+        is_pinned = self._pins.pin(jump, num_needed)
+        if not is_pinned:
             session.fallback_reason = session.fallback_reason or NO_ROOM
-            return False
-        self._num_reserved += num_needed
-        if self.pin_sources:
-            self._pool.touch(blocks)
-            self._pins.extend(blocks)
-        return True
+        return is_pinned
 
     def on_lookup(self, request_id: str, num_hit: int) -> int | None:
         """Tokens behind the prefix hit of a waiting request that will be copied. None: ask again next step."""
@@ -236,11 +233,14 @@ class MoveExecutor:
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
         """Shorten a prefill chunk `[num_computed, +num_new)` so that it ends where the next segment begins.
 
-        A chunk that begins where this step's jump was cut for its length computes one token. The next jump follows.
+        A chunk that begins where this step's jump was cut for its length computes one token. The next jump follows. A
+        request whose jump has to wait for the next step computes none.
         """
         session = self._live.get(request.request_id)
         if session is None:
             return num_new
+        if request.request_id in self._delayed:
+            return 0
         jump = self._jumps.get(request.request_id)
         rest = session.segment_at(num_computed) if jump is not None and jump.end == num_computed else None
         if rest is not None and jumping.is_available(rest, num_computed, self.lookup):
@@ -304,13 +304,14 @@ class MoveExecutor:
                     leapt.append(request_id)
             elif request.num_computed_tokens == jump.end:
                 request.num_computed_tokens = jump.start
-        pins, self._pins = self._pins[::-1], []
+        pins = self._pins.take()
         self._jumps.clear()
         self._admitted.clear()
-        self._precompute.on_freed([block.block_id for block in pins[::-1]])
-        return copies, leapt, pins
+        self._precompute.on_freed([block.block_id for block in pins])
+        return copies, leapt, pins[::-1]
 
     def check_integrity(self) -> None:
         """Between steps nothing may be pinned, and no jump may be pending."""
-        if self._pins or self._jumps:
-            raise IntegrityError(f"jumps: {len(self._pins)} pins, {len(self._jumps)} jumps pending between steps")
+        self._pins.check_integrity()
+        if self._jumps:
+            raise IntegrityError(f"jumps: {len(self._jumps)} pending between steps")
