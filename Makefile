@@ -11,10 +11,10 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator worst-step serve lint bench docs wheel clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PACKAGES): requirements/cpu.lock requirements/install.sh
 	@PYTHON="$(PYTHON)" requirements/install.sh packages $(VENV)
@@ -42,6 +42,10 @@ fleet: setup ## test two pipeline stages, and a redaction that reaches two engin
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does
 	@$(BIN)/python -m pytest --numprocesses 2 tests/simulator $(ARGS)
+
+worst-step: export ACMSERVE_WORST_STEP_MINUTES ?= 60
+worst-step: setup ## search an hour for what one client can add to a step at 128K tokens
+	@$(BIN)/python -m pytest tests/simulator/test_worst_step.py $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -175,8 +174,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         num_tokens = min(num_processed, request.num_tokens - 1)
         if num_tokens < self.config.min_move_tokens:
             return
-        answer = np.array(request.output_token_ids[:], dtype=np.int32)
-        tokens = np.concatenate([session.prompt, answer])[:num_tokens]
+        tokens = session.tokens_with(request.output_token_ids[:])[:num_tokens]
         num_blocks, num_rest = divmod(num_tokens, bs)
         hashes = tuple(request.block_hashes[:num_blocks])
         marks = tuple(mark for mark in session.marks if mark.position < num_tokens)

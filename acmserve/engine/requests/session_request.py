@@ -17,8 +17,11 @@ It knows positions, sources and hashes. Blocks are named in `engine/scheduling/j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, Span
 from acmserve.engine.requests.source_store import Owner
@@ -80,6 +83,10 @@ class SessionRequest:
     @property
     def session_id(self) -> str:
         return self.owner[0]
+
+    def tokens_with(self, answer: Sequence[int]) -> Tokens:
+        """The prompt and what was answered so far, int32. The prompt is not read again: it may be long."""
+        return np.concatenate([self.prompt, np.array(answer, dtype=np.int32)])
 
     def arm(self) -> None:
         """Set out with the whole plan again, after a preemption.

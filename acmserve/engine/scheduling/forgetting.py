@@ -33,8 +33,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import Owner, SourceStore
@@ -93,13 +91,15 @@ def forget_session(
         is_tail_shared = source.tail_key is not None and store.has_tail(source.tail_key)
         ticket = evictions.add(keys_to_forget(source, prompt, others, is_tail_shared))
     for session, request in live.of_owner(owner):
-        tokens = np.asarray(request.all_token_ids[:], dtype=np.int32)
+        tokens = session.tokens_with(request.output_token_ids[:])
         block = num_unaffected(tokens, session.marks, prompt) // block_size
+        if session.hidden_from is not None and session.hidden_from <= block:
+            continue
         first = max(block, num_shared(request.block_hashes, block, others))
         ticket = evictions.add(request.block_hashes[first:])
         insort(session.marks, LineageMark(block * block_size, secrets.token_bytes(32)), key=order_of)
         block_pool.hide(request, HiddenHasher(block_size), block)
-        session.hidden_from = block if session.hidden_from is None else min(block, session.hidden_from)
+        session.hidden_from = block
     return sources, ticket
 
 

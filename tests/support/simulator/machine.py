@@ -88,7 +88,7 @@ def write_model(folder: Path) -> Path:
         "num_key_value_heads": 1,
         "head_dim": 16,
         "vocab_size": 1000,
-        "max_position_embeddings": MAX_MODEL_LEN,
+        "max_position_embeddings": 2**20,
     }
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -100,10 +100,16 @@ class Factory:
     `adapt` is applied to the scheduler class that vLLM chooses: the place where a negative control breaks something.
     """
 
-    def __init__(self, model: Path, adapt: Callable[[SchedulerClass], SchedulerClass] = lambda cls: cls) -> None:
+    def __init__(
+        self,
+        model: Path,
+        adapt: Callable[[SchedulerClass], SchedulerClass] = lambda cls: cls,
+        max_model_len: int = MAX_MODEL_LEN,
+    ) -> None:
         self._adapt = adapt
+        self._max_model_len = max_model_len
         self._model_config = ModelConfig(
-            model=str(model), skip_tokenizer_init=True, dtype="float32", max_model_len=MAX_MODEL_LEN
+            model=str(model), skip_tokenizer_init=True, dtype="float32", max_model_len=max_model_len
         )
         init_none_hash(sha256)
 
@@ -143,7 +149,7 @@ class Factory:
             scheduler_config=SchedulerConfig(
                 max_num_seqs=machine.max_num_seqs,
                 max_num_batched_tokens=machine.max_num_batched_tokens,
-                max_model_len=MAX_MODEL_LEN,
+                max_model_len=self._max_model_len,
                 is_encoder_decoder=False,
                 enable_chunked_prefill=True,
                 policy=machine.policy,
