@@ -22,9 +22,9 @@ import pytest
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling import jump
-from tests.support.simulator.attacks import Attack
 from tests.support.simulator.machine import Factory, write_model
-from tests.support.simulator.stopwatch import Stopwatch, Timing
+from tests.support.worst_step.attack import Attack
+from tests.support.worst_step.stopwatch import Stopwatch, Timing
 
 MINUTES = float(os.environ.get("ACMSERVE_WORST_STEP_MINUTES", "0"))
 SEED = int(os.environ.get("ACMSERVE_WORST_STEP_SEED", "0"))

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
-from tests.support.simulator.attacks import Attack, Tokens
 from tests.support.simulator.machine import Factory, Machine, block_hasher
 from tests.support.simulator.scripts import Turn
 from tests.support.simulator.simulation import as_request
+from tests.support.worst_step.attack import Attack, Tokens
 
 BLOCK_SIZE = 16
 NUM_SOURCES = 8
