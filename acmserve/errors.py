@@ -1,6 +1,6 @@
 """Every exception that acmserve raises, as one tree.
 
-A caller who embeds the engine catches `AcmError`. The server maps `InvalidRequest` to HTTP 400, its two subclasses to
+A caller who embeds the engine catches `AcmError`. The server maps `InvalidRequest` to HTTP 400, its subclasses to 403,
 404 and 409, `Unavailable` and `StorageFailed` to 503. Messages name the bad value and the remedy.
 """
 
@@ -28,6 +28,10 @@ class InvalidRequest(AcmError, ValueError):
 
 class NotFound(InvalidRequest):
     """The session, fragment, search result or tool that a request names does not exist."""
+
+
+class Forbidden(InvalidRequest):
+    """The request is well formed, but whoever sends it may not see the answer."""
 
 
 class Conflict(InvalidRequest):

@@ -24,7 +24,7 @@ from acmserve.errors import IntegrityError
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool
 
-MAX_KEYS = 2048
+MAX_KEYS = 1024
 """Keys that one step takes out: a few milliseconds."""
 
 

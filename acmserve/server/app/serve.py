@@ -11,23 +11,21 @@ for exact tokens. The lineage of a block is not in that hash.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acmserve.context.eviction.registry import POLICIES
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
-from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION, EngineConfig
+from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION
 from acmserve.errors import AcmError
-from acmserve.plan.request import FIDELITIES
 from acmserve.server.app.access import listen_locally
+from acmserve.server.app.flags import build_parser
 from acmserve.server.budget.budgets import load_policies
 from acmserve.server.options.config import ContextConfig, flag_value
 
@@ -38,29 +36,6 @@ PLUGIN = "acmserve"
 BUNDLED_MODEL = "smollm2"
 _ENDPOINT_GROUP = "vllm.endpoint_plugins"
 _CPU_KV_GIB = 4
-
-DESCRIPTION = """\
-Start vLLM's OpenAI-compatible server with sessions: a client that sends `session_id` (body) or `X-Session-ID` (header)
-and edits its own history gets the KV cache of the kept text moved instead of computed again. The server keeps the
-transcript of a session: people and models fold, summarize, restore and search it (/v1/acm, and "acm": {"tools":
-"sculptor"} in a chat request). Requests without a session id are served as by plain vLLM."""
-
-EPILOG = """\
-MODEL is a Hugging Face name, a folder, or `smollm2`, the small model that comes with acmserve (prepared on first use).
-Every other flag is vLLM's:   acmserve serve --help=all             all of them
-                              acmserve serve --help=max-model-len   one flag
-                              acmserve serve --help=CacheConfig     one group
-
-examples:
-  acmserve serve smollm2 --port 8000
-  acmserve serve smollm2 --fidelity reuse --max-model-len 8192
-
-  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{
-    "model": "smollm2", "session_id": "agent-7", "acm": {"fidelity": "reuse"},
-    "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
-
-The answer carries the receipt, `acm.receipt`: how many prompt tokens were kept, moved and computed; the sums are on
-/metrics (acmserve:kept_tokens_total, acmserve:moved_tokens_total, acmserve:computed_tokens_total)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,100 +61,6 @@ def main(argv: Sequence[str]) -> int:
     command.validate(args)
     command.cmd(args)
     return 0
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Our own flags only. What it does not know is left to vLLM, in order."""
-    parser = argparse.ArgumentParser(
-        prog="acmserve serve",
-        usage="acmserve serve MODEL [--fidelity F] [--data-dir D] [flags below] [any vLLM flag]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--fidelity",
-        choices=FIDELITIES,
-        help="what a session request gets that does not say it: exact = token for token what vLLM answers, "
-        "only kept prefixes are reused (the default); reuse = text behind an edit keeps its KV, moved; repair = the "
-        "same, but the first 128 tokens of each moved piece are computed; auto = one of them, chosen for each edit",
-    )
-    parser.add_argument(
-        "--max-sessions",
-        "--max_sessions",
-        type=_positive,
-        metavar="N",
-        help="sessions in memory at a time; the one unused for longest leaves first, of the API key with most sessions "
-        f"(default {EngineConfig().max_sessions})",
-    )
-    parser.add_argument(
-        "--min-move-tokens",
-        "--min_move_tokens",
-        type=_positive,
-        metavar="N",
-        help=f"pieces shorter than this are computed rather than moved (default {EngineConfig().min_move_tokens})",
-    )
-    add_context_flags(parser)
-    return parser
-
-
-def add_context_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of the context layer. Each is a field of `ContextConfig`."""
-    default = ContextConfig()
-    flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
-        ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
-        ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
-        ("--max-session-mib", _positive, "N", f"bound of transcripts in memory (default {default.max_session_mib})"),
-        (
-            "--max-stored-sessions",
-            _positive,
-            "N",
-            f"sessions in the file, shared fairly between API keys (default {default.max_stored_sessions})",
-        ),
-        ("--max-stored-mib", _positive, "N", f"bound of all transcripts in it (default {default.max_stored_mib})"),
-        ("--max-tool-calls", _positive, "N", f"context tool calls in one turn (default {default.max_tool_calls})"),
-        ("--max-summary-tokens", _positive, "N", f"length of a summary (default {default.max_summary_tokens})"),
-        ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
-        ("--summary-url", str, "URL", "OpenAI-compatible server that summarizes instead"),
-        (
-            "--map-model",
-            str,
-            "NAME",
-            "served model or adapter that keeps context maps (default: the served model)",
-        ),
-        ("--map-url", str, "URL", "OpenAI-compatible server that keeps context maps instead"),
-        ("--max-map-tokens", _positive, "N", f"length of its answers (default {default.max_map_tokens})"),
-        (
-            "--budget",
-            str,
-            "TOKENS",
-            "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none); policies: "
-            + ", ".join(POLICIES),
-        ),
-        (
-            "--eviction-policy",
-            str,
-            "MODULE:CLASS",
-            "a policy of another package that budgets may name, too; several with commas between them",
-        ),
-        (
-            "--precompute",
-            str,
-            "MODE",
-            "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
-        ),
-        (
-            "--embedder",
-            str,
-            "WHAT",
-            "for semantic search: URL[#MODEL] of an OpenAI-compatible server, or model2vec:DIR",
-        ),
-    )
-    for flag, kind, metavar, text in flags:
-        spellings = dict.fromkeys((flag, "--" + flag[2:].replace("-", "_")))
-        parser.add_argument(*spellings, type=kind, metavar=metavar, help=text)
 
 
 def name_plugin(environ: MutableMapping[str, str]) -> None:
@@ -305,13 +186,6 @@ def check_data_dir(config: ContextConfig) -> None:
 
 def _names(groups: Iterable[str]) -> list[str]:
     return sorted({ep.name for group in groups for ep in entry_points(group=group)})
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return number
 
 
 def _say(line: str) -> None:

@@ -109,13 +109,13 @@ class SessionEndpoint:
         if engine_client is None or not _has_connector(args):
             return
         max_model_len = engine_client.model_config.max_model_len
-        tenants = state.acm_tenants = Tenants(has_api_keys(args))
+        config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
+        tenants = state.acm_tenants = Tenants(has_api_keys(args), share_prefixes=config.share_prefixes)
         engines = Engines.of(engine_client.vllm_config.parallel_config)
         tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants, engines))
         tokenizer = engine_client.renderer.get_tokenizer()
         counting = ServedTokenizer(tokenizer)
         probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
-        config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
         state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
         if _has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)

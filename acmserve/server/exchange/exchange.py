@@ -185,7 +185,8 @@ def tap_generate(
 
     With an exchange in the context: send its session, receive its receipt. Without: check, raising
     VLLMValidationError (vLLM answers 400), name the session for its tenant, and hand over the very generator that
-    vLLM returned. Where there are several engines, a request that forgets has all of them forget (`redaction.py`).
+    vLLM returned. Every prompt gets the salt of its API key. Where there are several engines, a request that forgets
+    has all of them forget (`redaction.py`).
     """
     engines = engines or Engines()
 
@@ -202,21 +203,35 @@ def tap_generate(
         exchange = CURRENT.get()
         if exchange is None:
             params = _read_session(sampling_params, kwargs.get("session_id"))
+            tenant = "" if tenants is None else tenants.of(CALLER.get({}), _salt_of(prompt))
             if params is not None and tenants is not None:
-                salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
-                tenant = tenants.of(CALLER.get({}), salt)
-                name, account = engine_session_id(tenant, params.session_id), account_of(tenant)
-                params = replace(params, session_id=name, account=account)
+                name = engine_session_id(tenant, params.session_id)
+                params = replace(params, session_id=name, account=account_of(tenant))
                 sampling_params = copy.copy(sampling_params)
                 _send(sampling_params, params)
+            prompt = _salted(prompt, tenants, account_of(tenant))
             return send(params, prompt, sampling_params, request_id, **kwargs)
         exchange.send(sampling_params)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
+        prompt = _salted(prompt, tenants, exchange.params.account)
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         return _received(send(exchange.params, prompt, sampling_params, request_id, **kwargs), exchange)
 
     return tapped
+
+
+def _salt_of(prompt: Any) -> str | None:
+    salt: str | None = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+    return salt
+
+
+def _salted(prompt: Any, tenants: Tenants | None, account: str) -> Any:
+    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping."""
+    if tenants is None or not isinstance(prompt, Mapping):
+        return prompt
+    salt = tenants.cache_salt(account, _salt_of(prompt))
+    return prompt if salt == _salt_of(prompt) else {**prompt, "cache_salt": salt}
 
 
 async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> AsyncGenerator[Any, None]:

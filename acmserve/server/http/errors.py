@@ -14,12 +14,13 @@ from typing import Any
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from acmserve.errors import AcmError, Conflict, InvalidRequest, NotFound, StorageFailed, Unavailable
+from acmserve.errors import AcmError, Conflict, Forbidden, InvalidRequest, NotFound, StorageFailed, Unavailable
 from acmserve.server.http.strict_json import BodyTooLarge, NotJson
 
 _STATUSES: tuple[tuple[type[AcmError], HTTPStatus], ...] = (
     (BodyTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (NotJson, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
+    (Forbidden, HTTPStatus.FORBIDDEN),
     (NotFound, HTTPStatus.NOT_FOUND),
     (Conflict, HTTPStatus.CONFLICT),
     (InvalidRequest, HTTPStatus.BAD_REQUEST),
@@ -28,6 +29,7 @@ _STATUSES: tuple[tuple[type[AcmError], HTTPStatus], ...] = (
 )
 _TYPES = {
     HTTPStatus.BAD_REQUEST: "BadRequestError",
+    HTTPStatus.FORBIDDEN: "ForbiddenError",
     HTTPStatus.NOT_FOUND: "NotFoundError",
     HTTPStatus.METHOD_NOT_ALLOWED: "MethodNotAllowedError",
     HTTPStatus.CONFLICT: "ConflictError",
@@ -43,6 +45,7 @@ _REMEDIES = {
 }
 _MEANINGS = {
     HTTPStatus.BAD_REQUEST: "A field is missing, unknown or out of range, or the body is not JSON.",
+    HTTPStatus.FORBIDDEN: "The server asks for no API key, so it lists sessions and maps for its own machine only.",
     HTTPStatus.NOT_FOUND: "The session, tool or fragment does not exist, or belongs to another API key or salt.",
     HTTPStatus.CONFLICT: "The state of the session forbids it; nothing was changed.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is larger than the server reads.",

@@ -4,7 +4,11 @@ A tenant is a digest of the API key, and where there is a cache salt, a slash an
 key covers all its salts (`fair_share.py`). The name of a session in the engine is made of the tenant and the client's
 name. So tenants who chose the same name never meet there.
 
-Decision: the name is made at the last door in front of the engine, too (`exchange.tap_generate`). So a route of vLLM
+Decision: each key has a cache salt of its own, so a prompt that another key sent is as new as any other, in its counts
+and in its time. A salt of the client counts beside it. With `--share-prefixes` the prefix cache is everybody's, and
+sessions are not.
+
+Decision: name and salt are made at the last door in front of the engine (`exchange.tap_generate`). So a route of vLLM
 that acmserve does not know cannot pass a raw session id. `CallerMiddleware` keeps the headers of the running request
 for that door.
 """
@@ -25,8 +29,9 @@ CALLER: ContextVar[Mapping[str, str]] = ContextVar("acmserve_caller")
 class Tenants:
     """Keys count only on a server that asks for them: elsewhere every client sends another placeholder."""
 
-    def __init__(self, has_api_keys: bool) -> None:
+    def __init__(self, has_api_keys: bool, *, share_prefixes: bool = False) -> None:
         self._has_api_keys = has_api_keys
+        self._share_prefixes = share_prefixes
 
     def of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
         """The tenant of a request, "" where it has neither key nor salt.
@@ -39,6 +44,12 @@ class Tenants:
         salt = cache_salt or headers.get(SALT_HEADER, "")
         account = _digest(f"{key}\n") if key else ""
         return account + "/" + _digest(f"{key}\n{salt}") if salt else account
+
+    def cache_salt(self, account: str, cache_salt: str | None) -> str | None:
+        """The salt of a prompt that `account` sends with a `cache_salt` of its own, or with none."""
+        if not account or self._share_prefixes:
+            return cache_salt
+        return _digest(f"{account}\n{cache_salt or ''}")
 
 
 def _digest(text: str) -> str:

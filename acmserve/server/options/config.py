@@ -32,6 +32,7 @@ class ContextConfig:
     session which has none of its own: tokens ("80k", "50%"), or a JSON object like `acm.budget`. "": none.
     `precompute`, a mode or a JSON object like `acm.precompute`, is that of every session without one. "": off.
     `eviction_policy` names policies of other packages as `module:Class`, with commas between them.
+    `share_prefixes` lets API keys find each other's prefixes in the prefix cache.
     """
 
     data_dir: str = ""
@@ -51,6 +52,7 @@ class ContextConfig:
     budget: str = ""
     eviction_policy: str = ""
     precompute: str = ""
+    share_prefixes: bool = False
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -68,7 +70,7 @@ class ContextConfig:
             value: Any = float(given) if kind is float and type(given) is int else given
             if type(value) is not kind:
                 raise InvalidRequest(f"{where}.{key}", f"must be {kind.__name__}, not {value!r}")
-            if isinstance(value, int | float) and value <= 0:
+            if kind is not bool and isinstance(value, int | float) and value <= 0:
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             values[key] = value
         return cls(**values)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Annotated
 
 from fastapi import Depends, Header, Path
 from starlette.requests import Request
 
 from acmserve.context.storage.session import Session
+from acmserve.errors import Forbidden
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.context.server import ContextServer
 from acmserve.server.messages.context_editor import ContextEditor
@@ -27,6 +29,19 @@ class Caller:
     server: ContextServer
     tenant: str
     editor: ContextEditor | None = None
+    is_local: bool = True
+
+    def check_may_list(self) -> None:
+        """Raise `Forbidden` where a list would show everybody's names to anybody.
+
+        Whoever knows a session's name reads it, where there is neither key nor salt.
+        """
+        if not self.tenant and not self.is_local:
+            raise Forbidden(
+                "authorization",
+                "this server asks for no API key, so it lists sessions and maps for clients on its own machine only.",
+                "Start it with --api-key KEY, or send a header X-Cache-Salt with your sessions.",
+            )
 
     def session(self, session_id: str) -> Session:
         """The caller's session of that id. Raises `NotFound`."""
@@ -52,7 +67,15 @@ def _caller(
 ) -> Caller:
     server: ContextServer = request.app.state.acm_server
     editor: ContextEditor | None = getattr(request.app.state, "acm_context_editor", None)
-    return Caller(server, server.sessions.tenant_of(request.headers), editor)
+    return Caller(server, server.sessions.tenant_of(request.headers), editor, _is_local(request))
+
+
+def _is_local(request: Request) -> bool:
+    """Whether the client is on this machine. One behind a Unix socket has no address."""
+    try:
+        return request.client is None or not request.client.host or ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

@@ -40,9 +40,10 @@ MapId = Annotated[
 ]
 
 
-@maps_router.get("/maps", operation_id="acm_list_maps", summary="List context maps", responses=problems(400))
+@maps_router.get("/maps", operation_id="acm_list_maps", summary="List context maps", responses=problems(400, 403))
 async def list_maps(caller: CallerDep) -> MapList:
     """Lists the context maps of this API key (and cache salt), by id, without their contents."""
+    caller.check_may_list()
     held = caller.server.maps.store.list(caller.tenant)
     return MapList(data=[_summary(each) for each in held])
 

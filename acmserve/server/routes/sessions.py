@@ -61,7 +61,7 @@ async def create_session(
 
 
 @sessions_router.get(
-    "/sessions", operation_id="acm_list_sessions", summary="List sessions", responses=problems(400, 404)
+    "/sessions", operation_id="acm_list_sessions", summary="List sessions", responses=problems(400, 403, 404)
 )
 async def list_sessions(
     caller: CallerDep,
@@ -79,7 +79,10 @@ async def list_sessions(
 
     A page begins behind the session named by `after`. Using a session does not change its place in the list. Listing is
     no use of a session: it does not keep one from expiring.
+
+    A server that asks for no API key lists sessions without a cache salt for clients on its own machine only.
     """
+    caller.check_may_list()
     found = sorted(caller.server.store.list(caller.tenant), key=lambda head: head.created_at, reverse=True)
     first = 0 if after is None else _index(found, after) + 1
     page = found[first : first + limit]

@@ -16,8 +16,8 @@ from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.server.app.access import listen_locally
+from acmserve.server.app.flags import build_parser
 from acmserve.server.app.serve import (
-    build_parser,
     check_data_dir,
     fill_cpu_defaults,
     main,

@@ -22,7 +22,8 @@ from acmserve.context.tools.batch import Edit, EditKind
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.plan.request import SessionParams
-from acmserve.server.app.serve import build_parser, merge_kv_transfer_config
+from acmserve.server.app.flags import build_parser
+from acmserve.server.app.serve import merge_kv_transfer_config
 from acmserve.server.chat.loop import run_loop
 from acmserve.server.chat.options import ChatRequest
 from acmserve.server.chat.turn import answer_chat

@@ -110,7 +110,7 @@ def make_app(server: ContextServer | None = None) -> FastAPI:
 
 def make_client(server: ContextServer | None = None, **headers: str) -> TestClient:
     """An exception in a route fails the test: nothing a client sends may cause one."""
-    return TestClient(make_app(server), headers=headers)
+    return TestClient(make_app(server), headers=headers, client=("127.0.0.1", 50_000))
 
 
 def lines(num_lines: int, name: str = "line") -> str:
