@@ -36,8 +36,9 @@ test: setup ## run the whole test suite, in three processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
 
 fleet: export OMP_WAIT_POLICY ?= passive
-fleet: setup ## test two pipeline stages, and a redaction that reaches two engines
-	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py $(ARGS)
+fleet: setup ## test two pipeline stages, two engines, and two API servers
+	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
+		tests/server/app/test_isolation.py $(ARGS)
 
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does

@@ -1,7 +1,16 @@
-"""Two API keys, one session name: no route moves KV of the other key's session. vLLM's own routes count, too."""
+"""The isolation matrix: two keys and two salts at every route of the server, vLLM's own included.
+
+What one tenant sent is to another as if it had never been sent. No token of it is moved or kept, and none is found in
+the prefix cache, so that a clock sees nothing either. What it made answers 404. A route that the tables below do not
+name fails here, so that none is added unseen.
+
+`make fleet` runs this with two API servers, which hold no transcripts and so have no /v1/acm routes.
+"""
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,11 +19,68 @@ import pytest
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from tests.support import http
+from tests.support.server.doors import MODEL, Door, Found, Guest
 from tests.support.server.running_server import running_server
 
 READ = "The harbour log tells of ships that came and went in the morning, and of what they carried. " * 12
 KEPT = "The tower keeper wrote down the wind, the height of the water and every lamp that was lit. " * 24
-MODEL = "tiny"
+NOTHING = Found(0, 0, 0)
+FLEET = bool(os.environ.get("ACMSERVE_FLEET"))
+
+SPELLINGS = {
+    "/v1/chat/completions": ("header", "field", "params"),
+    "/v1/chat/completions/batch": ("header", "params"),
+    "/v1/completions": ("header", "field", "params"),
+    "/v1/responses": ("header", "field", "params"),
+    "/v1/messages": ("header", "field", "params"),
+    "/inference/v1/generate": ("header", "params"),
+    "/invocations": ("header", "params"),
+    "/generative_scoring": (),
+}
+"""The routes that generate, and how each is told a session. The last one knows none."""
+
+OWNED = {
+    ("GET", "/v1/acm/sessions/{session_id}"): None,
+    ("DELETE", "/v1/acm/sessions/{session_id}"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/branches"): None,
+    ("POST", "/v1/acm/sessions/{session_id}/branches"): {"description": "look", "prompt": "Look around."},
+    ("DELETE", "/v1/acm/sessions/{session_id}/branches/{branch_id}"): None,
+    ("POST", "/v1/acm/sessions/{session_id}/branches/{branch_id}/return"): {"message": "Seen."},
+    ("GET", "/v1/acm/sessions/{session_id}/budget"): None,
+    ("PUT", "/v1/acm/sessions/{session_id}/budget"): {"max_tokens": 2000},
+    ("DELETE", "/v1/acm/sessions/{session_id}/budget"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/context"): None,
+    ("POST", "/v1/acm/sessions/{session_id}/edits"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
+    ("GET", "/v1/acm/sessions/{session_id}/episodes"): None,
+    ("POST", "/v1/acm/sessions/{session_id}/evict"): {"budget": {"max_tokens": 2000}},
+    ("POST", "/v1/acm/sessions/{session_id}/prepare"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
+    ("GET", "/v1/acm/sessions/{session_id}/prepare/{prepare_id}"): None,
+    ("POST", "/v1/acm/sessions/{session_id}/tools/{name}"): {"arguments": {}},
+    ("GET", "/v1/acm/maps/{external_context_id}"): None,
+    ("DELETE", "/v1/acm/maps/{external_context_id}"): None,
+    ("GET", "/v1/acm/maps/{external_context_id}/history"): None,
+    ("GET", "/v1/acm/maps/{external_context_id}/text"): None,
+}
+"""The routes about what somebody made, with a body that they take."""
+
+LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps")}
+MAKES = {("POST", "/v1/acm/sessions"), ("PUT", "/v1/acm/maps/{external_context_id}")}
+
+TENANTLESS = {
+    **dict.fromkeys(["/health", "/load", "/metrics", "/ping", "/version", "/v1/models", "/v1/acm/tools"], "one server"),
+    **dict.fromkeys(["/is_scaling_elastic_ep", "/scale_elastic_ep", "/kv_event_sources"], "one server"),
+    **dict.fromkeys(["/tokenize", "/detokenize"], "text in, tokens out"),
+    **dict.fromkeys(
+        [f"/v1/{name}/render" for name in ("chat/completions", "completions", "messages", "responses")], "a text"
+    ),
+    **dict.fromkeys(["/v1/chat/completions/derender", "/v1/completions/derender"], "tokens in, text out"),
+    "/v1/messages/count_tokens": "a text",
+    "/inference/v1/abort_requests": "ids of requests, which vLLM draws",
+    "/v1/responses/{response_id}": "ids of answers, which vLLM draws and stores when it is told to",
+    "/v1/responses/{response_id}/cancel": "the same",
+    "/v1/systemone": "answers 501: no model of ours has it",
+}
+"""The other routes, and why nobody's text is behind them."""
 
 
 @pytest.fixture(scope="module")
@@ -23,48 +89,74 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     flags = ["--max-model-len", "4096", "--fidelity", "reuse", "--served-model-name", MODEL]
     flags += ["--chat-template", str(TOOLS_TEMPLATE), "--api-key", "key-a", "key-b"]
     flags += ["--block-size", "32", "--enable-scale-out"]
+    flags += ["--api-server-count", "2"] if FLEET else []
     with running_server(write_tiny_model(folder / "model", 4096), folder / "log", flags, tiny=True) as server:
         yield server
 
 
-class Door:
-    """One route. `ask` sends a conversation of some texts and returns the tokens moved."""
-
-    def __init__(self, url: str, path: str) -> None:
-        self.url, self.path = url, path
-
-    def ask(self, key: str, session: str, *texts: str) -> int:
-        before = self.num_moved()
-        headers = {"Authorization": f"Bearer {key}", "X-Session-ID": session}
-        answer = http.post(self.url + self.path, json=self.body(headers, texts), headers=headers, timeout=300)
-        assert answer.status_code == 200, answer.text
-        return self.num_moved() - before
-
-    def body(self, headers: dict[str, str], texts: tuple[str, ...]) -> dict[str, Any]:
-        messages = [{"role": "user", "content": text} for text in texts]
-        if self.path.endswith("batch"):
-            return {"model": MODEL, "messages": [messages], "max_tokens": 2}
-        if self.path.endswith("completions"):
-            return {"model": MODEL, "messages": messages, "max_tokens": 2}
-        asked = {"model": MODEL, "messages": messages}
-        tokens = http.post(f"{self.url}/tokenize", json=asked, headers=headers, timeout=300).json()["tokens"]
-        return {"model": MODEL, "token_ids": tokens, "sampling_params": {"max_tokens": 2}}
-
-    def num_moved(self) -> int:
-        """Of all requests before; the counts of a step come with the next one, so a request of nobody goes in front."""
-        plain = {"model": MODEL, "messages": [{"role": "user", "content": "Count."}], "max_tokens": 2}
-        headers = {"Authorization": "Bearer key-a"}
-        http.post(f"{self.url}/v1/chat/completions", json=plain, headers=headers, timeout=300).raise_for_status()
-        text = http.get(f"{self.url}/metrics", timeout=300).text
-        values = [
-            line.rpartition(" ")[2] for line in text.splitlines() if line.startswith("acmserve:moved_tokens_total")
-        ]
-        return int(sum(float(value) for value in values))
+def test_every_route_stands_in_the_matrix(url: str) -> None:
+    paths = http.get(f"{url}/openapi.json").json()["paths"]
+    served = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    known = {("POST", path) for path in SPELLINGS} | (set() if FLEET else {*OWNED, *LISTS, *MAKES})
+    assert {(method, path) for method, path in served - known if path not in TENANTLESS} == set()
+    assert known <= served
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/chat/completions/batch", "/inference/v1/generate"])
-def test_a_key_moves_its_own_sessions_only(url: str, path: str) -> None:
-    door, session = Door(url, path), path.replace("/", "-")
-    assert door.ask("key-a", session, f"{path}: {READ}", KEPT) == 0
-    assert door.ask("key-b", session, f"Another asks {path}.", KEPT) == 0
-    assert door.ask("key-a", session, f"The same asks {path}.", KEPT) > 300, "the control: one's own session moves"
+@pytest.mark.parametrize(
+    ("path", "spelling"), [(path, spelling) for path, spellings in SPELLINGS.items() for spelling in spellings]
+)
+def test_a_session_is_its_own_tenants(url: str, path: str, spelling: str) -> None:
+    door, session = Door(url, path), f"{path.replace('/', '-')}-{spelling}"
+    own, other = Guest("key-a", session, spelling=spelling), Guest("key-b", session, spelling=spelling)
+    salted = Guest("key-a", session, "a grain", spelling)
+    text = f"{uuid.uuid4()}: {READ}"
+    assert door.ask(own, text, KEPT) == NOTHING
+    assert door.ask(other, text, KEPT) == NOTHING, "the very same text"
+    assert door.ask(salted, text, KEPT) == NOTHING
+    edited = door.ask(own, f"{uuid.uuid4()}: the same asks.", KEPT)
+    assert edited.moved > 300, "the control: one's own session moves"
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_a_prompt_is_new_to_other_tenants(url: str, path: str) -> None:
+    """A clock sees what the prefix cache has. It has something for the one that sent the text, and for nobody else."""
+    door, text = Door(url, path), f"{uuid.uuid4()}: {READ}"
+    own = Guest("key-a")
+    assert door.ask(own, text, KEPT) == NOTHING
+    for other in (Guest("key-b"), Guest("key-a", salt="a grain"), Guest("key-b", salt="a grain")):
+        assert door.ask(other, text, KEPT) == NOTHING, other
+    assert door.ask(own, text, KEPT).hits > 300, "the control: one's own text is found"
+
+
+def _send(url: str, method: str, path: str, headers: dict[str, str], body: Any) -> int:
+    named = path.format(
+        session_id="mine", branch_id="b1", prepare_id="p1", name="context_search", external_context_id="mine"
+    )
+    return http._ask(method, url + named, headers=headers, **({} if body is None else {"json": body})).status_code
+
+
+@pytest.mark.skipif(FLEET, reason="two API servers hold no transcripts")
+def test_what_somebody_made_is_not_there_for_others(url: str) -> None:
+    """Each route about a session or a map, asked by the other key and under a salt, while its owner has it."""
+    own = {"Authorization": "Bearer key-a"}
+    messages = [{"role": "user", "content": READ}, {"role": "assistant", "content": "Read."}]
+    made = http.post(f"{url}/v1/acm/sessions", json={"session_id": "mine", "messages": messages}, headers=own)
+    assert made.status_code == 201, made.text
+    assert http.put(f"{url}/v1/acm/maps/mine", json={}, headers=own).status_code == 201
+    strangers = [{"Authorization": "Bearer key-b"}, own | {"X-Cache-Salt": "a grain"}]
+    for headers in strangers:
+        answers = {route: _send(url, *route, headers, body) for route, body in OWNED.items()}
+        assert {route: status for route, status in answers.items() if status != 404} == {}
+        for _, path in LISTS:
+            assert '"mine"' not in http.get(url + path, headers=headers).text
+    for route in [("GET", "/v1/acm/sessions/{session_id}/context"), ("GET", "/v1/acm/maps/{external_context_id}")]:
+        assert _send(url, *route, own, None) == 200, "the control: it was there all the time"
+    for _, path in LISTS:
+        assert '"mine"' in http.get(url + path, headers=own).text
+
+
+@pytest.mark.skipif(FLEET, reason="two API servers hold no transcripts")
+@pytest.mark.parametrize(("method", "path"), sorted({*OWNED, *LISTS, *MAKES}))
+def test_without_a_key_there_is_no_answer(url: str, method: str, path: str) -> None:
+    assert _send(url, method, path, {}, {}) == 401
+    assert _send(url, method, path, {"Authorization": "Bearer key-c"}, {}) == 401
