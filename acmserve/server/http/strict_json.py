@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncGenerator, Sequence
+from itertools import chain
 from typing import Any
 
 from starlette.requests import Request
@@ -22,6 +23,9 @@ from acmserve.validation import short_ascii
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_DEPTH = 64
+MAX_NAMED_BYTES = 2**20
+"""Longest body in which the path of a wrong value is looked for. That walk takes ten times as long as the parser."""
+STRICT = f"it is nested deeper than {MAX_DEPTH} levels, or has a number or a text that JSON cannot say"
 
 
 class BodyTooLarge(InvalidRequest):
@@ -63,15 +67,57 @@ class StrictRequest(Request):
 
 
 def parse_json(body: bytes) -> Any:
-    """The value that a body says. Raises `InvalidRequest` with the path of what is wrong with it."""
+    """The value that a body says. Raises `InvalidRequest`, for a short body with the path of what is wrong with it."""
     try:
         value = json.loads(body)
     except RecursionError:
         raise too_deep() from None
     except ValueError as error:
         raise InvalidRequest("body", f"is not valid JSON: {error}.", "Send one JSON object in UTF-8.") from None
-    check_json(value)
+    if not is_strict(value):
+        if len(body) > MAX_NAMED_BYTES:
+            raise InvalidRequest("body", f"is no strict JSON: {STRICT}.", "Send a shorter body to learn where.")
+        check_json(value)
     return value
+
+
+def is_strict(value: object) -> bool:
+    """Whether `check_json` passes a parsed value. Level by level, so that the interpreter walks no single element.
+
+    level 0   [ the value ]
+    level 1   [ its elements .... ]      all texts of a level are encoded together
+    level 2   [ theirs .......... ]      a level that has containers lies below `MAX_DEPTH`
+    """
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        dicts, lists, texts, floats = _sorted_by_kind(level)
+        if not _is_text("".join(chain(texts, chain.from_iterable(dicts)))) or not all(map(math.isfinite, floats)):
+            return False
+        if not dicts and not lists:
+            return True
+        level = list(chain(chain.from_iterable(map(dict.values, dicts)), chain.from_iterable(lists)))
+    return False
+
+
+def _sorted_by_kind(level: list[Any]) -> tuple[list[dict[str, Any]], list[list[Any]], list[str], list[float]]:
+    """The dicts, lists, texts and floats of a level. Most levels hold one kind, and are looked at once."""
+    kinds = set(map(type, level))
+    if len(kinds) == 1:
+        return tuple(level if kind in kinds else [] for kind in (dict, list, str, float))  # type: ignore[return-value]
+    return tuple(  # type: ignore[return-value]
+        [each for each in level if each.__class__ is kind] if kind in kinds else [] for kind in (dict, list, str, float)
+    )
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text is valid Unicode: halves of surrogate pairs stay halves beside each other."""
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_size(num_bytes: int) -> None:
