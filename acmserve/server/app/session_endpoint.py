@@ -52,7 +52,7 @@ from acmserve.server.models.template_probe import open_probe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.context_management import FIELD, parse_context_management
-from acmserve.server.options.session_params import check_no_loop, parse_session_params
+from acmserve.server.options.session_params import SESSION_HEADER, check_no_loop, is_plain, parse_session_params
 from acmserve.server.routes.router import router
 from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
 
@@ -62,6 +62,9 @@ COUNT_PATH = "/v1/messages/count_tokens"
 REQUIRED_PATHS = frozenset({CHAT_PATH, "/v1/completions"})
 PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH, COUNT_PATH}
 EDITED_PATHS = (CHAT_PATH, MESSAGES_PATH, COUNT_PATH)
+
+RECEIPT_HEADER = "X-ACM-Receipt"
+NO_RECEIPT = "none, this request has several answers or prompts and was answered without its session"
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -151,6 +154,8 @@ def with_session(core: Endpoint) -> Endpoint:
                 check_compaction(body["messages"])
                 is_edited = is_edited or path.endswith(COUNT_PATH)
             if params is None and not is_edited:
+                if is_plain(body, raw_request.headers):
+                    return await _answer_plainly(core, kwargs)
                 return await core(*args, **kwargs)
             if params is not None:
                 check_no_loop(body)
@@ -163,6 +168,16 @@ def with_session(core: Endpoint) -> Endpoint:
         return response if exchange is None else deliver(response, exchange)
 
     return endpoint
+
+
+async def _answer_plainly(core: Endpoint, kwargs: Mapping[str, Any]) -> Response | None:
+    """Answer as vLLM without a session, and say so in a header. The header that names one goes before vLLM reads it."""
+    headers = kwargs["raw_request"].scope["headers"]
+    headers[:] = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER.encode()]
+    response = await core(**kwargs)
+    if response is not None:
+        response.headers[RECEIPT_HEADER] = NO_RECEIPT
+    return response
 
 
 async def _answer_edited(

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.datastructures import State
 from vllm.engine.protocol import EngineClient
 
+from acmserve.context.storage.session import Bound
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import EngineConfig
@@ -34,7 +35,8 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
     config = ContextConfig.parse(extra)
     tokenizer = engine_client.renderer.get_tokenizer()
-    served = ServedContexts(tokenizer)
+    limits = config.session_limits
+    served = ServedContexts(tokenizer, Bound(limits.file.max_sessions, limits.max_bytes))
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
     archive = Archive(Path(config.data_dir)) if config.data_dir else None

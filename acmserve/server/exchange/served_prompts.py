@@ -9,7 +9,8 @@ tokenizer's own choice of tokens. The text stays the same to the byte. Only outp
 are remembered, so for most answers there is nothing to do. Where a template rewrites an answer, nothing is found, the
 engine's matcher takes what still agrees, and the receipt shows it.
 
-Lives in memory only: after a restart the first request of a session is computed.
+Lives in memory only: after a restart the first request of a session is computed. So it is for a session whose memory
+was dropped. The memory of all sessions is bounded in bytes, and the bound is shared fairly between API keys.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from acmserve.context.storage.fair_share import plan_victims
+from acmserve.context.storage.session import Bound, Key
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer
 
-MAX_CONTEXTS = 4096
 MAX_OUTPUTS = 256
+DEFAULT_BOUND = Bound(4096, 256 * 2**20)
+_CONTEXT_BYTES = 512
 
 
 class TextTokenizer(Protocol):
@@ -43,13 +48,21 @@ class TextTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request as served: the messages rendered for it, its prompt, its ranges that hold moved KV, its answer."""
+    """One request as served: the messages rendered for it, its prompt, its ranges that hold moved KV, its answer.
+
+    The prompt is int32 [num_tokens]. Of the messages it holds what the transcript holds, too.
+    """
 
     messages: tuple[Message, ...]
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: NDArray[np.int32]
     moved: tuple[tuple[int, int], ...]
     fidelity: str
     answer: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory of this record, but for the messages."""
+        return self.prompt_token_ids.nbytes + len(self.answer) + 8 * len(self.messages) + 16 * len(self.moved)
 
 
 class ServedContext:
@@ -58,12 +71,19 @@ class ServedContext:
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.last: Served | None = None
         self._tokenizer = tokenizer
-        self._outputs: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._outputs: OrderedDict[bytes, NDArray[np.int32]] = OrderedDict()
+        self._num_output_bytes = 0
 
     @property
     def num_served(self) -> int:
         """Tokens of the last prompt."""
         return 0 if self.last is None else len(self.last.prompt_token_ids)
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory that tokens and outputs take: 4 bytes a token."""
+        last = 0 if self.last is None else self.last.num_bytes
+        return _CONTEXT_BYTES + last + self._num_output_bytes
 
     @property
     def num_stale(self) -> int:
@@ -84,7 +104,7 @@ class ServedContext:
             start = _find(prompt, canonical)
             if start is not None:
                 end = start + len(canonical) // 4
-                prompt = np.concatenate([prompt[:start], np.asarray(sampled, dtype=np.int32), prompt[end:]])
+                prompt = np.concatenate([prompt[:start], sampled, prompt[end:]])
         return list(prompt_token_ids) if len(prompt) > max_tokens else prompt.tolist()
 
     def remember_output(self, text: str, token_ids: Sequence[int]) -> None:
@@ -96,14 +116,16 @@ class ServedContext:
         if not canonical or sampled == canonical or self._tokenizer.decode(sampled) != text:
             return
         key = np.asarray(canonical, dtype=np.int32).tobytes()
-        self._outputs[key] = sampled
+        self._outputs[key] = np.asarray(sampled, dtype=np.int32)
         self._outputs.move_to_end(key)
         while len(self._outputs) > MAX_OUTPUTS:
             self._outputs.popitem(last=False)
+        self._num_output_bytes = sum(len(key) + tokens.nbytes for key, tokens in self._outputs.items())
 
     def take_over(self, other: ServedContext) -> None:
         """Begin with the memory of another session."""
         self.last, self._outputs = other.last, OrderedDict(other._outputs)
+        self._num_output_bytes = other._num_output_bytes
 
     def record(
         self,
@@ -119,7 +141,8 @@ class ServedContext:
         moved += [(move["dst_start"], move["dst_start"] + move["num_tokens"]) for move in receipt["moves"]]
         if (receipt.get("chosen") or receipt["fidelity"]) == "exact":
             moved = []
-        self.last = Served(tuple(messages), tuple(prompt_token_ids), tuple(moved), receipt["fidelity"], answer)
+        prompt = np.array(prompt_token_ids, dtype=np.int32)
+        self.last = Served(tuple(messages), prompt, tuple(moved), receipt["fidelity"], answer)
 
     def describe_kv(self, messages: Sequence[Message], tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees now, what the next request finds of its KV.
@@ -158,7 +181,7 @@ class ServedContext:
     def _spans(self, tokenizer: Tokenizer) -> list[tuple[int, int] | None]:
         """Token span of each served message in the prompt, None where its text is not found there."""
         assert self.last is not None
-        prompt = self._tokenizer.decode(list(self.last.prompt_token_ids))
+        prompt = self._tokenizer.decode(self.last.prompt_token_ids.tolist())
         starts = tokenizer.starts(prompt)
         if len(starts) != len(self.last.prompt_token_ids):
             return [None] * len(self.last.messages)
@@ -176,21 +199,35 @@ class ServedContext:
 
 
 class ServedContexts:
-    """The contexts of all sessions, the least recently used dropped first."""
+    """The contexts of all sessions. Over the bound, those used longest ago go of the API key that holds most."""
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer, bound: Bound = DEFAULT_BOUND) -> None:
         self._tokenizer = tokenizer
-        self._contexts: OrderedDict[tuple[str, str], ServedContext] = OrderedDict()
+        self._bound = bound
+        self._contexts: OrderedDict[Key, ServedContext] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory of all contexts."""
+        return sum(context.num_bytes for context in self._contexts.values())
 
     def of(self, tenant: str, session_id: str) -> ServedContext:
-        """The context of a session, a new one at first."""
+        """The context of a session, a new one at first. What exceeds the bound goes, but never this one."""
         key = (tenant, session_id)
         if key not in self._contexts:
             self._contexts[key] = ServedContext(self._tokenizer)
         self._contexts.move_to_end(key)
-        while len(self._contexts) > MAX_CONTEXTS:
-            self._contexts.popitem(last=False)
+        if len(self) > self._bound.max_sessions or self.num_bytes > self._bound.max_bytes:
+            self._shrink(key)
         return self._contexts[key]
+
+    def _shrink(self, spared: Key) -> None:
+        sizes = {key: context.num_bytes for key, context in self._contexts.items()}
+        for victim in plan_victims(sizes, self._bound, lambda key: key == spared):
+            del self._contexts[victim]
 
     def share(self, old: tuple[str, str], new: tuple[str, str]) -> None:
         """Let a new session know what was served to an old one, with which it begins."""

@@ -6,7 +6,8 @@ Where the session id may stand (the first that is given counts, as in vLLM, but 
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
 means "not given", as the OpenAI clients mean it. A session request makes one answer out of one prompt, since a receipt
-describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name.
+describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. But the header
+alone is vLLM's own, and its clients know nothing of us: their request is answered without a receipt.
 
 Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 """
@@ -57,9 +58,26 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
                 "session_id", "`acm` needs a session: send `session_id` in the body or the X-Session-ID header"
             )
         return None
+    if is_plain(body, headers):
+        return None
     check_one_answer(body)
     forget, precompute = (False, False) if direct is None else (direct.forget, direct.precompute)
     return SessionParams(session_id, fidelity, forget, precompute, repair)
+
+
+def is_plain(body: object, headers: Mapping[str, str]) -> bool:
+    """Whether vLLM's own header names a session, nothing of ours does, and one session could not give all answers."""
+    if not isinstance(body, Mapping) or headers.get(SESSION_HEADER) is None:
+        return False
+    if any(body.get(name) is not None for name in ("session_id", "acm", "context_management")):
+        return False
+    if _direct_params(body.get("kv_transfer_params")) is not None:
+        return False
+    try:
+        check_one_answer(body)
+    except InvalidRequest:
+        return True
+    return False
 
 
 def check_one_answer(body: Mapping[str, Any]) -> None:

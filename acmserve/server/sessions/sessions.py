@@ -13,7 +13,6 @@ with the next request of that name. It knows no routes.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,15 +32,14 @@ from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
+from acmserve.server.sessions.pending_forgets import PendingForgets
 
-MAX_DELETED = 4096
+MAX_PENDING = 4096
+"""Redacted sessions of one API key, and deleted ones, whose next request has not come yet."""
 
 
 class Sessions:
-    """`served` remembers the last prompts, `rates` what prefill and moves cost.
-
-    Of deleted sessions the last `MAX_DELETED` are remembered, for the engine has to forget them.
-    """
+    """`served` remembers the last prompts, `rates` what prefill and moves cost."""
 
     def __init__(
         self,
@@ -58,8 +56,8 @@ class Sessions:
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
-        self._redacted: set[Key] = set()
-        self._deleted: OrderedDict[Key, None] = OrderedDict()
+        self._redacted = PendingForgets(MAX_PENDING)
+        self._deleted = PendingForgets(MAX_PENDING)
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def tenant_of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
@@ -124,17 +122,15 @@ class Sessions:
     def delete(self, session: Session) -> None:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
 
-        Of many deleted sessions only the last ones are remembered for that. The engine's own memory is bounded too.
+        Of many deleted sessions only the last ones of each key are remembered for that (`pending_forgets.py`).
         What a branch was served goes with its parent, under whose name it was. What was redacted in it goes first.
         Raises `StorageFailed` where the file may still hold the text. The session is gone all the same.
         """
         if session.state.parent is None:
-            self._deleted[session.key] = None
+            self._deleted.add(session.key)
         elif session.key in self._redacted:
             self._redacted.add(engine_key(session))
         self._redacted.discard(session.key)
-        while len(self._deleted) > MAX_DELETED:
-            self._deleted.popitem(last=False)
         self.store.delete(*session.key)
 
     def forget(self, session: Session) -> None:
@@ -149,7 +145,7 @@ class Sessions:
     def forgotten(self, session: Session) -> None:
         """The engine has forgotten."""
         self._redacted.discard(session.key)
-        self._deleted.pop(session.key, None)
+        self._deleted.discard(session.key)
 
 
 def engine_key(session: Session) -> Key:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from acmserve.context.storage.session import Bound
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
 from acmserve.server.models.tokenizer import ServedTokenizer
 
@@ -111,6 +112,30 @@ def test_sessions_of_two_tenants_are_two(tokenizer: Any) -> None:
     before = contexts.of("a", "s")
     contexts.drop("a", "s")
     assert contexts.of("a", "s") is not before
+
+
+def test_what_was_served_is_bounded_and_shared_fairly(tokenizer: Any) -> None:
+    """One key that fills the memory pushes out its own. A prompt of 128K tokens takes half a MiB, not five."""
+    contexts, prompt = ServedContexts(tokenizer, Bound(100, 4 * 2**20)), list(range(131_072))
+    contexts.of("a", "mine").record([], prompt, receipt(0, []))
+    assert contexts.num_bytes < 2**20
+    for number in range(50):
+        contexts.of("b", f"s{number}").record([], prompt, receipt(0, []))
+    assert contexts.of("a", "mine").num_served == len(prompt)
+    assert contexts.of("b", "s49").num_served == len(prompt)
+    assert contexts.of("b", "s0").num_served == 0
+    assert contexts.num_bytes <= 4 * 2**20
+
+
+def test_a_context_that_grows_counts(tokenizer: Any) -> None:
+    contexts = ServedContexts(tokenizer, Bound(100, 2 * 2**20))
+    for number in range(10):
+        contexts.of("a", f"s{number}")
+    for number in range(10):
+        contexts.of("a", f"s{number}").record([], list(range(131_072)), receipt(0, []))
+    contexts.of("a", "s9")
+    assert contexts.num_bytes <= 2 * 2**20
+    assert contexts.of("a", "s9").num_served == 131_072
 
 
 def test_token_starts_of_the_served_tokenizer_are_its_own(tokenizer: Any) -> None:

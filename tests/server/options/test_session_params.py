@@ -17,7 +17,7 @@ from acmserve.plan.request import (
     check_fidelity,
     parse_acm_params,
 )
-from acmserve.server.options.session_params import parse_session_params
+from acmserve.server.options.session_params import is_plain, parse_session_params
 from tests.support.server.bad_requests import BAD_REQUESTS
 
 session_ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_SESSION_ID_CHARS)
@@ -161,3 +161,24 @@ def test_any_body_gives_params_or_a_named_field_that_can_be_sent(body: dict[str,
     else:
         named = params is None or params == parse_acm_params(params.as_acm())
     assert named
+
+
+SEVERAL: list[dict[str, Any]] = [{"n": 2}, {"use_beam_search": True}, {"prompt": ["a", "b"]}]
+
+
+@pytest.mark.parametrize("several", SEVERAL)
+def test_the_header_of_vllms_clients_alone_asks_for_no_receipt(several: dict[str, Any]) -> None:
+    headers = {"x-session-id": "agent"}
+    assert parse_session_params(several, headers) is None
+    assert is_plain(several, headers)
+    assert not is_plain({"n": 1}, headers)
+    assert not is_plain(several, {})
+
+
+@pytest.mark.parametrize("several", SEVERAL)
+@pytest.mark.parametrize(
+    "ours", [{"session_id": "s"}, {"acm": {}}, {"kv_transfer_params": {"acm": {"session_id": "agent"}}}]
+)
+def test_whoever_asks_us_for_a_session_is_told_what_is_wrong(several: dict[str, Any], ours: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_session_params(several | ours, {"x-session-id": "agent"})
