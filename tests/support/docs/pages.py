@@ -28,9 +28,9 @@ class Block:
 
 
 def page_names() -> list[str]:
-    """README, changelog and all pages below docs, as paths from the root."""
+    """README, changelog, security and all pages below docs, as paths from the root."""
     pages = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-    return ["README.md", "CHANGELOG.md", *pages]
+    return ["README.md", "CHANGELOG.md", "SECURITY.md", *pages]
 
 
 def read_page(name: str) -> str:
