@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("acmserve")
 SCOPES = {
     "scripted_server": ("tests/server/",),
     "server": ("tests/docs/test_blocks.py", "tests/server/app/test_http.py", "tests/server/app/test_real_model.py"),
-    "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py"),
+    "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 

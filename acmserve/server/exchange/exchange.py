@@ -58,10 +58,10 @@ class Exchange:
 
     `params` go to the engine. Its session id is the tenant's, `session_id` the one that the client knows. `served`
     looks up the memory of the session's chat, when a prompt passes. `messages` were rendered for this request.
-    `on_receipt` takes the receipt and the seconds to the first token. What `fields` holds joins `acm`. `slot` is that
-    of a context map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by
-    `num_cut` tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that
-    follows is the answer's end.
+    `on_send` is called when the request goes to the engine, `on_receipt` with the receipt and the seconds to the first
+    token. What `fields` holds joins `acm`. `slot` is that of a context map in the prompt. A background request does not
+    `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end. `finished` turns true with the
+    last output, before vLLM renders it: the rendering that follows is the answer's end.
     """
 
     params: SessionParams
@@ -73,6 +73,7 @@ class Exchange:
     slot: Slot | None = None
     remembers: bool = True
     num_cut: int = 0
+    on_send: Callable[[], None] | None = None
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
@@ -94,6 +95,8 @@ class Exchange:
 
     def send(self, sampling_params: SamplingArgs) -> None:
         """Put the session into the arguments that travel to the engine core."""
+        if self.on_send is not None:
+            self.on_send()
         _send(sampling_params, self.params)
         self._sent_at, self._seconds, self._has_receipt = time.monotonic(), None, False
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA

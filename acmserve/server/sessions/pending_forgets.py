@@ -1,10 +1,16 @@
-"""Sessions whose next request has the engine forget what it served to them: redacted ones, and deleted ones.
+"""Removals of text that the engine has to forget: a redaction or a deletion, under the session's name in the engine.
+
+    removal 7 --> pending until a request that was made after it has its receipt
+                  pending again when a request that was made before it is sent after it
 
     account A   [ oldest ... newest ]      at most `max_per_account`, then the oldest goes
     account B   [ ... ]                    counts for itself: nobody pushes out what another key wants forgotten
 
 Knows keys of sessions. Does not know the engine. Its own memory of sources is smaller than these bounds: what falls out
 here was dropped there, unless its session was made, redacted and left without an answer between.
+
+Decision: removals are numbered, because requests run beside them. A request that was made before a removal does not
+acknowledge it. Where that request reaches the engine late, its text has to be forgotten once more.
 """
 
 from __future__ import annotations
@@ -16,30 +22,39 @@ from acmserve.context.storage.session import Key
 
 
 class PendingForgets:
-    """See the module."""
+    """`num_removals` counts all of them. It is what a request that is made now has seen. `num_pending` are not done."""
 
     def __init__(self, max_per_account: int) -> None:
+        self.num_removals = 0
+        self.num_pending = 0
         self._max_per_account = max_per_account
-        self._accounts: dict[str, OrderedDict[Key, None]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._accounts.values()))
+        self._pending: dict[str, OrderedDict[Key, int]] = {}
+        self._recent: dict[str, OrderedDict[Key, int]] = {}
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._accounts.get(account_of(key), ())
+        return key in self._pending.get(account_of(key), ())
 
     def add(self, key: Key) -> None:
-        """Have this session forgotten, as the last one of its account."""
-        pending = self._accounts.setdefault(account_of(key), OrderedDict())
-        pending[key] = None
-        pending.move_to_end(key)
-        while len(pending) > self._max_per_account:
-            pending.popitem(last=False)
+        """Have what this session was served forgotten, as the last one of its account."""
+        self.num_removals += 1
+        for removals in (self._pending, self._recent):
+            of_account = removals.setdefault(account_of(key), OrderedDict())
+            of_account[key] = self.num_removals
+            of_account.move_to_end(key)
+            while len(of_account) > self._max_per_account:
+                of_account.popitem(last=False)
+        self.num_pending = sum(map(len, self._pending.values()))
 
-    def discard(self, key: Key) -> None:
-        """It was forgotten, or there is nothing to forget."""
-        pending = self._accounts.get(account_of(key))
-        if pending is not None:
-            pending.pop(key, None)
-            if not pending:
-                del self._accounts[account_of(key)]
+    def send(self, key: Key, num_seen: int) -> None:
+        """A request of this session goes to the engine that has seen `num_seen` removals, and no later one."""
+        if self._recent.get(account_of(key), {}).get(key, 0) > num_seen:
+            self.add(key)
+
+    def acknowledge(self, key: Key, num_seen: int) -> None:
+        """The engine has forgotten what was removed before a request was made that has seen `num_seen` removals."""
+        of_account = self._pending.get(account_of(key), {})
+        if key in of_account and of_account[key] <= num_seen:
+            del of_account[key]
+            self.num_pending -= 1
+            if not of_account:
+                del self._pending[account_of(key)]

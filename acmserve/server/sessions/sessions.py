@@ -35,7 +35,7 @@ from acmserve.server.maps.turn import MapTurn
 from acmserve.server.sessions.pending_forgets import PendingForgets
 
 MAX_PENDING = 4096
-"""Redacted sessions of one API key, and deleted ones, whose next request has not come yet."""
+"""Redacted and deleted sessions of one API key whose next request has not come yet."""
 
 
 class Sessions:
@@ -56,8 +56,7 @@ class Sessions:
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
-        self._redacted = PendingForgets(MAX_PENDING)
-        self._deleted = PendingForgets(MAX_PENDING)
+        self._removed = PendingForgets(MAX_PENDING)
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def tenant_of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
@@ -90,13 +89,18 @@ class Sessions:
         turn_map: MapTurn | None = None,
     ) -> Exchange:
         """The exchange of one request of this session, for which `messages` were rendered. The map is not in them."""
+        key, num_seen = engine_key(session), self._removed.num_removals
         must_forget = params.forget or self.must_forget(session)
         account = account_of(session.tenant) if session.tenant else ""
         engine_params = replace(params, session_id=engine_name(session), forget=must_forget, account=account)
 
+        def send() -> None:
+            if self._removed.num_removals > num_seen:
+                self._removed.send(key, num_seen)
+
         def take(receipt: Mapping[str, Any], seconds: float) -> None:
             if must_forget:
-                self.forgotten(session)
+                self._removed.acknowledge(key, num_seen)
             self._rates.note(receipt["computed_tokens"], receipt["moved_tokens"], seconds)
             if enforced is not None and enforced.on_served is not None:
                 enforced.on_served(receipt["prompt_tokens"])
@@ -106,7 +110,7 @@ class Sessions:
         if turn_map is not None:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
         served = partial(self.served.of, *session.key)
-        return Exchange(engine_params, session.session_id, served, messages, take, fields, slot)
+        return Exchange(engine_params, session.session_id, served, messages, take, fields, slot, on_send=send)
 
     def background_exchange(self, session: Session, num_cut: int) -> Exchange:
         """The exchange of a request that precomputes for this session, all but the last `num_cut` tokens."""
@@ -123,29 +127,21 @@ class Sessions:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
 
         Of many deleted sessions only the last ones of each key are remembered for that (`pending_forgets.py`).
-        What a branch was served goes with its parent, under whose name it was. What was redacted in it goes first.
+        What a branch was served goes with its parent, under whose name it was.
         Raises `StorageFailed` where the file may still hold the text. The session is gone all the same.
         """
         if session.state.parent is None:
-            self._deleted.add(session.key)
-        elif session.key in self._redacted:
-            self._redacted.add(engine_key(session))
-        self._redacted.discard(session.key)
+            self._removed.add(session.key)
         self.store.delete(*session.key)
 
     def forget(self, session: Session) -> None:
-        """Something in the session was redacted: its next request has the engine forget."""
+        """Something in the session was redacted: its next request, or one of its branches, has the engine forget."""
         self.served.drop(*session.key)
-        self._redacted.add(session.key)
+        self._removed.add(engine_key(session))
 
     def must_forget(self, session: Session) -> bool:
         """Whether the next request of this session has the engine forget what it was served."""
-        return session.key in self._redacted or session.key in self._deleted
-
-    def forgotten(self, session: Session) -> None:
-        """The engine has forgotten."""
-        self._redacted.discard(session.key)
-        self._deleted.discard(session.key)
+        return self._removed.num_pending > 0 and engine_key(session) in self._removed
 
 
 def engine_key(session: Session) -> Key:

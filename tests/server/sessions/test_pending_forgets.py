@@ -1,4 +1,4 @@
-"""What is to be forgotten: bounded for each API key, so that nobody pushes out a redaction of another."""
+"""What is to be forgotten: numbered, and bounded for each API key, so that nobody pushes out a redaction of another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def test_an_account_pushes_out_its_own_oldest() -> None:
     assert ("a/salt", "mine") in pending
     assert ("b/999", "s999") in pending
     assert ("b/996", "s996") not in pending
-    assert len(pending) == 4
+    assert pending.num_pending == 4
+    assert sum(map(len, pending._recent.values())) == 4
 
 
 def test_one_that_comes_again_is_the_last() -> None:
@@ -23,10 +24,24 @@ def test_one_that_comes_again_is_the_last() -> None:
     assert [(("a", name) in pending) for name in ("x", "y", "z")] == [True, False, True]
 
 
-def test_nothing_is_left_of_what_was_forgotten() -> None:
+def test_nothing_is_pending_after_the_acknowledgement() -> None:
     pending = PendingForgets(max_per_account=2)
     pending.add(("a", "x"))
-    pending.discard(("a", "x"))
-    pending.discard(("b", "never there"))
+    pending.acknowledge(("a", "x"), pending.num_removals)
+    pending.acknowledge(("b", "never there"), pending.num_removals)
     assert ("a", "x") not in pending
-    assert (len(pending), pending._accounts) == (0, {})
+    assert (pending.num_pending, pending._pending) == (0, {})
+
+
+def test_a_request_from_before_acknowledges_nothing_and_brings_the_text_back() -> None:
+    pending = PendingForgets(max_per_account=2)
+    num_seen = pending.num_removals
+    pending.add(("a", "x"))
+    pending.acknowledge(("a", "x"), num_seen)
+    assert ("a", "x") in pending
+    pending.acknowledge(("a", "x"), pending.num_removals)
+    pending.send(("a", "x"), pending.num_removals)
+    pending.send(("a", "other"), num_seen)
+    assert pending.num_pending == 0
+    pending.send(("a", "x"), num_seen)
+    assert ("a", "x") in pending

@@ -7,7 +7,8 @@ moved KV. A key names a block's whole prefix and may name several blocks; all of
 What a source or a live request of another session has the key of, too, must still be there, if it was there before. But
 for blocks that were precomputed for the session that forgets: they go, whoever else has their key.
 
-KV that a source store with narrow limits dropped earlier is not looked for: acmserve says that it stays.
+What a live request computed after an earlier redaction stands under keys that nobody can make again. It goes with that
+request. KV that a source store with narrow limits dropped earlier is not looked for: acmserve says that it stays.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Forgetting:
         self.num_live = len(live)
         for session in live:
             request = scheduler.requests[session.request_id]
-            self._doom(list(request.all_token_ids), session.marks, request.block_hashes)
+            self._doom(list(request.all_token_ids), session.marks, request.block_hashes[: session.hidden_from])
 
     def check(self) -> int:
         """Raise unless all of it is gone; returns the number of keys that had to go."""
