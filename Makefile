@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator worst-step serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ fleet: setup ## test two pipeline stages, two engines, and two API servers
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does
 	@$(BIN)/python -m pytest --numprocesses 2 tests/simulator $(ARGS)
+
+soak: export ACMSERVE_SOAK_MINUTES ?= 30
+soak: setup ## half an hour of sessions on a small pool: each answer is checked, each block comes back
+	@$(BIN)/python -m pytest tests/engine/test_soak.py tests/server/chat/test_storm.py $(ARGS)
 
 worst-step: export ACMSERVE_WORST_STEP_MINUTES ?= 60
 worst-step: setup ## search an hour for what one client can add to a step at 128K tokens

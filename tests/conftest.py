@@ -13,6 +13,7 @@ import pytest
 from acmserve.models import smollm2
 from tests.support.engine.engine import Engine, start_engine
 from tests.support.server.running_server import running_server
+from tests.support.soak.report import SoakReport
 
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile("acmserve", deadline=None)
@@ -85,6 +86,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByEngine(config, log)
+
+
+@pytest.fixture(scope="session")
+def soak_report() -> Iterator[SoakReport]:
+    """What the phases of `make soak` found. It is written when the last one has ended."""
+    report = SoakReport()
+    yield report
+    report.write()
 
 
 @pytest.fixture(scope="session")

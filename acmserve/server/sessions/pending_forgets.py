@@ -47,13 +47,14 @@ class PendingForgets:
 
     def send(self, key: Key, num_seen: int) -> None:
         """A request of this session goes to the engine that has seen `num_seen` removals, and no later one."""
-        if self._recent.get(account_of(key), {}).get(key, 0) > num_seen:
+        of_account = self._recent.get(account_of(key))
+        if of_account is not None and of_account.get(key, 0) > num_seen:
             self.add(key)
 
     def acknowledge(self, key: Key, num_seen: int) -> None:
         """The engine has forgotten what was removed before a request was made that has seen `num_seen` removals."""
-        of_account = self._pending.get(account_of(key), {})
-        if key in of_account and of_account[key] <= num_seen:
+        of_account = self._pending.get(account_of(key))
+        if of_account is not None and of_account.get(key, num_seen + 1) <= num_seen:
             del of_account[key]
             self.num_pending -= 1
             if not of_account:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import resource
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support import http
+from tests.support.server.faults import full_disk, locked_file
 from tests.support.server.scripted_server import MODEL
 
 SECRET = "the launch code is 0451"
@@ -31,26 +31,7 @@ def file(scripted_server: str, scripted_folder: Path) -> Path:
 def fault(request: pytest.FixtureRequest, file: Path, scripted_folder: Path) -> Fault:
     """What another process does to the file, or what the kernel refuses to the server."""
     pid = int((scripted_folder / "server.pid").read_text())
-
-    @contextmanager
-    def locked() -> Iterator[None]:
-        other = sqlite3.connect(file, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        finally:
-            other.close()
-
-    @contextmanager
-    def full() -> Iterator[None]:
-        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, before[1]))
-        try:
-            yield
-        finally:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-
-    return {"locked": locked, "full": full}[request.param]
+    return {"locked": lambda: locked_file(file), "full": lambda: full_disk(pid)}[request.param]
 
 
 class Chat:
