@@ -23,7 +23,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from acmserve.context.storage.state_codec import damaged
+from acmserve.context.storage.codecs.state import damaged
 from acmserve.errors import AcmError, StorageFailed
 
 FILE_NAME = "sessions.sqlite3"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from acmserve.context.maps.map import ContextMap
+from acmserve.context.storage.forward_clock import ForwardClock
 from acmserve.context.storage.map_table import MapKey, MapTable
 from acmserve.errors import IntegrityError, NotFound, StorageFailed
 
@@ -36,7 +37,7 @@ class MapStore:
         max_maps: int = DEFAULT_MAX_MAPS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.clock = clock
+        self.clock = ForwardClock(clock)
         self.on_failure: Callable[[StorageFailed], None] = lambda failure: None
         self._erased: set[MapKey] = set()
         self._table = table

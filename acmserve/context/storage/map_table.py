@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from acmserve.context.maps.map import ContextMap
-from acmserve.context.storage.map_codec import map_from, map_value
-from acmserve.context.storage.state_codec import damaged, pack, unpack
+from acmserve.context.storage.codecs.map import map_from, map_value
+from acmserve.context.storage.codecs.state import damaged, pack, unpack
 from acmserve.errors import AcmError
 
 MAPS_VERSION = 1

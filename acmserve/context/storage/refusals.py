@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from acmserve.context.storage.codecs.state import entry_value, fragment_value, pack
 from acmserve.context.storage.session import Key, Session, SessionLimits
-from acmserve.context.storage.state_codec import entry_value, fragment_value, pack
 from acmserve.errors import Conflict, IntegrityError, NotFound
 
 

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.context.session.state import SessionState
+from acmserve.context.storage.codecs.state import VERSION, RowChange, StateChange, damaged, pack, state_from, unpack
 from acmserve.context.storage.database import Database
 from acmserve.context.storage.head import SessionHead, head_from, head_value
 from acmserve.context.storage.map_table import MapTable
 from acmserve.context.storage.session import Key, Session
-from acmserve.context.storage.state_codec import VERSION, RowChange, StateChange, damaged, pack, state_from, unpack
 from acmserve.errors import AcmError
 
 FIRST_FILE_VERSION = 1

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.update import MapSettings
-from acmserve.context.storage.map_codec import change_value
+from acmserve.context.storage.codecs.map import change_value
 from acmserve.context.storage.map_store import HeldMap
 from acmserve.errors import StorageFailed
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id

@@ -23,7 +23,7 @@ from acmserve.context.eviction.plan import EvictionPlan, Level
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
+from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
 from acmserve.context.transcript.outline import Outline

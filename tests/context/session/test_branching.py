@@ -21,9 +21,9 @@ from acmserve.context.session.history import adopt, append_internal
 from acmserve.context.session.parent import mark_of
 from acmserve.context.session.render import evicted_entries, render, render_entries
 from acmserve.context.session.state import Author, SessionState
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
-from acmserve.context.storage.state_codec import state_from, state_value
 from acmserve.context.transcript.message import Message, texts
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 from tests.context.eviction.test_context_meter import MEASURED, POLICIES, budget

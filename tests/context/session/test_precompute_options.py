@@ -8,7 +8,7 @@ import pytest
 
 from acmserve.context.session.precompute_options import MODES, PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.state_codec import state_from, state_value
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.errors import InvalidRequest
 
 

@@ -80,6 +80,26 @@ def test_an_unused_session_expires_and_a_used_one_does_not() -> None:
     assert store.open("", "busy").created_at == clock.now
 
 
+def test_a_clock_that_is_set_back_changes_neither_age_nor_order(tmp_path: Path) -> None:
+    """Not in memory, and not in the file after a restart."""
+    clock, limits = Clock(), SessionLimits(ttl_seconds=60)
+    store = SessionStore(limits, Archive(tmp_path), clock)
+    store.create("", "old")
+    clock.now -= 3600
+    store.create("", "new")
+    clock.now += 30
+    store.get("", "new")
+    assert [session.session_id for session in store.list("")] == ["new", "old"]
+    store.close()
+    store = SessionStore(limits, Archive(tmp_path), clock)
+    assert [session.session_id for session in store.list("")] == ["new", "old"]
+    clock.now += 59
+    assert store.has("", "old"), "ages count from the restart"
+    clock.now += 2
+    assert not store.has("", "old")
+    store.close()
+
+
 def test_the_least_recently_used_goes_first() -> None:
     clock, dropped = Clock(), []
     store = SessionStore(SessionLimits(max_sessions=3), clock=clock)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
+from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import (

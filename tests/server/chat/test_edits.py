@@ -13,7 +13,7 @@ from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.compact import HEAD, Summary
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
-from acmserve.context.storage.state_codec import state_from, state_value
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.server.app.session_endpoint import CHAT_PATH
 from acmserve.server.context.server import ContextServer
 from tests.server.chat.test_steps import Model, call, make_turn, parsed, run, run_stream, said

@@ -11,9 +11,9 @@ from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.state import SearchHit, SessionState, TranscriptEntry
+from acmserve.context.storage.codecs.state import entry_value, fragment_value, pack
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
-from acmserve.context.storage.state_codec import entry_value, fragment_value, pack
 from acmserve.context.transcript.message import Message, Place, texts
 from acmserve.context.transcript.omissions import EMPTY, MessageOmissions, Omissions
 

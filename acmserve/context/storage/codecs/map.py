@@ -13,7 +13,7 @@ from acmserve.context.maps.history import MapChange, OperationNote
 from acmserve.context.maps.item import ID_PATTERN, MapItem
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.section import BY_SLUG
-from acmserve.context.storage.state_codec import damaged
+from acmserve.context.storage.codecs.state import damaged
 from acmserve.errors import IntegrityError
 
 _NUMBERS = ("last_number", "budget", "evolve_steps", "num_steps", "version")

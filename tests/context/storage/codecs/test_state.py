@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from acmserve.context.edits.fragments import cut_messages, redact, summarize
 from acmserve.context.session.history import adopt, append_answer
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
-from acmserve.context.storage.state_codec import (
+from acmserve.context.storage.codecs.state import (
     entry_value,
     fragment_value,
     limit_values,

@@ -21,8 +21,8 @@ from acmserve.context.eviction.registry import known
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
-from acmserve.context.storage.branch_codec import branch_from, branch_value, parent_from, parent_value
-from acmserve.context.storage.omissions_codec import omissions_from, omissions_value
+from acmserve.context.storage.codecs.branch import branch_from, branch_value, parent_from, parent_value
+from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest

@@ -1,0 +1,1 @@
+"""State, branches, omissions and maps as JSON values, and what of a state has changed."""
