@@ -25,6 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
+from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.requests.admission import may_be_source
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
@@ -89,6 +90,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         """vLLM built its cache manager: this scheduler's `MoveExecutor` can be built on it."""
         super().bind_kv_cache_manager(kv_cache_manager)
+        end_with_parent()
         hide_moved_blocks(kv_cache_manager.block_pool)
         self._block_size = self._vllm_config.cache_config.block_size
         hash_function = block_pool.block_hash_function(self._vllm_config)

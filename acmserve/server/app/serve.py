@@ -25,6 +25,7 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION
 from acmserve.errors import AcmError
 from acmserve.server.app.access import listen_locally
+from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.flags import build_parser
 from acmserve.server.budget.budgets import load_policies
 from acmserve.server.options.config import ContextConfig, flag_value
@@ -60,7 +61,11 @@ def main(argv: Sequence[str]) -> int:
     command = ServeSubcommand()
     command.validate(args)
     command.cmd(args)
-    return 0
+    if not ENGINE_DEATH.has_died:
+        return 0
+    kept = " The sessions in --data-dir are kept." if ours.data_dir else ""
+    _say(f"the engine died, see the first error above.{kept} Start the server again.")
+    return 1
 
 
 def name_plugin(environ: MutableMapping[str, str]) -> None:
@@ -129,6 +134,7 @@ def resolve_model(args: Namespace) -> None:
         args.model = args.model_tag
     if args.model is None:
         raise AcmError("no model: name one, for example `acmserve serve smollm2`")
+    check_model_folder(args.model)
     if args.model == BUNDLED_MODEL:
         from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
@@ -139,6 +145,18 @@ def resolve_model(args: Namespace) -> None:
             args.chat_template = str(TOOLS_TEMPLATE)
         if args.tool_call_parser is None:
             args.enable_auto_tool_choice, args.tool_call_parser = True, "hermes"
+
+
+def check_model_folder(model: str) -> None:
+    """Raise AcmError for a path without a model. A name on a hub is nothing that can be checked here."""
+    folder = Path(model).expanduser()
+    if not model.startswith(("/", "./", "../", "~")) and not folder.is_dir():
+        return
+    remedy = "Name a folder with a config.json, a model of Hugging Face, or `smollm2`."
+    if not folder.exists():
+        raise AcmError(f"no model at {model}: there is no such folder. {remedy}")
+    if folder.is_dir() and not any((folder / name).is_file() for name in ("config.json", "params.json")):
+        raise AcmError(f"no model at {model}: the folder has no config.json. {remedy}")
 
 
 def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) -> KVTransferConfig:

@@ -37,6 +37,7 @@ from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.app.access import has_api_keys
+from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.startup import open_server
 from acmserve.server.chat.turn import chat_route
 from acmserve.server.context.server import ContextServer
@@ -91,6 +92,7 @@ class SessionEndpoint:
         if missing:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
         app.add_middleware(CallerMiddleware)
+        on_shutdown(app, ENGINE_DEATH.look)
         if _has_sessions(app.state.args):
             app.include_router(router())
             on_shutdown(app, _close)
@@ -115,6 +117,7 @@ class SessionEndpoint:
         config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
         tenants = state.acm_tenants = Tenants(has_api_keys(args), share_prefixes=config.share_prefixes)
         engines = Engines.of(engine_client.vllm_config.parallel_config)
+        ENGINE_DEATH.watch(engine_client)
         tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants, engines))
         tokenizer = engine_client.renderer.get_tokenizer()
         counting = ServedTokenizer(tokenizer)

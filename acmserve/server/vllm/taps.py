@@ -1,6 +1,7 @@
 """The places where the server stands in for vLLM's HTTP side.
 
     engine client .generate        every route of vLLM ends here: sessions are sent, receipts are taken
+    engine client .shutdown        vLLM calls it when the server is asked to stop
     route function __signature__   FastAPI reads it to learn what a body may hold
     app lifespan                   what runs in the background ends with the server
 
@@ -22,6 +23,17 @@ Generate = Callable[..., AsyncGenerator[Any, None]]
 def tap_engine_client(client: Any, around: Callable[[Generate], Generate]) -> None:
     """Wrap `generate` of this one engine client (vllm/v1/engine/async_llm.py)."""
     vars(client)["generate"] = around(client.generate)
+
+
+def before_shutdown(client: Any, call: Callable[[], None]) -> None:
+    """Have this engine client call something before it shuts down, which vLLM has it do when a signal came."""
+    shutdown = client.shutdown
+
+    def shutting_down(*args: Any, **kwargs: Any) -> Any:
+        call()
+        return shutdown(*args, **kwargs)
+
+    vars(client)["shutdown"] = shutting_down
 
 
 def set_signature(endpoint: Callable[..., Any], signature: inspect.Signature) -> None:

@@ -1,20 +1,31 @@
-"""What a restart of the server keeps: one server writes two sessions, a second one on the same folder goes on."""
+"""What a killed server keeps. The engine of a first one is killed in mid-stream, a second one on its folder goes on.
+
+The second one's API server is killed at the end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from openai import OpenAI
 
+from acmserve.context.storage.session import SessionLimits
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.sqlite import Archive
 from tests.support import http
 from tests.support.server.chat_session import Session
-from tests.support.server.running_server import running_server
-from tests.support.server.scripted_server import FLAGS, write_model
+from tests.support.server.faults import killed_in_mid_stream, until_gone
+from tests.support.server.running_server import START_SECONDS, Running, server_process
+from tests.support.server.scripted_server import FLAGS, MODEL, write_model
 from tests.support.server.working_agent import Agent
 
+CHAT = "/v1/chat/completions"
+ENDLESS = {"vllm_xargs": {"script_id": "endless", "script": ["on and on " * 500]}}
 BUDGET = {"max_tokens": 3000, "low_watermark": 1800, "policy": "cwl"}
 SERVER_BUDGET = '{"max_tokens": 2000, "low_watermark": 1400}'
 
@@ -23,11 +34,19 @@ SERVER_BUDGET = '{"max_tokens": 2000, "low_watermark": 1400}'
 class Restarted:
     """Both sessions on the second server, and what the first one showed of them at last."""
 
-    server: str
+    running: Running
     folded: Session
     agent: Agent
     folded_before: Any
     agent_before: Any
+    broken: dict[str, Any]
+    lines: list[str]
+    exit_code: int
+    folder: Path
+
+    @property
+    def server(self) -> str:
+        return self.running.url
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +55,56 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
     model = write_model(folder / "model")
     flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", SERVER_BUDGET]
     with (
-        running_server(model, folder / "first.log", flags, tiny=True) as server,
-        OpenAI(base_url=f"{server}/v1", api_key="-") as client,
+        server_process(model, folder / "first.log", flags, tiny=True) as first_server,
+        OpenAI(base_url=f"{first_server.url}/v1", api_key="-") as client,
     ):
-        folded = Session(client, server)
+        folded = Session(client, first_server.url)
         folded.chat()
         first, *_ = folded.cut()
         folded.edit({"op": "fold", "fragment_id": first})
-        agent = Agent(server, BUDGET, fidelity="exact")
+        agent = Agent(first_server.url, BUDGET, fidelity="exact")
         for number in range(4):
             agent.task(number)
         folded_before, agent_before = folded.context, agent.get("context")
+        broken = {"session_id": "broken", "messages": [{"role": "user", "content": "Say something."}]}
+        answer = http.post(f"{first_server.url}{CHAT}", json={"model": MODEL, **broken}).raise_for_status().json()
+        broken["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": "And more."}]
+        lines = killed_in_mid_stream(first_server, first_server.child("VLLM::EngineCore"), broken | ENDLESS, 5)
+        exit_code = first_server.process.wait(timeout=START_SECONDS)
     with (
-        running_server(model, folder / "second.log", flags, tiny=True) as server,
-        OpenAI(base_url=f"{server}/v1", api_key="-") as client,
+        server_process(model, folder / "second.log", flags, tiny=True) as second,
+        OpenAI(base_url=f"{second.url}/v1", api_key="-") as client,
     ):
-        folded.client, folded.url = client, f"{server}/v1/acm/sessions/{folded.name}"
-        agent.server = server
-        yield Restarted(server, folded, agent, folded_before, agent_before)
+        folded.client, folded.url = client, f"{second.url}/v1/acm/sessions/{folded.name}"
+        agent.server = second.url
+        yield Restarted(second, folded, agent, folded_before, agent_before, broken, lines, exit_code, folder)
 
 
 def without_kv(context: Any) -> Any:
     return context | {"messages": [message | {"kv": None} for message in context["messages"]]}
+
+
+def test_a_killed_engine_ends_the_stream_with_an_error_and_the_server_with_a_remedy(restarted: Restarted) -> None:
+    assert '"error"' in restarted.lines[-2]
+    assert restarted.lines[-1] == "data: [DONE]"
+    assert restarted.exit_code == 1
+    said = (restarted.folder / "first.log").read_text().splitlines()
+    (line,) = [line for line in said if "the engine died" in line]
+    assert "The sessions in --data-dir are kept. Start the server again." in line
+
+
+def test_a_session_goes_on_from_its_last_complete_turn(restarted: Restarted) -> None:
+    """The answer that broke off is not in it. The next one is that of a stranger who sends the same."""
+    url = f"{restarted.server}/v1/acm/sessions/broken"
+    kept = http.get(f"{url}/context").json()["messages"]
+    assert [message["origin"] for message in kept] == ["client", "answer"]
+    body = {"model": MODEL, "max_tokens": 20, "logprobs": True, **restarted.broken}
+    answer = http.post(f"{restarted.server}{CHAT}", json=body).raise_for_status().json()
+    body["cache_salt"] = "a stranger's"
+    del body["session_id"]
+    fresh = http.post(f"{restarted.server}{CHAT}", json=body).raise_for_status().json()
+    assert answer["choices"][0]["message"] == fresh["choices"][0]["message"]
+    assert answer["acm"]["receipt"]["moved_tokens"] == 0
 
 
 def test_a_fold_survives(restarted: Restarted) -> None:
@@ -85,3 +132,21 @@ def test_what_was_evicted_stays_evicted(restarted: Restarted) -> None:
     assert said["budget"]["max_tokens"] == 2000
     assert said["receipt"]["prompt_tokens"] <= 2000
     assert max(step["receipt"]["prompt_tokens"] for step in agent.steps) <= BUDGET["max_tokens"]
+
+
+def test_a_killed_api_server_takes_its_engine_with_it_and_leaves_every_turn(restarted: Restarted) -> None:
+    """The last test here: no server is left behind it."""
+    pid = restarted.running.process.pid
+    engine = restarted.running.child("VLLM::EngineCore")
+    lines = killed_in_mid_stream(restarted.running, psutil.Process(pid), restarted.broken | ENDLESS, 5)
+    assert lines[-1] == "broken off"
+    until_gone([engine])
+    archive = Archive(restarted.folder / "data")
+    store = SessionStore(SessionLimits(), archive)
+    try:
+        store.check_integrity()
+        assert {session.session_id for session in store.list("")} >= {"broken", restarted.agent.session}
+        kept = [entry.message["content"] for entry in store.get("", "broken").state.entries]
+        assert kept[:2] == [message["content"] for message in restarted.broken["messages"][:2]]
+    finally:
+        store.close()

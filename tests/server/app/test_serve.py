@@ -203,6 +203,14 @@ def test_missing_model_is_said() -> None:
         resolve_model(Namespace(model_tag=None, model=None, served_model_name=None))
 
 
+@pytest.mark.parametrize(("model", "said"), [("gone", "there is no such folder"), ("empty", "has no config.json")])
+def test_a_folder_without_a_model_is_one_line(tmp_path: Path, model: str, said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AcmError, match=said):
+        resolve_model(Namespace(model_tag=str(tmp_path / model), model=None, served_model_name=None))
+    resolve_model(Namespace(model_tag="owner/name", model=None, served_model_name=None))
+
+
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + b"\xff" * 5000])
 def test_a_damaged_file_of_sessions_is_one_line_before_the_engine_starts(tmp_path: Path, content: bytes) -> None:
     """With the remedy, and without a traceback."""

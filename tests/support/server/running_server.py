@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.support import http
@@ -46,12 +48,32 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
     pytest.fail(f"server not healthy after {START_SECONDS} s:\n{log.read_text()[-4000:]}")
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that answers. `url` has no `/v1`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def child(self, name: str) -> psutil.Process:
+        """Its process of this name: `VLLM::EngineCore`, `VLLM::Worker`."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in children if child.cmdline()[:1] == [name])
+
+
 @contextmanager
 def running_server(model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False) -> Iterator[str]:
     """`acmserve serve` in its own process; yields its base URL, without `/v1`.
 
     Its process id stands beside its log.
     """
+    with server_process(model, log, flags, tiny=tiny) as running:
+        yield running.url
+
+
+@contextmanager
+def server_process(model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False) -> Iterator[Running]:
+    """The same with its process, which may be dead when this ends."""
     environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
     environ |= {"OMP_NUM_THREADS": "1"} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
     if tiny:
@@ -69,7 +91,8 @@ def running_server(model: Path | str, log: Path, flags: Sequence[str], *, tiny: 
     log.with_suffix(".pid").write_text(str(process.pid))
     try:
         wait_until_healthy(url, process, log)
-        yield url
+        yield Running(url, process)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=START_SECONDS)
