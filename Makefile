@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ soak: setup ## half an hour of sessions on a small pool: each answer is checked,
 worst-step: export ACMSERVE_WORST_STEP_MINUTES ?= 60
 worst-step: setup ## search an hour for what one client can add to a step at 128K tokens
 	@$(BIN)/python -m pytest tests/simulator/test_worst_step.py $(ARGS)
+
+sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
+	@csrc/sanitize.sh $(VENV) $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)
