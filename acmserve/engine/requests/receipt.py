@@ -12,9 +12,11 @@ a receipt over the tokens it got to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from acmserve.plan.auto import AutoDecision
@@ -38,6 +40,16 @@ class ReceiptEntry:
     end: int
     origin: KVOrigin
     src_start: int = 0
+
+
+def num_covered(entries: Sequence[ReceiptEntry], start: int, end: int) -> int:
+    """Tokens of `[start, end)` in `entries`, which are in order and share no token. Thousands may be asked for them."""
+    num_tokens = 0
+    for index in range(bisect_right(entries, start, key=attrgetter("end")), len(entries)):
+        if entries[index].start >= end:
+            break
+        num_tokens += min(entries[index].end, end) - max(entries[index].start, start)
+    return num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +133,16 @@ class ReceiptBuilder:
         return self._num_computed(start, end) == 0
 
     def _num_computed(self, start: int, end: int) -> int:
-        covered = sum(min(e.end, end) - max(e.start, start) for e in self._entries if e.start < end and start < e.end)
-        return end - start - covered
+        return end - start - num_covered(self._entries, start, end)
 
     def close(
         self, fidelity: str, fallback_reason: str | None, anew: Iterable[Span] = (), choice: AutoDecision | None = None
     ) -> Receipt:
         """The receipt of the prompt as it stands. `anew` was planned to be computed for fidelity's sake."""
         moved = self._merged_moves()
-        kept = [(e.start, e.end) for e in self._entries if e.origin is KVOrigin.KEPT]
-        num_kept = sum(end - start for start, end in kept)
-        num_precomputed = sum(
-            max(min(end, precompute_end) - max(start, precompute_start), 0)
-            for precompute_start, precompute_end in self._precompute
-            for start, end in kept
-        )
+        kept = [entry for entry in self._entries if entry.origin is KVOrigin.KEPT]
+        num_kept = sum(entry.end - entry.start for entry in kept)
+        num_precomputed = sum(num_covered(kept, start, end) for start, end in self._precompute)
         num_moved = sum(num_tokens for _, _, num_tokens in moved)
         return Receipt(
             fidelity=fidelity,

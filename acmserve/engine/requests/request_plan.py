@@ -15,8 +15,10 @@ marks in every turn after that, and would be hashed from its first mark on each 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.requests.receipt import KVOrigin, Span
@@ -139,7 +141,10 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
     found = inputs.plan()
     segments, marks = plan_segments(found.plan, inputs.sources, inputs.owner)
     gone = tuple(segment for segment in segments if not _is_there(segment, is_cached))
-    left = [mark for mark in marks if not any(s.dst_start <= mark.position < s.dst_end for s in gone)]
+    gone = tuple(sorted(gone, key=attrgetter("dst_start")))
+    starts = [segment.dst_start for segment in gone]
+    holders = ((mark, bisect_right(starts, mark.position) - 1) for mark in marks)
+    left = [mark for mark, index in holders if index < 0 or mark.position >= gone[index].dst_end]
     return RequestPlan(
         tuple(segments),
         gone,
@@ -162,7 +167,7 @@ def plan_segments(
         source = sources[plan.keep.source]
         segments.append(ReusableRange(0, plan.keep.num_tokens, 0, source, KVOrigin.KEPT))
         kept = [mark for mark in source.marks if mark.position < plan.keep.num_tokens]
-        marks += [replace(m, num_tokens=min(m.num_tokens, plan.keep.num_tokens - m.position)) for m in kept]
+        marks += [_cut_at(mark, plan.keep.num_tokens) for mark in kept]
     for move, num_removed in zip(plan.moves, plan.num_removed_before(sources), strict=True):
         source = sources[move.source]
         identity = source.digest_at(move.src_start + move.num_tokens)
@@ -173,6 +178,12 @@ def plan_segments(
         marks.append(LineageMark(move.dst_start, key, move.num_tokens, num_rotations + turned, num_removed))
     marks.sort(key=order_of)
     return segments, marks
+
+
+def _cut_at(mark: LineageMark, end: int) -> LineageMark:
+    """The mark of what lies in front of `end`. Of thousands, few reach so far."""
+    is_inside = mark.position + mark.num_tokens <= end
+    return mark if is_inside else replace(mark, num_tokens=end - mark.position)
 
 
 def _block_hashes(

@@ -17,17 +17,22 @@ It knows positions, sources and hashes. Blocks are named in `engine/scheduling/j
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, Span
 from acmserve.engine.requests.source_store import Owner
+from acmserve.errors import IntegrityError
 from acmserve.plan.auto import AutoDecision
-from acmserve.plan.lineage import LineageMark
+from acmserve.plan.lineage import LineageMark, position_of
 from acmserve.plan.source import ServedSequence, Tokens
+
+_START, _END = attrgetter("dst_start"), attrgetter("dst_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +101,10 @@ class SessionRequest:
         """
         self.receipt = self.acm = None
         self.segments = []
+        gone = sorted(self.taken_back)
         for segment in self.planned:
-            gone = [p for p in self.taken_back if segment.dst_start <= p < segment.dst_end]
-            end = min(gone, default=segment.dst_end)
+            first = bisect_left(gone, segment.dst_start)
+            end = min(gone[first], segment.dst_end) if first < len(gone) else segment.dst_end
             if end > segment.dst_start:
                 self.segments.append(replace(segment, dst_end=end))
 
@@ -134,18 +140,18 @@ class SessionRequest:
 
     def segment_at(self, position: int) -> ReusableRange | None:
         """The segment that covers prompt token `position`, if any."""
-        for segment in self.segments:
-            if segment.dst_start <= position < segment.dst_end:
-                return segment
-        return None
+        index = bisect_right(self.segments, position, key=_START) - 1
+        return self.segments[index] if index >= 0 and position < self.segments[index].dst_end else None
 
     def next_stop(self, position: int) -> int | None:
         """First token after `position` where a segment begins: a prefill chunk must end there."""
-        return min((s.dst_start for s in self.segments if s.dst_start > position), default=None)
+        index = bisect_right(self.segments, position, key=_START)
+        return self.segments[index].dst_start if index < len(self.segments) else None
 
     def carry_out(self, start: int, end: int) -> None:
         """Tokens `[start, end)` were taken from their segments. Whatever lies before `end` is past."""
-        for segment in [s for s in self.segments if s.dst_start < end and start < s.dst_end]:
+        first, last = bisect_right(self.segments, start, key=_END), bisect_left(self.segments, end, key=_START)
+        for segment in self.segments[first:last]:
             self._cut(segment, end)
 
     def refuse(
@@ -163,14 +169,17 @@ class SessionRequest:
         if end < segment.dst_end or not take_back:
             return None
         # A mark of no tokens hides a forgotten request. No segment put it there.
-        gone = [mark for mark in self.marks if start <= mark.position < end and mark.num_tokens]
-        self.marks[:] = [mark for mark in self.marks if mark not in gone]
+        first, last = (bisect_left(self.marks, place, key=position_of) for place in (start, end))
+        gone = [mark for mark in self.marks[first:last] if mark.num_tokens]
+        self.marks[first:last] = [mark for mark in self.marks[first:last] if not mark.num_tokens]
         self.taken_back += [mark.position for mark in gone]
         return min((mark.position for mark in gone), default=None)
 
     def _cut(self, segment: ReusableRange, end: int) -> None:
         """Drop what lies before `end` from `segment`."""
-        index = self.segments.index(segment)
+        index = bisect_left(self.segments, segment.dst_start, key=_START)
+        if index == len(self.segments) or self.segments[index] != segment:
+            raise IntegrityError(f"no segment [{segment.dst_start}, {segment.dst_end}) is left of {self.request_id}")
         rest = []
         if end < segment.dst_end:
             src_start = segment.src_at(end)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder, ReceiptEntry
+from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder, ReceiptEntry, num_covered
 from acmserve.plan.auto import AutoDecision
 
 NUM_PROMPT_TOKENS = 100
@@ -109,3 +111,30 @@ def test_the_answer_has_the_documented_fields() -> None:
         "moves": [{"dst_start": 10, "src_start": 50, "num_tokens": 10}],
         "fallback_reason": "source_evicted",
     }
+
+
+spans = st.lists(st.integers(0, 200), unique=True, max_size=20).map(sorted)
+
+
+@given(spans, st.integers(0, 200), st.integers(0, 200))
+def test_what_entries_cover_is_counted_as_one_by_one(ends: list[int], start: int, num_tokens: int) -> None:
+    end = start + num_tokens
+    pairs = list(zip(ends[::2], ends[1::2], strict=False))
+    entries = [ReceiptEntry(first, last, KVOrigin.KEPT) for first, last in pairs]
+    covered = {token for first, last in pairs for token in range(first, last)}
+    assert num_covered(entries, start, end) == len(covered & set(range(start, end)))
+
+
+def test_thousands_of_segments_do_not_look_at_thousands_of_entries_each() -> None:
+    """A receipt of a prompt in many pieces is closed in the scheduler's thread."""
+    num_looks = 0
+
+    class Looked(ReceiptEntry):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal num_looks
+            num_looks += name == "end"
+            return super().__getattribute__(name)
+
+    entries = [Looked(start, start + 5, KVOrigin.MOVED) for start in range(0, 40_000, 10)]
+    assert [num_covered(entries, start, start + 10) for start in range(0, 40_000, 10)] == [5] * 4_000
+    assert num_looks < 20 * 4_000
