@@ -1,8 +1,8 @@
 """All context maps of a server: found by tenant and external context id, bounded in number, written through to a file.
 
-The least recently used map goes when there are too many. Pinned ones go last. The file is written with best effort:
-where that fails memory changes all the same, and the next save writes the map whole. It knows no HTTP and asks no
-model.
+When there are too many, the least recently used map goes of the API key that has most (`fair_share.py`). Its pinned
+ones go last. The file is written with best effort: where that fails memory changes all the same, and the next save
+writes the map whole. It knows no HTTP and asks no model.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from acmserve.context.maps.map import ContextMap
+from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import ForwardClock
 from acmserve.context.storage.map_table import MapKey, MapTable
+from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError, NotFound, StorageFailed
 
 DEFAULT_MAX_MAPS = 1024
@@ -67,8 +69,8 @@ class MapStore:
         return held
 
     def create(self, key: MapKey, context_map: ContextMap) -> HeldMap:
-        """A new map under a key that has none. The least recently used one goes where there are too many."""
-        dropped = self._pushed_out()
+        """A new map under a key that has none. Another one goes where there are too many."""
+        dropped = self._pushed_out(key)
         self._erased.update(dropped)
         self._write(key, context_map)
         for gone in dropped:
@@ -131,7 +133,7 @@ class MapStore:
         else:
             self._erased.clear()
 
-    def _pushed_out(self) -> tuple[MapKey, ...]:
-        num_gone = len(self._maps) + 1 - self._max_maps
+    def _pushed_out(self, new: MapKey) -> tuple[MapKey, ...]:
         by_use = sorted(self._maps.values(), key=lambda held: held.context_map.pinned)
-        return tuple(held.key for held in by_use[: max(0, num_gone)])
+        order = [*(held.key for held in by_use), new]
+        return tuple(plan_victims(dict.fromkeys(order, 1), Bound(self._max_maps, len(order)), new.__eq__))

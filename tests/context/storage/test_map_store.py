@@ -97,6 +97,17 @@ def test_the_least_recently_used_map_goes_pinned_ones_last(tmp_path: Path) -> No
     archive.close()
 
 
+def test_sprayed_maps_of_one_key_take_none_of_another() -> None:
+    maps = MapStore(max_maps=10)
+    for name in "abc":
+        maps.create(("mine/salt", name), ContextMap())
+    for number in range(1000):
+        maps.create((f"other/{number}", f"m{number}"), ContextMap(pinned=True))
+    assert [held.key[1] for held in maps.list("mine/salt")] == ["a", "b", "c"]
+    assert len(maps) == 10
+    maps.check_integrity()
+
+
 def test_a_deleted_map_takes_no_update() -> None:
     maps = MapStore()
     held = maps.create(KEY, ContextMap())
