@@ -50,7 +50,7 @@ soak: setup ## half an hour of sessions on a small pool: each answer is checked,
 
 worst-step: export ACMSERVE_WORST_STEP_MINUTES ?= 60
 worst-step: setup ## search an hour for what one client can add to a step at 128K tokens
-	@$(BIN)/python -m pytest tests/simulator/test_worst_step.py $(ARGS)
+	@$(BIN)/python -m pytest tests/simulator/test_worst_step.py tests/server/app/test_victim.py $(ARGS)
 
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)
