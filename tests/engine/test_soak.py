@@ -15,14 +15,19 @@ from acmserve.errors import IntegrityError
 from tests.support.engine.engine import start_engine
 from tests.support.engine.tiny_model import TINY_MODELS, TWO_LAYERS, TinyModel
 from tests.support.soak.reference import Reference
-from tests.support.soak.report import SEED, SoakReport
+from tests.support.soak.report import MINUTES, SEED, SoakReport
 from tests.support.soak.soak import SETTINGS, Soak
 
 NUM_ANSWERS = 150
+PHASES = [(model, policy) for model in (TINY_MODELS[0], TWO_LAYERS) for policy in ("fcfs", "priority")]
+"""The suite takes the first and the last one."""
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-@pytest.mark.parametrize("model", [TINY_MODELS[0], TWO_LAYERS], ids=lambda model: model.name)
+def _name(value: TinyModel | str) -> str:
+    return value if isinstance(value, str) else value.name
+
+
+@pytest.mark.parametrize(("model", "policy"), PHASES if MINUTES else PHASES[::3], ids=_name)
 def test_every_answer_is_that_of_a_fresh_computation(
     model: TinyModel,
     policy: str,

@@ -10,15 +10,9 @@ the clock has caught up. A clock that is set back before a start is not known to
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 
-class ForwardClock:
-    """Seconds since the epoch, as `clock` says. Call it."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._latest = clock()
-
-    def __call__(self) -> float:
-        self._latest = max(self._latest, self._clock())
-        return self._latest
+def forward(clock: Callable[[], float]) -> Callable[[], float]:
+    """Seconds since the epoch, as `clock` says, and never fewer than before."""
+    return accumulate(iter(clock, None), max).__next__

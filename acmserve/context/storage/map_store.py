@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.storage.fair_share import plan_victims
-from acmserve.context.storage.forward_clock import ForwardClock
+from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.map_table import MapKey, MapTable
 from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError, NotFound, StorageFailed
@@ -39,7 +39,7 @@ class MapStore:
         max_maps: int = DEFAULT_MAX_MAPS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.clock = ForwardClock(clock)
+        self.clock = forward(clock)
         self.on_failure: Callable[[StorageFailed], None] = lambda failure: None
         self._erased: set[MapKey] = set()
         self._table = table

@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.codecs.state import StateChange, plan_change, plan_whole
 from acmserve.context.storage.fair_share import plan_victims, room
-from acmserve.context.storage.forward_clock import ForwardClock
+from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_sessions, not_found, taken, too_large
 from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
@@ -58,7 +58,7 @@ class SessionStore:
         self.on_gone: Callable[[Key], None] = _ignore
         self.on_leave: Callable[[Key], None] = _ignore
         self.on_failure: Callable[[StorageFailed], None] = _ignore
-        self._clock = ForwardClock(clock)
+        self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
         self._uses: WeakValueDictionary[Key, SessionUse] = WeakValueDictionary()

@@ -54,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
     cli_env_setup()
     args = parse_vllm_flags(rest)
+    check_model_folder(args.model)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
     listen_locally(args, _say)
     check_data_dir(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
@@ -134,7 +135,6 @@ def resolve_model(args: Namespace) -> None:
         args.model = args.model_tag
     if args.model is None:
         raise AcmError("no model: name one, for example `acmserve serve smollm2`")
-    check_model_folder(args.model)
     if args.model == BUNDLED_MODEL:
         from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 

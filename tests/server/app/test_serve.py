@@ -19,6 +19,7 @@ from acmserve.server.app.access import listen_locally
 from acmserve.server.app.flags import build_parser
 from acmserve.server.app.serve import (
     check_data_dir,
+    check_model_folder,
     fill_cpu_defaults,
     main,
     merge_kv_transfer_config,
@@ -207,8 +208,8 @@ def test_missing_model_is_said() -> None:
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path, model: str, said: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(AcmError, match=said):
-        resolve_model(Namespace(model_tag=str(tmp_path / model), model=None, served_model_name=None))
-    resolve_model(Namespace(model_tag="owner/name", model=None, served_model_name=None))
+        check_model_folder(str(tmp_path / model))
+    check_model_folder("owner/name")
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + b"\xff" * 5000])
