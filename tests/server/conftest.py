@@ -21,7 +21,7 @@ def scripted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def scripted_server(scripted_folder: Path) -> Iterator[str]:
     """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
-    flags = [*FLAGS, "--enable-scale-out", "--data-dir", str(scripted_folder / "data")]
+    flags = [*FLAGS, "--enable-scale-out", "--trust-request-chat-template", "--data-dir", str(scripted_folder / "data")]
     with running_server(
         write_model(scripted_folder / "model"), scripted_folder / "server.log", flags, tiny=True
     ) as url:

@@ -19,6 +19,7 @@ class Reason(Enum):
     EVICTION = "eviction"
     ACT_END = "end of an act"
     CLEARING = "clearing"
+    NEXT_MESSAGE = "next message"
     FOLD = "fold"
     AS_IT_IS = "as it is"
 

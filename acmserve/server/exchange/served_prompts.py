@@ -92,6 +92,10 @@ class ServedContext:
             return 0
         return self.num_served - min(start for start, _ in self.last.moved)
 
+    def num_kept(self, prompt_token_ids: Sequence[int]) -> int:
+        """Tokens that a prompt begins with as the last one did."""
+        return 0 if self.last is None else num_common(self.last.prompt_token_ids, prompt_token_ids)
+
     def note_healed(self) -> None:
         """The last context was computed anew since it was served: what the next request keeps is not moved."""
         if self.last is not None:
@@ -237,6 +241,13 @@ class ServedContexts:
     def drop(self, tenant: str, session_id: str) -> None:
         """Forget a session."""
         self._contexts.pop((tenant, session_id), None)
+
+
+def num_common(first: Sequence[int] | NDArray[np.int32], second: Sequence[int] | NDArray[np.int32]) -> int:
+    """Tokens that two prompts begin with."""
+    num = min(len(first), len(second))
+    differs = np.asarray(first[:num], dtype=np.int32) != np.asarray(second[:num], dtype=np.int32)
+    return int(differs.argmax()) if differs.any() else num
 
 
 def _find(prompt: np.ndarray[Any, np.dtype[np.int32]], canonical: bytes) -> int | None:

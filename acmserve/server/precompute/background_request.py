@@ -74,6 +74,9 @@ class Background(Protocol):
     async def __call__(self, body: Mapping[str, Any]) -> None:
         """Raises `Unavailable` where the model takes no such request."""
 
+    async def render(self, body: Mapping[str, Any]) -> list[int] | None:
+        """The token ids of a request's prompt, nothing computed. None where it is no prompt of text alone."""
+
 
 class ServedBackground:
     """Asks the model that is served here. `state` is that of vLLM's app."""
@@ -87,14 +90,27 @@ class ServedBackground:
         client = getattr(self._state, "engine_client", None)
         return client is not None and client.get_num_unfinished_requests() > self._num_running
 
+    async def render(self, body: Mapping[str, Any]) -> list[int] | None:
+        """As vLLM's chat handler renders it (vllm/entrypoints/openai/chat_completion/serving.py:258)."""
+        rendered = await self._serving().render_chat_request(ChatCompletionRequest.model_validate(body))
+        if isinstance(rendered, ErrorResponse):
+            return None
+        _, prompts = rendered
+        token_ids: list[int] | None = prompts[0].get("prompt_token_ids") if prompts[0].get("type") == "token" else None
+        return token_ids
+
+    def _serving(self) -> Any:
+        serving = getattr(self._state, "openai_serving_chat", None)
+        if serving is None:
+            raise Unavailable("the served model cannot chat, so nothing is precomputed")
+        return serving
+
     async def __call__(self, body: Mapping[str, Any]) -> None:
         """Returns when the engine has ended the request.
 
         vLLM's handler answers a cancelled request with an error object, which would swallow the cancellation.
         """
-        serving = getattr(self._state, "openai_serving_chat", None)
-        if serving is None:
-            raise Unavailable("the served model cannot chat, so nothing is precomputed")
+        serving = self._serving()
         self._num_running += 1
         try:
             answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))

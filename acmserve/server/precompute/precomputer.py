@@ -40,6 +40,7 @@ from acmserve.context.storage.session import Key, Session
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.precompute.background_request import Background, RequestFrame
+from acmserve.server.precompute.next_message import after_next_message
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
 from acmserve.server.sessions.sessions import Sessions
 
@@ -244,7 +245,7 @@ class Precomputer:
                 continue
             if watch.wants_look:
                 watch.wants_look = False
-                contexts, room = list(self._look(session, watch)), self._room(session.state)
+                contexts, room = await self._look(background, session, watch), self._room(session.state)
             if not contexts or room <= 0:
                 return
             candidates = contexts.pop(0)
@@ -274,21 +275,25 @@ class Precomputer:
             while self._is_busy(background, session):
                 await asyncio.sleep(BUSY_SECONDS)
 
-    def _look(self, session: Session, watch: _Watch) -> Sequence[PrecomputeCandidate]:
-        """What may come next, as far as the session wants it computed."""
+    async def _look(self, background: Background, session: Session, watch: _Watch) -> list[PrecomputeCandidate]:
+        """What may come next, as far as the session wants it computed. What is certain comes first."""
         state = session.state
         options = self.options(state)
         if options.mode == "off":
-            return ()
+            return []
         served = self._sessions.served.of(*session.key)
         if not options.predicts:
-            return heal(state, served.num_stale)
+            return list(heal(state, served.num_stale))
         num_stale = max(1, served.num_served) if watch.was_edited else served.num_stale
         meter, budget = self._budgets.meter(session), self._budgets.of(state)
         can_move = self._sessions.can_move(watch.fidelity)
         measured = None if budget is None else self._budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
-        return plan_precompute(meter, state, view, self._budgets.tokenizer)
+        found = plan_precompute(meter, state, view, self._budgets.tokenizer)
+        rewritten = await after_next_message(background, watch.frame, state, served)
+        if rewritten is None:
+            return list(found)
+        return [rewritten, *(candidate for candidate in found if candidate.reason is not Reason.AS_IT_IS)]
 
     async def _compute(
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int

@@ -12,7 +12,11 @@ _CLIENT = "vllm.v1.engine.async_llm:AsyncLLM"
 SEAMS: tuple[Seam, ...] = (
     *methods(_CLIENT, generate="self prompt sampling_params request_id", get_num_unfinished_requests="self"),
     *attributes(_CLIENT, "renderer model_config vllm_config"),
-    *methods(f"{_CHAT}.serving:OpenAIServingChat", create_chat_completion="self request raw_request"),
+    *methods(
+        f"{_CHAT}.serving:OpenAIServingChat",
+        create_chat_completion="self request raw_request",
+        render_chat_request="self request",
+    ),
     Seam(f"{_CHAT}.protocol:ChatCompletionRequest"),
     Seam(f"{_CHAT}.protocol:ChatCompletionResponse"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicMessage"),
