@@ -71,6 +71,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"pieces shorter than this are computed rather than moved (default {EngineConfig().min_move_tokens})",
     )
+    parser.add_argument(
+        "--model-alias",
+        "--model_alias",
+        action="append",
+        metavar="NAME=MODEL",
+        help="serve MODEL under one more name, which answers then have, for sub-agents that ask for it; may be given "
+        "several times; *=MODEL: under every name",
+    )
     add_context_flags(parser)
     return parser
 

@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
     cli_env_setup()
     args = parse_vllm_flags(rest)
     check_model_folder(args.model)
+    add_aliases(args, ours.model_alias or (), os.environ)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
     listen_locally(args, _say)
     check_data_dir(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
@@ -96,10 +97,12 @@ def parse_vllm_flags(argv: Sequence[str]) -> Namespace:
 
     on_cpu = current_platform.is_cpu()
     parser = make_arg_parser(FlexibleArgumentParser(prog="acmserve serve", usage="acmserve serve MODEL [flags]"))
-    parser.set_defaults(model=None)
+    parser.set_defaults(model=None, enable_prompt_tokens_details=None)
     if on_cpu:
         parser.set_defaults(dtype=None, enforce_eager=None)
     args: Namespace = parser.parse_args(list(argv))
+    if args.enable_prompt_tokens_details is None:
+        args.enable_prompt_tokens_details = True
     if on_cpu:
         fill_cpu_defaults(args, os.environ)
     resolve_model(args)
@@ -145,6 +148,30 @@ def resolve_model(args: Namespace) -> None:
             args.chat_template = str(TOOLS_TEMPLATE)
         if args.tool_call_parser is None:
             args.enable_auto_tool_choice, args.tool_call_parser = True, "hermes"
+
+
+def add_aliases(args: Namespace, aliases: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Serve the model under more names. `*=MODEL` is vLLM's own switch, which takes every name as that of the model.
+
+    Raises AcmError for a text that is no `NAME=MODEL`, and for a model that is not served.
+    """
+    given = args.served_model_name or [args.model]
+    served = [given] if isinstance(given, str) else list(given)
+    for text in aliases:
+        name, _, model = text.partition("=")
+        if not name or not model:
+            raise AcmError(f"--model-alias {text!r} is no NAME=MODEL, for example claude-haiku-4-5={served[0]}")
+        if model not in served:
+            raise AcmError(
+                f"--model-alias {text}: {model} is not served. Served are {', '.join(served)}. "
+                "An adapter has a name of its own, --lora-modules gives it."
+            )
+        if name == "*":
+            environ["VLLM_SKIP_MODEL_NAME_VALIDATION"] = "1"
+        elif name not in served:
+            served.append(name)
+    if aliases:
+        args.served_model_name = served
 
 
 def check_model_folder(model: str) -> None:

@@ -38,14 +38,17 @@ from acmserve.errors import EngineMismatch, InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
+from acmserve.server.app.openapi import document_requests, documented
 from acmserve.server.app.startup import open_server
 from acmserve.server.chat.turn import chat_route
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate
+from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.exchange.redaction import Engines
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import CallerMiddleware, Tenants, account_of, engine_session_id
+from acmserve.server.http.vendor_route import VendorRoute
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import extended_signature
 from acmserve.server.models.summarizer import open_summarizer
@@ -55,6 +58,9 @@ from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.session_params import SESSION_HEADER, check_no_loop, is_plain, parse_session_params
 from acmserve.server.routes.router import router
+from acmserve.server.vllm.message_usage import start_with_cached_tokens
+from acmserve.server.vllm.model_names import ASKED_NAME, echo_names
+from acmserve.server.vllm.overflow import count_overflows
 from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
 
 CHAT_PATH = "/v1/chat/completions"
@@ -64,7 +70,6 @@ REQUIRED_PATHS = frozenset({CHAT_PATH, "/v1/completions"})
 PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH, COUNT_PATH}
 EDITED_PATHS = (CHAT_PATH, MESSAGES_PATH, COUNT_PATH)
 
-RECEIPT_HEADER = "X-ACM-Receipt"
 NO_RECEIPT = "none, this request has several answers or prompts and was answered without its session"
 
 logger = init_logger(f"vllm.{__name__}")
@@ -91,18 +96,20 @@ class SessionEndpoint:
         missing = REQUIRED_PATHS - {route.path for route in routes}
         if missing:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
+        document_requests(app)
         app.add_middleware(CallerMiddleware)
         on_shutdown(app, ENGINE_DEATH.look)
         if _has_sessions(app.state.args):
             app.include_router(router())
             on_shutdown(app, _close)
         for route in routes:
-            app.add_api_route(
+            app.router.add_api_route(
                 route.path,
                 _coated(route),
                 methods=["POST"],
+                route_class_override=VendorRoute,
                 dependencies=route.dependencies,
-                responses=route.responses,
+                responses=documented(route.path, route.responses),
                 name=route.name,
                 summary=route.summary,
                 description=route.description,
@@ -119,6 +126,9 @@ class SessionEndpoint:
         engines = Engines.of(engine_client.vllm_config.parallel_config)
         ENGINE_DEATH.watch(engine_client)
         tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants, engines))
+        count_overflows(engine_client.renderer)
+        echo_names(state.openai_serving_models)
+        start_with_cached_tokens(getattr(state, "anthropic_serving_messages", None))
         tokenizer = engine_client.renderer.get_tokenizer()
         counting = ServedTokenizer(tokenizer)
         probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
@@ -136,8 +146,20 @@ def _coated(route: APIRoute) -> Endpoint:
     endpoint = with_session(core)
     if route.path == CHAT_PATH:
         endpoint = functools.wraps(core)(chat_route(core, endpoint))
+    endpoint = _named(endpoint)
     set_signature(endpoint, extended_signature(core))
     return endpoint
+
+
+def _named(endpoint: Endpoint) -> Endpoint:
+    """Have the answer name the model as the request does."""
+
+    @functools.wraps(endpoint)
+    async def named(*args: Any, **kwargs: Any) -> Response | None:
+        ASKED_NAME.set(kwargs["request"].model)
+        return await endpoint(*args, **kwargs)
+
+    return named
 
 
 def with_session(core: Endpoint) -> Endpoint:

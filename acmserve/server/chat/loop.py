@@ -27,6 +27,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.chat.model_step import Step, StepReader, add_completion_tokens, read_whole, render_event
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.chat.steps import Endpoint, ToolLoop, Turn
+from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
 from acmserve.server.http.errors import problem_response
 from acmserve.server.vllm.handlers import create_error_response, with_sse_keep_alive
 
@@ -48,7 +49,8 @@ async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[
     response = await loop.ask()
     if isinstance(response, StreamingResponse):
         events = with_sse_keep_alive(_stream(loop, response), _keep_alive_seconds(raw_request))
-        return StreamingResponse(events, media_type="text/event-stream")
+        headers = {RECEIPT_HEADER: session_line(turn.session.session_id)}
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     while isinstance(response, JSONResponse) and response.status_code == 200:
         step = read_whole(bytes(response.body), loop.spoken)
         async for _ in loop.carry_out(step):
@@ -70,6 +72,7 @@ def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
     payload["usage"] = add_completion_tokens(payload["usage"], loop.num_completion_tokens - step.num_completion_tokens)
     payload |= {"acm": loop.acm} | loop.edited
     headers = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
+    headers[RECEIPT_HEADER] = receipt_line(loop.acm)
     return JSONResponse(payload, headers=headers, background=response.background)
 
 
@@ -124,11 +127,12 @@ async def _stream_end_of_step(loop: ToolLoop, step: Step) -> AsyncGenerator[str,
         yield _chunk(step, {"tool_calls": calls})
     num_before = loop.num_completion_tokens - step.num_completion_tokens
     choice = {**step.payload["choices"][0], "finish_reason": _finish_reason(loop, step)}
-    end = {**step.payload, "choices": [choice], "acm": loop.acm} | loop.edited
+    end = {**step.payload, "choices": [choice]} | loop.edited
     for chunk in (end, step.usage_chunk):
         if chunk is not None:
             usage = chunk.get("usage")
-            yield render_event(chunk | ({"usage": add_completion_tokens(usage, num_before)} if usage else {}))
+            counted = {"usage": add_completion_tokens(usage, num_before)} if usage else {}
+            yield render_event(chunk | {"acm": loop.acm} | counted)
 
 
 def _chunk(step: Step, delta: dict[str, Any], **extra: Any) -> str:

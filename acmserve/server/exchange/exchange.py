@@ -29,6 +29,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 from acmserve.server.exchange.answer import stream_with_field, stream_with_receipt
 from acmserve.server.exchange.map_slot import Slot
+from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
@@ -40,6 +41,8 @@ class EngineOutput(Protocol):
     """The part of vLLM's RequestOutput that is read here (vllm/outputs.py:156)."""
 
     kv_transfer_params: dict[str, Any] | None
+    num_cached_tokens: int | None
+    num_cache_creation_tokens: int | None
     finished: bool
 
 
@@ -128,6 +131,7 @@ class Exchange:
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
             self.acm = {**transfer["acm"], "session_id": self.session_id, **self.fields}
+            count_moved(output, transfer["acm"]["receipt"])
             if self.on_receipt is not None and not self._has_receipt:
                 self._has_receipt = True
                 self.on_receipt(transfer["acm"]["receipt"], self._seconds)
@@ -149,15 +153,33 @@ class Exchange:
             served.record(self.messages, self._prompt, self.acm["receipt"], answer)
 
 
+def count_moved(output: EngineOutput, receipt: Mapping[str, Any]) -> None:
+    """Have vLLM report moved tokens as cached ones. Every usage of every route is made from these two counts.
+
+    vLLM's    [ hit ][ written to the cache by this request )         computed and moved alike
+    ours      [ kept + moved ][ written )                             what was computed and is in the cache now
+    """
+    num_in_cache = (output.num_cached_tokens or 0) + (output.num_cache_creation_tokens or 0)
+    output.num_cached_tokens = receipt["kept_tokens"] + receipt["moved_tokens"]
+    output.num_cache_creation_tokens = max(0, num_in_cache - output.num_cached_tokens)
+
+
 CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
 
 
 def deliver(response: Response | None, exchange: Exchange) -> Response | None:
-    """Add the receipt to an answer of vLLM's. Errors pass as they are, and so does None: the client has gone."""
+    """Add the receipt to an answer of vLLM's, and to its headers what is known of it when they are sent.
+
+    Errors pass as they are, and so does None: the client has gone.
+    """
     if isinstance(response, StreamingResponse):
+        response.headers[RECEIPT_HEADER] = session_line(exchange.session_id)
         response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
         return response
-    return response if exchange.acm is None else _joined(response, "acm", exchange.acm)
+    if response is None or response.status_code != 200 or exchange.acm is None:
+        return response
+    response.headers[RECEIPT_HEADER] = receipt_line(exchange.acm)
+    return _joined(response, "acm", exchange.acm)
 
 
 def deliver_field(response: Response | None, name: str, value: dict[str, Any]) -> Response | None:

@@ -34,10 +34,15 @@ class Output:
     text: str
     finished: bool
     kv_transfer_params: dict[str, Any] | None = None
+    num_cached_tokens: int | None = 16
+    num_cache_creation_tokens: int | None = 32
+
+
+RECEIPT = {"prompt_tokens": 50, "kept_tokens": 20, "moved_tokens": 10, "computed_tokens": 20}
 
 
 class Engine:
-    """Echoes the arguments it got as the receipt of the second, last output."""
+    """Echoes the arguments it got beside the receipt of the second, last output."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[SamplingParams, dict[str, Any]]] = []
@@ -49,6 +54,8 @@ class Engine:
         yield Output(prompt, finished=False)
         await asyncio.sleep(0)
         transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
+        if transfer is not None and "acm" in transfer:
+            transfer = transfer | {"acm": transfer["acm"] | {"receipt": RECEIPT}}
         yield Output(prompt, finished=True, kv_transfer_params=transfer)
 
 
@@ -73,7 +80,8 @@ def test_session_goes_in_beside_other_arguments_and_the_receipt_comes_out_once()
     }
     assert engine.calls[0][1] == {"session_id": "s"}
     assert exchange.finished
-    assert exchange.acm == acm
+    assert exchange.acm == acm | {"receipt": RECEIPT}
+    assert [(o.num_cached_tokens, o.num_cache_creation_tokens) for o in outputs] == [(16, 32), (30, 18)]
     assert [o.kv_transfer_params for o in outputs] == [None, {"do_remote_decode": False}]
 
 
@@ -89,7 +97,9 @@ def test_requests_at_the_same_time_keep_their_own_receipts() -> None:
     async def both() -> list[Exchange]:
         return await asyncio.gather(*(request(name) for name in ("a", "b", "c")))
 
-    assert [e.acm for e in asyncio.run(both())] == [{"session_id": name} for name in ("a", "b", "c")]
+    assert [e.acm for e in asyncio.run(both())] == [
+        {"session_id": name, "receipt": RECEIPT} for name in ("a", "b", "c")
+    ]
 
 
 def test_request_without_session_gets_the_very_generator_of_the_engine() -> None:
@@ -149,7 +159,7 @@ def test_whoever_waits_for_the_receipt_is_told_once_a_request() -> None:
     for num_tokens in (7, 9):
         exchange.send(SamplingParams())
         for number in range(3):
-            acm = {"session_id": "s", "receipt": {"prompt_tokens": num_tokens}}
+            acm = {"session_id": "s", "receipt": RECEIPT | {"prompt_tokens": num_tokens}}
             exchange.receive(Output("", number == 2, {"acm": acm}))
     assert [num_tokens for num_tokens, _ in told] == [7, 9]
     assert all(seconds >= 0 for _, seconds in told)

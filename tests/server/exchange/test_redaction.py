@@ -25,6 +25,8 @@ class Output:
     finished: bool
     kv_transfer_params: dict[str, Any] | None
     outputs: tuple[()] = ()
+    num_cached_tokens: int = 0
+    num_cache_creation_tokens: int = 0
 
 
 class Fleet:

@@ -1,0 +1,115 @@
+"""What vLLM's answering routes take and give beside vLLM's own, in the server's OpenAPI document.
+
+    answers    vLLM's model + acm (+ context_management)      a model of ours in `responses` of the route
+    requests   vLLM's schema + session_id, acm, ...           properties added to the document
+
+Decision: requests are documented, not declared. vLLM's models of requests are read by vLLM, which would send a declared
+field on to its handlers. A field that vLLM has, as `context_management` of /v1/responses, stays as vLLM describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from acmserve.server.routes.schemas.receipts import ReceiptFields, SessionFields
+from acmserve.server.vllm.handlers import (
+    AnthropicContentBlock,
+    AnthropicMessagesResponse,
+    ChatCompletionResponse,
+    CompletionResponse,
+    ResponsesResponse,
+)
+
+_ACM = Field(default=None, description="The session and the receipt. A request without a session has none.")
+_EDITED = Field(default=None, description="What the edits of the request have cleared: `applied_edits`.")
+_REFERENCE = "#/components/schemas/{model}"
+
+
+class CompactionContent(BaseModel):
+    """The summary that takes the place of all that stood before it. Null where none could be had."""
+
+    type: Literal["compaction"]
+    content: str | None = None
+
+
+class ChatAnswer(ChatCompletionResponse):
+    """An answer of /v1/chat/completions."""
+
+    acm: ReceiptFields | None = _ACM
+    context_management: dict[str, Any] | None = _EDITED
+
+
+class CompletionAnswer(CompletionResponse):
+    """An answer of /v1/completions."""
+
+    acm: ReceiptFields | None = _ACM
+
+
+class ResponsesAnswer(ResponsesResponse):
+    """An answer of /v1/responses. In a stream it is the `response` of the closing event."""
+
+    acm: ReceiptFields | None = _ACM
+
+
+class MessagesAnswer(AnthropicMessagesResponse):
+    """An answer of /v1/messages."""
+
+    content: list[AnthropicContentBlock | CompactionContent]
+    acm: ReceiptFields | None = _ACM
+    context_management: dict[str, Any] | None = _EDITED
+
+
+ANSWERS: Mapping[str, type[BaseModel]] = {
+    "/v1/chat/completions": ChatAnswer,
+    "/v1/completions": CompletionAnswer,
+    "/v1/responses": ResponsesAnswer,
+    "/v1/messages": MessagesAnswer,
+}
+REQUESTS: Mapping[str, tuple[str, ...]] = {
+    "/v1/chat/completions": ("session_id", "acm", "context_management"),
+    "/v1/completions": ("session_id", "acm"),
+    "/v1/responses": ("session_id", "acm"),
+    "/v1/messages": ("session_id", "acm", "context_management"),
+    "/v1/messages/count_tokens": ("session_id", "context_management"),
+}
+
+
+def documented(path: str, responses: Mapping[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route of vLLM's, with what ours answers."""
+    if path not in ANSWERS:
+        return dict(responses)
+    return {**responses, 200: {**responses.get(200, {}), "model": ANSWERS[path]}}
+
+
+def document_requests(app: FastAPI) -> None:
+    """Have the app's document say what its requests may have of ours. It is made when it is first asked for."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        is_new = app.openapi_schema is None
+        document = make()
+        if is_new:
+            add_fields(document)
+        return document
+
+    vars(app)["openapi"] = openapi
+
+
+def add_fields(document: dict[str, Any]) -> None:
+    """Add our fields to the schemas of the requests in an OpenAPI document."""
+    ours = SessionFields.model_json_schema(ref_template=_REFERENCE)
+    schemas: dict[str, Any] = document.get("components", {}).get("schemas", {})
+    for path, names in REQUESTS.items():
+        operation = document["paths"].get(path, {}).get("post")
+        if operation is None:
+            continue
+        reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        properties = schemas[reference.rpartition("/")[2]].setdefault("properties", {})
+        for name in names:
+            properties.setdefault(name, ours["properties"][name])
+    for name, schema in ours["$defs"].items():
+        schemas.setdefault(name, schema)
