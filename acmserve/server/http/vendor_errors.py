@@ -16,6 +16,7 @@ Pure: bodies in, bodies out.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     529: "overloaded_error",
 }
-_UNKNOWN_MODEL = re.compile(r"The model `(?P<name>.*)` does not exist\.( Valid aliases: (?P<served>[^,]*))?", re.DOTALL)
+_UNKNOWN_MODEL = re.compile(r"The model `(?P<name>.{1,128})` does not exist\. Valid aliases: (?P<served>[^,]*)(,.*)?\.")
 
 
 def anthropic_error(status: int, body: Mapping[str, Any], overflow: Overflow | None = None) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def _error_of(body: Mapping[str, Any]) -> dict[str, Any]:
         dict(error) if isinstance(error, Mapping) else {"message": str(body.get("detail") or error)}
     )
     unknown = _UNKNOWN_MODEL.fullmatch(str(fields.get("message")))
-    if unknown is not None and unknown["served"]:
-        alias = f"--model-alias '{unknown['name']}={unknown['served'].rstrip('.')}'"
+    if unknown is not None:
+        alias = f"--model-alias {shlex.quote('='.join(unknown.group('name', 'served')))}"
         fields["message"] = f"{fields['message']} Start the server with {alias} to have it served under this name."
     return fields

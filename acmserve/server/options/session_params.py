@@ -33,7 +33,7 @@ from acmserve.validation import check_object
 SESSION_HEADER = "x-session-id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
 _Value = TypeVar("_Value", str, Repair)
-_ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
+ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 
 
 def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
@@ -107,7 +107,7 @@ def _session_id(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | No
 def _fidelity(acm: object) -> tuple[str | None, Repair | None]:
     if acm is None:
         return None, None
-    given = check_object(acm, "acm", _ACM_KEYS)
+    given = check_object(acm, "acm", ACM_KEYS)
     return check_fidelity(given.get("fidelity"), "acm.fidelity"), check_repair(given.get("repair"), "acm.repair")
 
 

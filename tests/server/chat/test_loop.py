@@ -63,6 +63,12 @@ def test_context_tools_run_until_the_model_answers(scripted_client: OpenAI, stre
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
+def _counted(usage: Any) -> dict[str, Any]:
+    """Without what the cache had. The second of two sessions finds what the first one computed."""
+    counted: dict[str, Any] = usage.model_dump(exclude={"prompt_tokens_details"})
+    return counted
+
+
 def test_a_stream_tells_every_receipt_and_operation_as_it_happens(scripted_client: OpenAI) -> None:
     script = [CUT + SEARCH, "It was 49."]
     whole = ask(scripted_client, new_session(), MESSAGES, script)
@@ -77,7 +83,7 @@ def test_a_stream_tells_every_receipt_and_operation_as_it_happens(scripted_clien
     assert told == answer.operations == whole.operations
     assert [event["receipt"] for event in answer.events if event["event"] == "receipt"] == answer.receipts
     assert answer.message["content"] == whole.message["content"]
-    assert answer.usage == whole.usage
+    assert _counted(answer.usage) == _counted(whole.usage)
 
 
 def test_first_call_can_be_required(scripted_client: OpenAI) -> None:
@@ -251,7 +257,7 @@ def test_an_error_in_a_later_step_carries_what_was_done(scripted_client: OpenAI,
     with pytest.raises(openai.BadRequestError) as caught:
         ask(scripted_client, session, full, [much, "Never said."])
     body: Any = caught.value.response.json()
-    assert body["error"]["code"] == 400
+    assert body["error"]["code"] == "context_length_exceeded"
     assert [o["tool"] for step in body["acm"]["steps"] for o in step["operations"]] == ["search_context"]
     with pytest.raises(openai.APIError):
         ask(scripted_client, session, full, [much, "Never said."], stream=True)

@@ -37,7 +37,7 @@ def data_of(event: str) -> dict[str, Any]:
         DONE,
         ": keep-alive\n\n",
         chunk("data: {}"),
-        sse({"id": "c", "choices": [], "usage": {"total_tokens": 3}}),
+        sse({"id": "c", "choices": []}),
         sse({"error": {"message": "lost", "code": 500}}),
         sse({"type": "response.in_progress", "response": {"id": "r"}}, "response.in_progress"),
         sse({"type": "message_stop"}, "message_stop"),
@@ -53,6 +53,21 @@ def test_chat_chunk_with_finish_reason_takes_the_receipt() -> None:
     assert data_of(joined) == data_of(chunk("Grüße", "stop")) | {"acm": ACM}
     assert joined.endswith("}\n\n")
     assert "Grüße" in joined
+
+
+def test_the_chunk_with_the_usage_alone_takes_the_receipt() -> None:
+    event = sse({"id": "c", "choices": [], "usage": {"total_tokens": 3}})
+    joined = join_event(event, ACM)
+    assert joined is not None
+    assert data_of(joined) == data_of(event) | {"acm": ACM}
+
+
+def test_anthropics_first_event_takes_what_is_known_inside_its_message() -> None:
+    event = sse({"type": "message_start", "message": {"id": "m"}}, "message_start")
+    joined = join_event(event, ACM)
+    assert joined is not None
+    assert joined.startswith("event: message_start\n")
+    assert data_of(joined)["message"] == {"id": "m", "acm": ACM}
 
 
 def test_responses_event_takes_the_receipt_inside_its_response() -> None:
@@ -78,6 +93,7 @@ def test_body_takes_the_receipt_at_top_level() -> None:
 def test_stream_is_passed_on_event_by_event_and_only_its_end_is_changed() -> None:
     exchange = Exchange(SessionParams("s"))
     log: list[str] = []
+    usage = sse({"id": "c", "choices": [], "usage": {"total_tokens": 3}})
 
     async def engine() -> AsyncIterator[str]:
         for text in ("a", "b"):
@@ -85,7 +101,7 @@ def test_stream_is_passed_on_event_by_event_and_only_its_end_is_changed() -> Non
             yield chunk(text)
         exchange.acm, exchange.finished = ACM, True
         yield chunk("c", "stop")
-        yield chunk("", "stop")
+        yield usage
         yield DONE
 
     async def read() -> list[str]:
@@ -99,7 +115,8 @@ def test_stream_is_passed_on_event_by_event_and_only_its_end_is_changed() -> Non
     assert log[:4] == ["made a", "read", "made b", "read"]
     assert events[:2] == [chunk("a"), chunk("b")]
     assert data_of(events[2])["acm"] == ACM
-    assert events[3:] == [chunk("", "stop"), DONE]
+    assert data_of(events[3]) == data_of(usage) | {"acm": ACM}
+    assert events[4:] == [DONE]
 
 
 def test_stream_without_receipt_is_unchanged() -> None:

@@ -44,7 +44,8 @@ class Fleet:
         self.calls.append((data_parallel_rank, prompt, acm))
         await asyncio.sleep(0)
         self.ended.append(data_parallel_rank)
-        answer = {"acm": {"session_id": acm["session_id"], "receipt": {"computed_tokens": 3, "moved_tokens": 0}}}
+        receipt = {"computed_tokens": 3, "kept_tokens": 0, "moved_tokens": 0}
+        answer = {"acm": {"session_id": acm["session_id"], "receipt": receipt}}
         yield Output(True, None if data_parallel_rank in self._silent else answer)
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from acmserve.bench.models.tiny_model import write_tiny_model
 
 MODEL = "scripted"
+ALIAS = "scripted-small"
 MAX_MODEL_LEN = 32_768
 TEMPLATE = Path(str(files("acmserve.models") / "chatml_tools.jinja"))
 FLAGS = (
+    *("--model-alias", f"{ALIAS}={MODEL}"),
     *("--served-model-name", MODEL, "--max-model-len", str(MAX_MODEL_LEN), "--min-move-tokens", "16"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--chat-template", str(TEMPLATE)),
     *("--logits-processors", "acmserve.bench.models.scripted_model:ScriptedModel"),
