@@ -116,7 +116,7 @@ def _anthropic(message: Any, headers: Any, acms: list[Any]) -> Seen:
 
 def total(usage: Any) -> int:
     """The prompt as Anthropic's clients sum it up."""
-    num_read, num_written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+    num_read, num_written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     assert min(usage.input_tokens, num_read, num_written) >= 0
     return int(usage.input_tokens + num_read + num_written)
 
