@@ -9,7 +9,8 @@ An edit with a hole in every step. Nobody asked for it, and it is known when the
 differently are rendered behind the conversation. What both prompts have in common will be in the next prompt.
 
 Decision: templates are run, not read. Only turns with reasoning, which ended with an answer, are rendered.
-It does not know what a template drops, nor blocks. A client may change more than the template does. Then less of it is used.
+It does not know what a template drops, nor blocks. A client may change more than the template does. Then less of it is
+used.
 """
 
 from __future__ import annotations
