@@ -34,6 +34,7 @@ LAYERS = (
     "engine.scheduling",
     "engine.plugin",
     "server.vllm server.http",
+    "server.identity",
     "server.options server.exchange server.budget",
     "server.models",
     "server.maps server.messages",

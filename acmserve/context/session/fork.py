@@ -1,4 +1,4 @@
-"""Branches that are sessions of their own, for clients that run sub-agents themselves, several at a time.
+"""Sessions that go on from another one: branches, for clients that run sub-agents themselves, and side threads.
 
     parent   [ .. ] ---------------------------- [ .. | call branch, message ]     place_result
                 \\-- fork --> branch [ .. | its own work ]  ----'
@@ -8,12 +8,19 @@ token. Where the parent's model waits for results of its calls, it begins in fro
 without its result.
 
 What a branch returns is placed into the parent as the model's own branches leave it: a call of `branch` and its result.
-Every chat template that knows tools can render that, and no message of a user is made up. Pure: states in, states out.
+Every chat template that knows tools can render that, and no message of a user is made up.
+
+    main   [ system A | u0 a1 u2 a3 | ... ]                       edits and evictions of the main thread
+    side   [ system B | u0 a1 u2 a3 | "Summarize the above." ]    the same ones, on the same messages
+
+A side thread begins as the main thread is, too. Its request may repeat the history under another system message, which
+takes the place of the main thread's. Nobody returns from a side thread. Pure: states in, states out.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from acmserve.context.session.branch import Branch
@@ -21,10 +28,13 @@ from acmserve.context.session.branch_tool import BRANCH
 from acmserve.context.session.branching import Spent
 from acmserve.context.session.history import PLACED, append_internal, cut_back
 from acmserve.context.session.parent import Parent, mark_of
-from acmserve.context.session.state import Author, SessionState
-from acmserve.context.transcript.message import Message
+from acmserve.context.session.state import Author, SessionState, TranscriptEntry
+from acmserve.context.session.thread import Thread
+from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role
+
+_INSTRUCTING = ("system", "developer")
 
 
 def fork(state: SessionState, session_id: str, description: str, prompt: str) -> SessionState:
@@ -32,7 +42,8 @@ def fork(state: SessionState, session_id: str, description: str, prompt: str) ->
     cut = cut_back(state, state.entries[: num_complete(state)])
     num_messages = sum(entry.origin is not Author.INTERNAL for entry in cut.entries)
     parent = Parent(session_id, mark_of(state.digest_key), description, prompt, len(cut.entries), num_messages)
-    return replace(cut, parent=parent)
+    thread = None if state.thread is None else replace(state.thread, name=BRANCH)
+    return replace(cut, parent=parent, thread=thread)
 
 
 def num_complete(state: SessionState) -> int:
@@ -62,6 +73,25 @@ def place_result(state: SessionState, call_id: str, parent: Parent, message: str
     )
     placed = append_internal(state, _call_and_result(branch, message), PLACED)
     return replace(placed, branches=(*placed.branches, branch))
+
+
+def fork_thread(state: SessionState, thread: Thread, messages: Sequence[Message]) -> SessionState:
+    """The state of a side thread that goes on from a thread of this state with `messages` as its history.
+
+    A system message in which something is hidden stays, and what follows it is another history then.
+    """
+    forked = replace(state, thread=thread, parent=None, precompute=None)
+    if not messages or not forked.entries or not all(map(_instructs, (messages[0], forked.entries[0].message))):
+        return forked
+    pieces = [piece for fragment in forked.fragments for piece in fragment.pieces]
+    if any(place.entry == 0 for place in (*(p.place for p in pieces), *(hit.place for hit in forked.hits))):
+        return forked
+    head = TranscriptEntry(messages[0], Author.CLIENT, digest_message(messages[0], forked.digest_key))
+    return replace(forked, entries=(head, *forked.entries[1:]))
+
+
+def _instructs(message: Message) -> bool:
+    return message.get("role") in _INSTRUCTING
 
 
 def _call_and_result(branch: Branch, message: str) -> list[Message]:

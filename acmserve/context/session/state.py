@@ -23,6 +23,7 @@ from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.parent import Parent
 from acmserve.context.session.precompute_options import PrecomputeOptions
+from acmserve.context.session.thread import Thread
 from acmserve.context.transcript.message import Message, Place, text_at
 from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.errors import IntegrityError, NotFound
@@ -70,7 +71,8 @@ class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
     `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
-    session's own, None where it has none. `parent` is the session of which this one is a branch.
+    session's own, None where it has none. `parent` is the session of which this one is a branch, `thread` its place in
+    a family of threads.
     """
 
     entries: tuple[TranscriptEntry, ...] = ()
@@ -84,6 +86,7 @@ class SessionState:
     branches: tuple[Branch, ...] = ()
     parent: Parent | None = None
     precompute: PrecomputeOptions | None = None
+    thread: Thread | None = None
 
     @property
     def branch(self) -> Branch | None:

@@ -11,12 +11,19 @@ from typing import Any
 
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.thread import Thread
+from acmserve.context.storage.codecs.branch import thread_from, thread_value
 from acmserve.context.storage.session import Key, Session
+
+_Counts = tuple[int, int, int, str | None, str | None, PrecomputeOptions | None, Thread | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHead:
-    """`parent` and `parent_mark` name the session that this one is a branch of, see `context.session.parent`."""
+    """`parent` and `parent_mark` name the session that this one is a branch of, see `context.session.parent`.
+
+    `thread` is its place in a family of threads, None for a session that is the only one of its family.
+    """
 
     key: Key
     suite: str
@@ -29,6 +36,7 @@ class SessionHead:
     parent: str | None = None
     parent_mark: str | None = None
     precompute: PrecomputeOptions | None = None
+    thread: Thread | None = None
 
     @property
     def session_id(self) -> str:
@@ -45,24 +53,25 @@ def head_of(session: Session) -> SessionHead:
 
 def head_value(state: SessionState) -> list[Any]:
     """What the row of a session has beside its own columns, as a JSON array."""
-    *counts, precompute = _counts(state)
-    return [*counts, None if precompute is None else precompute.as_dict()]
+    *counts, precompute, thread = _counts(state)
+    value = [*counts, None if precompute is None else precompute.as_dict()]
+    return value if thread is None else [*value, thread_value(thread)]
 
 
 def head_from(
     key: Key, suite: str, created_at: float, used_at: float, num_bytes: int, value: Sequence[Any]
 ) -> SessionHead:
     """The head of a row. Raises `TypeError` or `ValueError` for a value that `head_value` did not make."""
-    num_messages, num_fragments, num_hidden, parent, mark, precompute = value
+    num_messages, num_fragments, num_hidden, parent, mark, precompute, *more = value
     if any(type(number) is not int for number in (num_messages, num_fragments, num_hidden)):
         raise TypeError(f"its head counts {value[:3]!a}")
     options = None if precompute is None else parse_precompute(precompute)
-    return SessionHead(
-        key, suite, created_at, used_at, num_bytes, num_messages, num_fragments, num_hidden, parent, mark, options
-    )
+    thread = thread_from(more[0]) if more else None
+    counts = (num_messages, num_fragments, num_hidden)
+    return SessionHead(key, suite, created_at, used_at, num_bytes, *counts, parent, mark, options, thread)
 
 
-def _counts(state: SessionState) -> tuple[int, int, int, str | None, str | None, PrecomputeOptions | None]:
+def _counts(state: SessionState) -> _Counts:
     parent = state.parent
     return (
         len(state.entries),
@@ -71,4 +80,5 @@ def _counts(state: SessionState) -> tuple[int, int, int, str | None, str | None,
         None if parent is None else parent.session_id,
         None if parent is None else parent.mark,
         state.precompute,
+        state.thread,
     )

@@ -12,11 +12,13 @@ from typing import Any
 from acmserve.context.eviction.registry import POLICIES
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.request import FIDELITIES
+from acmserve.server.identity.sources import SOURCES
 from acmserve.server.options.config import ContextConfig
 
 DESCRIPTION = """\
-Start vLLM's OpenAI-compatible server with sessions: a client that sends `session_id` (body) or `X-Session-ID` (header)
-and edits its own history gets the KV cache of the kept text moved instead of computed again. The server keeps the
+Start vLLM's OpenAI-compatible server with sessions: a client that names its session (`session_id` in the body, the
+header `X-Session-ID`, or what Codex, Claude Code and opencode send anyway) and edits its own history gets the KV cache
+of the kept text moved instead of computed again. With --infer-sessions it need not name it. The server keeps the
 transcript of a session: people and models fold, summarize, restore and search it (/v1/acm, and "acm": {"tools":
 "sculptor"} in a chat request). Requests without a session id are served as by plain vLLM."""
 
@@ -129,6 +131,14 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
         ),
         (
+            "--session-from",
+            str,
+            "LIST",
+            "where a session id may stand, in order, with commas: header:NAME, body:PATH, or some of "
+            + ", ".join(source.name for source in SOURCES)
+            + " (default: all of these)",
+        ),
+        (
             "--embedder",
             str,
             "WHAT",
@@ -138,6 +148,11 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
     for flag, kind, metavar, text in flags:
         spellings = dict.fromkeys((flag, "--" + flag[2:].replace("-", "_")))
         parser.add_argument(*spellings, type=kind, metavar=metavar, help=text)
+    _add_switches(parser)
+
+
+def _add_switches(parser: argparse.ArgumentParser) -> None:
+    """The flags of the context layer that are on or off."""
     parser.add_argument(
         "--share-prefixes",
         "--share_prefixes",
@@ -145,6 +160,14 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="let API keys find each other's prefixes in the prefix cache: a system prompt that all send is computed "
         "once, and a key can tell by the time of an answer what another one sent (default: each key has its own)",
+    )
+    parser.add_argument(
+        "--infer-sessions",
+        "--infer_sessions",
+        action="store_true",
+        default=None,
+        help="find the session of a request without an id by its content: the one of the same API key and cache salt "
+        "whose conversation it goes on with, else a new one (default: such a request has no session)",
     )
 
 

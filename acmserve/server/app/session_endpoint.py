@@ -19,6 +19,7 @@ import functools
 import json
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +40,7 @@ from acmserve.plan.request import SessionParams
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.openapi import document_requests, documented
-from acmserve.server.app.startup import open_server
+from acmserve.server.app.startup import open_identifier, open_server
 from acmserve.server.chat.turn import chat_route
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate
@@ -49,6 +50,7 @@ from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import CallerMiddleware, Tenants, account_of, engine_session_id
 from acmserve.server.http.vendor_route import VendorRoute
+from acmserve.server.identity.sources import SESSION_HEADER
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import extended_signature
 from acmserve.server.models.summarizer import open_summarizer
@@ -56,8 +58,9 @@ from acmserve.server.models.template_probe import open_probe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.context_management import FIELD, parse_context_management
-from acmserve.server.options.session_params import SESSION_HEADER, check_no_loop, is_plain, parse_session_params
+from acmserve.server.options.session_params import check_no_loop, is_plain
 from acmserve.server.routes.router import router
+from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
 from acmserve.server.vllm.model_names import ASKED_NAME, echo_names
 from acmserve.server.vllm.overflow import count_overflows
@@ -135,6 +138,8 @@ class SessionEndpoint:
         state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
         if _has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)
+        else:
+            state.acm_identifier = open_identifier(config)
 
 
 def _coated(route: APIRoute) -> Endpoint:
@@ -173,20 +178,25 @@ def with_session(core: Endpoint) -> Endpoint:
         path = raw_request.url.path
         CURRENT.set(None)
         try:
-            params = parse_session_params(body, raw_request.headers)
+            found = _identified(body, raw_request)
+            params = None if found is None else found.params
             is_edited = path.endswith(EDITED_PATHS) and body.get(FIELD) is not None
             if path.endswith((MESSAGES_PATH, COUNT_PATH)) and has_compaction(body.get("messages")):
                 check_compaction(body["messages"])
                 is_edited = is_edited or path.endswith(COUNT_PATH)
             if params is None and not is_edited:
-                if is_plain(body, raw_request.headers):
+                if is_plain(body, raw_request.headers, _identifier(raw_request).sources):
                     return await _answer_plainly(core, kwargs)
+                if all(source.path != SESSION_HEADER for source in _identifier(raw_request).sources):
+                    _hide_session_header(raw_request)
                 return await core(*args, **kwargs)
-            if params is not None:
-                check_no_loop(body)
-                CURRENT.set(_engine_exchange(params, body, raw_request))
-            answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
-            response = await answer
+            with nullcontext(Attempt()) if found is None else found.attempt() as attempt:
+                if found is not None:
+                    check_no_loop(body)
+                    CURRENT.set(_engine_exchange(found))
+                answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
+                response = await answer
+                attempt.is_answered = response is not None and response.status_code == 200
         except InvalidRequest as error:
             return refuse(error, path)
         exchange = CURRENT.get()
@@ -196,13 +206,18 @@ def with_session(core: Endpoint) -> Endpoint:
 
 
 async def _answer_plainly(core: Endpoint, kwargs: Mapping[str, Any]) -> Response | None:
-    """Answer as vLLM without a session, and say so in a header. The header that names one goes before vLLM reads it."""
-    headers = kwargs["raw_request"].scope["headers"]
-    headers[:] = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER.encode()]
+    """Answer as vLLM without a session, and say so in a header."""
+    _hide_session_header(kwargs["raw_request"])
     response = await core(**kwargs)
     if response is not None:
         response.headers[RECEIPT_HEADER] = NO_RECEIPT
     return response
+
+
+def _hide_session_header(raw_request: Request) -> None:
+    """Let vLLM read no session out of its own header."""
+    headers = raw_request.scope["headers"]
+    headers[:] = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER.encode()]
 
 
 async def _answer_edited(
@@ -235,13 +250,33 @@ def _check_no_compact(edits: Sequence[VendorEdit]) -> None:
             )
 
 
-def _engine_exchange(params: SessionParams, body: Any, raw_request: Request) -> Exchange:
-    """The exchange of a request whose session only the engine knows."""
+def _identified(body: Any, raw_request: Request) -> Identified | None:
+    """The session of a request whose transcript nobody keeps. One that only counts tokens leaves no trace."""
+    identifier, headers = _identifier(raw_request), raw_request.headers
     tenants: Tenants = getattr(raw_request.app.state, "acm_tenants", Tenants(has_api_keys=True))
-    tenant = tenants.of(raw_request.headers, body.get("cache_salt"))
-    name, account = engine_session_id(tenant, params.session_id), account_of(tenant)
-    engine_params = replace(params, session_id=name, account=account)
-    return Exchange(engine_params, params.session_id)
+    salt = body.get("cache_salt") if isinstance(body, Mapping) else None
+    tenant = tenants.of(headers, salt if isinstance(salt, str) else None)
+    if raw_request.url.path.endswith(COUNT_PATH):
+        return identifier.look(body, headers, tenant)
+    return identifier.identify(body, headers, tenant)
+
+
+def _identifier(raw_request: Request) -> Identifier:
+    state = raw_request.app.state
+    server: ContextServer | None = getattr(state, "acm_server", None)
+    if server is not None:
+        return server.identifier
+    if not hasattr(state, "acm_identifier"):
+        state.acm_identifier = Identifier()
+    identifier: Identifier = state.acm_identifier
+    return identifier
+
+
+def _engine_exchange(found: Identified) -> Exchange:
+    """The exchange of a request whose session only the engine knows."""
+    name, account = engine_session_id(found.tenant, found.engine_id), account_of(found.tenant)
+    engine_params = replace(found.params, session_id=name, account=account)
+    return Exchange(engine_params, found.params.session_id, fields=found.fields)
 
 
 def refuse(error: InvalidRequest, path: str) -> JSONResponse:

@@ -22,12 +22,14 @@ from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.identity.sources import parse_sources
 from acmserve.server.models.embedder import parse_embedder
 from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
 from acmserve.server.precompute.background_request import ServedBackground
+from acmserve.server.sessions.identifier import Identifier
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
@@ -57,7 +59,16 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         background=ServedBackground(state),
         precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
+        identifier=open_identifier(config, store, served),
     )
+
+
+def open_identifier(
+    config: ContextConfig, store: SessionStore | None = None, served: ServedContexts | None = None
+) -> Identifier:
+    """Finds the sessions of requests, as the settings want it. Raises InvalidRequest for a wrong one."""
+    sources = parse_sources(config.session_from)
+    return Identifier(sources, infers=config.infer_sessions, store=store, served=served)
 
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:

@@ -20,6 +20,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import MapOptions, parse_map_options
+from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 
 
@@ -27,7 +28,8 @@ from acmserve.server.vllm.handlers import ChatCompletionRequest
 class ChatRequest:
     """A chat request of a session, validated: `request` is vLLM's object, `body` the JSON that it was read from.
 
-    They share nothing: vLLM changes the messages of its request in place, and those of `body` become the transcript.
+    `found` says how its session was found. Request and body share nothing: vLLM changes the messages of its request in
+    place, and those of `body` become the transcript.
     """
 
     request: ChatCompletionRequest
@@ -40,6 +42,7 @@ class ChatRequest:
     map: MapOptions | None = None
     edits: tuple[VendorEdit, ...] | None = None
     precompute: PrecomputeOptions | None = None
+    found: Identified | None = None
 
 
 def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:

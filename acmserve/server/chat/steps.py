@@ -44,6 +44,7 @@ from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.sessions.identifier import Identified
 from acmserve.server.sessions.storage import storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
 
@@ -57,7 +58,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class Turn:
     """One answer to be made: the session whose lock the caller holds, and what its request asks for.
 
-    `is_watched`: something may be precomputed behind it.
+    `is_watched`: something may be precomputed behind it. `found` says how its session was found.
     """
 
     server: ContextServer
@@ -67,6 +68,7 @@ class Turn:
     turn_map: MapTurn | None = None
     edits: tuple[VendorEdit, ...] | None = None
     is_watched: bool = True
+    found: Identified | None = None
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class ToolLoop:
             | self._budget_json
             | self._branches_json
             | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.fields))
+            | ({} if self.turn.found is None else self.turn.found.fields)
             | storage_fields(self.turn.session)
         )
 
@@ -263,6 +266,8 @@ class ToolLoop:
             state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
         turn = self.turn
         turn.server.store.save(turn.session, state)
+        if self.stopped_by is not None and turn.found is not None:
+            turn.found.answered(self.client_message())
         if self.stopped_by is not None and turn.turn_map is not None:
             turn.server.maps.finished(turn.turn_map, turn.session)
         if self.stopped_by is not None and turn.is_watched:

@@ -46,7 +46,6 @@ from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.options.context_management import FIELD
-from acmserve.server.options.session_params import parse_session_params
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest
@@ -65,16 +64,17 @@ def chat_route(core: Endpoint, otherwise: Endpoint) -> Endpoint:
         server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
         CURRENT.set(None)
         try:
-            params = parse_session_params(await raw_request.json(), raw_request.headers)
-            if params is None or server is None:
+            found = None if server is None else server.identify(await raw_request.json(), raw_request.headers)
+            if found is None or server is None:
                 return await otherwise(*args, **kwargs)
-            body = parse_json(await raw_request.body())
-            _check_no_background(params)
-            tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
-            chat = ChatRequest(kwargs["request"], raw_request, body, params, tenant)
-            if body.get("acm") or body.get(FIELD) is not None:
-                chat = read_options(server, chat)
-            response = await answer_chat(server, chat, core)
+            with found.attempt() as attempt:
+                body = parse_json(await raw_request.body())
+                _check_no_background(found.params)
+                chat = ChatRequest(kwargs["request"], raw_request, body, found.params, found.tenant, found=found)
+                if body.get("acm") or body.get(FIELD) is not None:
+                    chat = read_options(server, chat)
+                response = await answer_chat(server, chat, core)
+                attempt.is_answered = response is not None and response.status_code == 200
         except (InvalidRequest, StorageFailed) as error:
             return problem_response(error)
         exchange = CURRENT.get()
@@ -134,6 +134,8 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
             state = enforced.state
     messages = render(state)
     exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
+    if chat.found is not None:
+        exchange.add_fields(chat.found.fields)
     CURRENT.set(exchange)
     recording = _Recording(server, session, before, state, chat, exchange, use, turn_map)
     request = _edited(chat, state, messages if turn_map is None else turn_map.place(messages))
@@ -215,6 +217,8 @@ class _Recording:
         two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
         An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
         """
+        if message is not None and self.chat.found is not None:
+            self.chat.found.answered(message)
         if not self.server.store.holds(self.session):
             return
         if self.session.state.num_turns != self.before.num_turns:
@@ -281,7 +285,7 @@ async def _answer_in_loop(
         try:
             turn_map = _begin_map(server, session, chat, session.state)
             is_watched = is_watched and turn_map is None
-            turn = Turn(server, session, chat.loop, chat.params, turn_map, chat.edits, is_watched)
+            turn = Turn(server, session, chat.loop, chat.params, turn_map, chat.edits, is_watched, chat.found)
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
             server.store.save(session, before)

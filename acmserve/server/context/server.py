@@ -2,6 +2,7 @@
 
     sessions    store, tenants, locks, and what goes to the engine with a request
     editor      tool calls and edits of a session
+    identifier  which session, and which thread of it, a request belongs to
     budgets     budgets and meters        maps    context maps        precompute    contexts computed between turns
 
 Chat and routes take what they use from here. Knows no HTTP and no block tables. Decision: budgets, maps and
@@ -10,8 +11,9 @@ precompute are asked only by a request that uses them, so that a plain turn runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.maps.rules import MapRules
@@ -32,6 +34,7 @@ from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
+from acmserve.server.sessions.identifier import Identified, Identifier
 from acmserve.server.sessions.sessions import Sessions
 from acmserve.server.sessions.storage import StorageFailures
 
@@ -55,6 +58,7 @@ class ContextServer:
         background: Background | None = None,
         precompute: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
+        identifier: Identifier | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -76,10 +80,20 @@ class ContextServer:
             summaries=lambda session: self.precompute.preparations(session).summaries,
             on_redacted=self._redacted,
         )
+        self.identifier = identifier or Identifier(store=store, served=served)
         self._summarizer = summarizer
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
         self.maps.store.on_failure = failures.note
+
+    def identify(self, body: Any, headers: Mapping[str, str]) -> Identified | None:
+        """The session of a chat request, in the store with its thread. None for a request without one.
+
+        Raises InvalidRequest and StorageFailed for one that a client of ours named.
+        """
+        salt = body.get("cache_salt") if isinstance(body, Mapping) else None
+        tenant = self.sessions.tenant_of(headers, salt if isinstance(salt, str) else None)
+        return self.identifier.identify(body, headers, tenant, is_held=True)
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
@@ -126,10 +140,13 @@ class ContextServer:
     def _redacted(self, session: Session) -> None:
         self.precompute.forget(session.key)
         self.sessions.forget(session)
+        if self.identifier.threads is not None:
+            self.identifier.threads.drop_forks(session)
 
     def _gone(self, key: Key) -> None:
         """A session is gone for good: so is what was served to it, and what was made for it."""
         self.served.drop(*key)
+        self.identifier.forget(key)
         self._left(key)
 
     def _left(self, key: Key) -> None:

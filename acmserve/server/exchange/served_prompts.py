@@ -228,6 +228,10 @@ class ServedContexts:
             self._shrink(key)
         return self._contexts[key]
 
+    def detached(self) -> ServedContext:
+        """A context of no session: nobody finds what is remembered in it."""
+        return ServedContext(self._tokenizer)
+
     def _shrink(self, spared: Key) -> None:
         sizes = {key: context.num_bytes for key, context in self._contexts.items()}
         for victim in plan_victims(sizes, self._bound, lambda key: key == spared):

@@ -17,6 +17,7 @@ from acmserve.context.session.precompute_options import PrecomputeOptions, parse
 from acmserve.context.storage.session import SessionLimits
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
+from acmserve.server.identity.sources import parse_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class ContextConfig:
     session which has none of its own: tokens ("80k", "50%"), or a JSON object like `acm.budget`. "": none.
     `precompute`, a mode or a JSON object like `acm.precompute`, is that of every session without one. "": off.
     `eviction_policy` names policies of other packages as `module:Class`, with commas between them.
-    `share_prefixes` lets API keys find each other's prefixes in the prefix cache.
+    `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
+    request where a session id may stand, in order, with commas between them ("": all that are known).
+    `infer_sessions` finds the session of a request without an id by its content.
     """
 
     data_dir: str = ""
@@ -53,10 +56,12 @@ class ContextConfig:
     eviction_policy: str = ""
     precompute: str = ""
     share_prefixes: bool = False
+    session_from: str = ""
+    infer_sessions: bool = False
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
-        """Read the section out of `kv_connector_extra_config`. Raises `InvalidRequest` naming the key."""
+        """Read the section out of `kv_connector_extra_config`. Raises `InvalidRequest` naming the key or the flag."""
         where = f"kv_connector_extra_config.{SERVER_SECTION}"
         section = extra.get(SERVER_SECTION, {})
         if not isinstance(section, Mapping):
@@ -73,7 +78,9 @@ class ContextConfig:
             if kind is not bool and isinstance(value, int | float) and value <= 0:
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             values[key] = value
-        return cls(**values)
+        config = cls(**values)
+        parse_sources(config.session_from)
+        return config
 
     @property
     def session_limits(self) -> SessionLimits:

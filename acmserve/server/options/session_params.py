@@ -1,20 +1,21 @@
 """Reads the session of one HTTP request: body, headers, and the `kv_transfer_params` a client may have sent itself.
 
-Where the session id may stand (the first that is given counts, as in vLLM, but every one given must be valid):
-
-    body `session_id`  >  header `X-Session-ID`  >  `vllm_xargs.session_id`  >  `kv_transfer_params.acm.session_id`
+Where the session id may stand says a table, `identity/sources.py`: ours first, then what clients send anyway. Behind
+them all stands `kv_transfer_params.acm.session_id`.
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
 means "not given", as the OpenAI clients mean it. A session request makes one answer out of one prompt, since a receipt
-describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. But the header
-alone is vLLM's own, and its clients know nothing of us: their request is answered without a receipt.
+describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. But a client
+whose session is named by vLLM's header or its own protocol knows nothing of us. Its request is answered without a
+receipt then.
 
 Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from acmserve.errors import InvalidRequest
@@ -24,55 +25,100 @@ from acmserve.plan.request import (
     check_fidelity,
     check_may_repair,
     check_repair,
-    check_session_id,
     parse_acm_params,
 )
+from acmserve.server.identity.sources import SOURCES, Lookup, NamedSession, Source, find_named
 from acmserve.server.options.loop_options import LOOP_KEYS
 from acmserve.validation import check_object
 
-SESSION_HEADER = "x-session-id"
+DIRECT = "kv_transfer_params.acm.session_id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
 _Value = TypeVar("_Value", str, Repair)
 ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 
 
-def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
-    """Return the session of a request, or None for a request that has nothing to do with sessions.
+@dataclass(frozen=True, slots=True)
+class NamedRequest:
+    """What a request says of its session. `session_id` of `params` is the one that the client knows.
 
-    `headers` answers lower-case names. A body that is no JSON object is not ours to judge: None.
+    `found_by` names the place of the id. `is_explicit`: a client of ours chose it.
+    """
+
+    params: SessionParams
+    found_by: str
+    is_explicit: bool
+
+
+def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
+    """Return the session of a request, or None for a request that names none. See `parse_session_request`."""
+    asked = parse_session_request(body, headers)
+    return None if asked is None else asked.params
+
+
+def parse_session_request(
+    body: object,
+    headers: Mapping[str, str],
+    sources: Sequence[Source] = SOURCES,
+    lookup: Lookup | None = None,
+    *,
+    session_id: str | None = None,
+) -> NamedRequest | None:
+    """Return what a request says of its session, or None for one that has nothing to do with sessions.
+
+    `headers` answers lower-case names. A body that is no JSON object is not ours to judge: None. `session_id` is the
+    one of a request that names none, where it was found otherwise.
     Raises InvalidRequest. Its `field` is a dotted path in the body, or `X-Session-ID`.
     """
     if not isinstance(body, Mapping):
         return None
     direct = _direct_params(body.get("kv_transfer_params"))
-    session_id = _session_id(body, headers)
+    named = find_named(body, headers, sources, lookup)
+    given_id = None if named is None else named.session_id
+    is_explicit = named is not None and named.is_explicit
     fidelity, repair = _fidelity(body.get("acm"))
     if direct is not None:
-        session_id = _agreed(direct.session_id, session_id, "session_id")
+        is_ours = named is not None and named.source.is_ours
+        given_id = _agreed(direct.session_id, given_id if is_ours else None, "session_id")
         fidelity = _agreed(direct.fidelity, fidelity, "fidelity")
         repair = _agreed(direct.repair, repair, "repair")
+        named, is_explicit = (named if is_ours else None), True
     check_may_repair(fidelity, repair, "acm.repair")
-    if session_id is None:
+    given_id = session_id if given_id is None else given_id
+    if given_id is None:
         if body.get("acm") is not None:
             raise InvalidRequest(
                 "session_id", "`acm` needs a session: send `session_id` in the body or the X-Session-ID header"
             )
         return None
-    if is_plain(body, headers):
+    if _is_plain(body, named):
         return None
     check_one_answer(body)
     forget, precompute = (False, False) if direct is None else (direct.forget, direct.precompute)
-    return SessionParams(session_id, fidelity, forget, precompute, repair)
+    params = SessionParams(given_id, fidelity, forget, precompute, repair)
+    return NamedRequest(params, DIRECT if named is None else named.source.name, is_explicit)
 
 
-def is_plain(body: object, headers: Mapping[str, str]) -> bool:
-    """Whether vLLM's own header names a session, nothing of ours does, and one session could not give all answers."""
-    if not isinstance(body, Mapping) or headers.get(SESSION_HEADER) is None:
+def is_plain(body: object, headers: Mapping[str, str], sources: Sequence[Source] = SOURCES) -> bool:
+    """Whether one session could not give all answers, and nothing of ours names it: vLLM's header, or a client's."""
+    return isinstance(body, Mapping) and _is_plain(body, find_named(body, headers, sources))
+
+
+def names_none(body: object, headers: Mapping[str, str], sources: Sequence[Source], lookup: Lookup | None) -> bool:
+    """Whether a request that one session could answer names none."""
+    if not isinstance(body, Mapping) or _direct_params(body.get("kv_transfer_params")) is not None:
+        return False
+    return find_named(body, headers, sources, lookup) is None and not _has_several(body)
+
+
+def _is_plain(body: Mapping[str, Any], named: NamedSession | None) -> bool:
+    if named is None or (named.source.is_ours and named.source.where == "body"):
         return False
     if any(body.get(name) is not None for name in ("session_id", "acm", "context_management")):
         return False
-    if _direct_params(body.get("kv_transfer_params")) is not None:
-        return False
+    return _direct_params(body.get("kv_transfer_params")) is None and _has_several(body)
+
+
+def _has_several(body: Mapping[str, Any]) -> bool:
     try:
         check_one_answer(body)
     except InvalidRequest:
@@ -91,17 +137,6 @@ def check_one_answer(body: Mapping[str, Any]) -> None:
         raise InvalidRequest(
             "prompt", f"a session request has one prompt, this one has {len(prompt)}: send one request per prompt"
         )
-
-
-def _session_id(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
-    xargs = body.get("vllm_xargs")
-    given = (
-        ("session_id", body.get("session_id")),
-        ("X-Session-ID", headers.get(SESSION_HEADER)),
-        ("vllm_xargs.session_id", xargs.get("session_id") if isinstance(xargs, Mapping) else None),
-    )
-    valid = [check_session_id(value, field) for field, value in given if value is not None]
-    return valid[0] if valid else None
 
 
 def _fidelity(acm: object) -> tuple[str | None, Repair | None]:

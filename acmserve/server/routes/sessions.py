@@ -23,7 +23,7 @@ from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
-from acmserve.server.routes.views.context import context_view, session_info
+from acmserve.server.routes.views.context import context_view, session_info, thread_views
 from acmserve.server.routes.views.storage import still_held, storage_view
 
 sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
@@ -98,9 +98,9 @@ async def list_sessions(
     "/sessions/{session_id}", operation_id="acm_get_session", summary="Get a session", responses=problems(400, 404)
 )
 async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
-    """Shows one session without its contents: its suite, its size, and when it was used last."""
+    """Shows one session without its contents: its suite, its size, its threads, and when it was used last."""
     session = caller.session(session_id)
-    return _info(session, caller)
+    return _info(session, caller).model_copy(update={"threads": thread_views(_threads_of(session_id, caller))})
 
 
 @sessions_router.delete(
@@ -113,9 +113,9 @@ async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
 async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
-    The id is free then: a later chat request with it begins a new session. Its branches are deleted, too. What
-    `context_management` cleared in /v1/messages under this id is forgotten. Such a session has no transcript, but it
-    can be deleted.
+    The id is free then: a later chat request with it begins a new session. Its branches and its side threads are
+    deleted, too. What `context_management` cleared in /v1/messages under this id is forgotten. Such a session has no
+    transcript, but it can be deleted.
 
     The answer is 503 where the sessions' file cannot be written. The session is gone then, but its text is still in the
     file. The server erases it with the next write that succeeds, or when you delete the session once more.
@@ -125,7 +125,7 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     failures: list[StorageFailed] = []
     try:
         async with caller.held(session_id) as session:
-            branches = branches_of(server, session)
+            branches = [*branches_of(server, session), *_threads_of(session_id, caller)]
             failures += _deleted(partial(server.delete, session))
     except NotFound:
         if server.store.is_erasing(caller.tenant, session_id):
@@ -156,6 +156,11 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     return context_view(
         session, caller.server.tokenizer, caller.server.sessions.describe_kv(session, caller.server.tokenizer)
     )
+
+
+def _threads_of(session_id: str, caller: Caller) -> list[SessionHead]:
+    threads = caller.server.identifier.threads
+    return [] if threads is None else threads.sides(caller.tenant, session_id)
 
 
 def _deleted(delete: Callable[[], None]) -> list[StorageFailed]:

@@ -29,7 +29,7 @@ from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import Exchange
-from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
 from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.sessions.pending_forgets import PendingForgets
@@ -109,8 +109,14 @@ class Sessions:
         slot = None
         if turn_map is not None:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
-        served = partial(self.served.of, *session.key)
+        served = partial(self._served_of, session)
         return Exchange(engine_params, session.session_id, served, messages, take, fields, slot, on_send=send)
+
+    def _served_of(self, session: Session) -> ServedContext:
+        """What was served to a session. One that is gone leaves nothing to another of its id."""
+        if self.store.holds(session):
+            return self.served.of(*session.key)
+        return self.served.detached()
 
     def background_exchange(self, session: Session, num_cut: int) -> Exchange:
         """The exchange of a request that precomputes for this session, all but the last `num_cut` tokens."""
@@ -127,11 +133,11 @@ class Sessions:
         """Delete a session. The engine forgets what it served to it with the next request of that name.
 
         Of many deleted sessions only the last ones of each key are remembered for that (`pending_forgets.py`).
-        What a branch was served goes with its parent, under whose name it was.
+        What a branch or a fork was served goes with the session under whose name it was.
         Raises `StorageFailed` where the file may still hold the text. The session is gone all the same.
         """
-        if session.state.parent is None:
-            self._removed.add(session.key)
+        if not shares_engine_name(session):
+            self._removed.add(engine_key(session))
         self.store.delete(*session.key)
 
     def forget(self, session: Session) -> None:
@@ -145,9 +151,20 @@ class Sessions:
 
 
 def engine_key(session: Session) -> Key:
-    """Whose name a session has in the engine: a branch goes by that of its parent, whose KV it shares."""
-    parent = session.state.parent
+    """Whose name a session has in the engine: a branch goes by that of its parent, a fork by that of its main thread.
+
+    They share its KV.
+    """
+    parent, thread = session.state.parent, session.state.thread
+    if thread is not None:
+        return (session.tenant, thread.engine_id)
     return session.key if parent is None else (session.tenant, parent.session_id)
+
+
+def shares_engine_name(session: Session) -> bool:
+    """Whether a session goes by the name of another one in the engine."""
+    thread = session.state.thread
+    return session.state.parent is not None or (thread is not None and thread.is_fork)
 
 
 def engine_name(session: Session) -> str:

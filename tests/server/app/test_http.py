@@ -49,7 +49,7 @@ def history(first_log: str) -> list[ChatCompletionMessageParam]:
 
 def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "exact") -> dict[str, Any]:
     """Check an answer's `acm` and return its receipt."""
-    assert set(acm) == {"session_id", "receipt"}
+    assert set(acm) == {"session_id", "found_by", "receipt"}
     assert acm["session_id"] == session_id
     receipt: dict[str, Any] = acm["receipt"]
     parts = {"precomputed_tokens", "repaired_tokens", "moves"}

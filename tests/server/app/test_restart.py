@@ -19,9 +19,11 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from tests.support import http
 from tests.support.server.chat_session import Session
+from tests.support.server.clients import ChatClient
 from tests.support.server.faults import killed_in_mid_stream, until_gone
 from tests.support.server.running_server import START_SECONDS, Running, server_process
 from tests.support.server.scripted_server import FLAGS, MODEL, write_model
+from tests.support.server.scripts import log_lines
 from tests.support.server.working_agent import Agent
 
 CHAT = "/v1/chat/completions"
@@ -72,12 +74,40 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
         lines = killed_in_mid_stream(first_server, first_server.child("VLLM::EngineCore"), broken | ENDLESS, 5)
         exit_code = first_server.process.wait(timeout=START_SECONDS)
     with (
-        server_process(model, folder / "second.log", flags, tiny=True) as second,
+        server_process(model, folder / "second.log", [*flags, "--infer-sessions"], tiny=True) as second,
         OpenAI(base_url=f"{second.url}/v1", api_key="-") as client,
     ):
         folded.client, folded.url = client, f"{second.url}/v1/acm/sessions/{folded.name}"
         agent.server = second.url
         yield Restarted(second, folded, agent, folded_before, agent_before, broken, lines, exit_code, folder)
+
+
+def test_a_client_without_an_id_is_found_by_content(restarted: Restarted) -> None:
+    """Its fold stays, and a stranger with another salt who sends the same history is somebody else."""
+
+    def ask(client: ChatClient, salt: str) -> Any:
+        body = client.body | {"model": MODEL, "max_tokens": 8, "cache_salt": salt}
+        answer = http.post(f"{restarted.server}{CHAT}", json=body).raise_for_status().json()
+        client.answer(answer["choices"][0]["message"]["content"])
+        return answer["acm"]
+
+    client = ChatClient(system="You keep the records.", tools=()).user(log_lines(30))
+    first = ask(client, "mine")
+    assert first["found_by"] == "new"
+    url, headers = f"{restarted.server}/v1/acm/sessions/{first['session_id']}", {"X-Cache-Salt": "mine"}
+    edits = [{"op": "fold", "messages": {"start": 1, "end": 2}}]
+    edited = http.post(f"{url}/edits", json={"edits": edits}, headers=headers).raise_for_status().json()
+    hidden = edited["tokens_before"] - edited["tokens_after"]
+    second = ask(client.user("And now?"), "mine")
+    assert (second["session_id"], second["found_by"]) == (first["session_id"], "content")
+    assert second["receipt"]["prompt_tokens"] < first["receipt"]["prompt_tokens"] - hidden + 60
+    client.system += " Today is Thursday."
+    third = ask(client.user("And then?"), "mine")
+    assert (third["session_id"], third["found_by"]) == (first["session_id"], "content")
+    stranger = ask(client.user("And at last?"), "theirs")
+    assert stranger["found_by"] == "new"
+    assert stranger["session_id"] != first["session_id"]
+    assert stranger["receipt"]["kept_tokens"] == 0
 
 
 def without_kv(context: Any) -> Any:

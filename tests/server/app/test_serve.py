@@ -27,6 +27,7 @@ from acmserve.server.app.serve import (
     parse_vllm_flags,
     resolve_model,
 )
+from acmserve.server.app.startup import open_identifier
 from acmserve.server.options.config import ContextConfig
 
 
@@ -183,6 +184,19 @@ def test_context_flags_become_the_section_of_the_server() -> None:
     config = merge_kv_transfer_config(None, ours)
     assert config.kv_connector_extra_config == {"context": {"data_dir": "d", "session_hours": 1.5, "embedder": "u"}}
     assert EngineConfig.parse(config.kv_connector_extra_config) == EngineConfig()
+
+
+def test_the_places_of_session_ids_have_flags_that_are_checked_at_the_start() -> None:
+    flags = ["smollm2", "--session-from", "header:x-run,session_id", "--infer-sessions"]
+    ours, rest = build_parser().parse_known_args(flags)
+    assert rest == ["smollm2"]
+    config = ContextConfig.parse(merge_kv_transfer_config(None, ours).kv_connector_extra_config)
+    identifier = open_identifier(config)
+    assert [source.name for source in identifier.sources] == ["x-run", "session_id"]
+    assert identifier.identify({"messages": [{"role": "user", "content": "Hello."}]}, {}, "") is not None
+    ours, _ = build_parser().parse_known_args(["smollm2", "--session-from", "sesion_id"])
+    with pytest.raises(AcmError, match="--session-from: has no place 'sesion_id'"):
+        merge_kv_transfer_config(None, ours)
 
 
 def test_bad_context_setting_is_named() -> None:

@@ -21,7 +21,7 @@ from acmserve.context.eviction.registry import known
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
-from acmserve.context.storage.codecs.branch import branch_from, branch_value, parent_from, parent_value
+from acmserve.context.storage.codecs.branch import relations_from, relations_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.omissions import EMPTY
@@ -158,11 +158,7 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
 
     Rows of earlier versions know no branches, so what there is none of is not written.
     """
-    value: dict[str, Any] = {}
-    if state.branches:
-        value["branches"] = [branch_value(branch) for branch in state.branches]
-    if state.parent is not None:
-        value["parent"] = parent_value(state.parent)
+    value = relations_value(state)
     if state.precompute is not None:
         value["precompute"] = state.precompute.as_dict()
     if not value and state.omissions == EMPTY and state.budget is None:
@@ -244,8 +240,7 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
     return {
         "omissions": omissions_from(_field(row, "omissions", dict)),
         "budget": budget,
-        "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
-        "parent": None if "parent" not in row else parent_from(row["parent"]),
+        **relations_from(row),
         "precompute": None if "precompute" not in row else parse_precompute(_is(row["precompute"], "precompute", dict)),
     }
 

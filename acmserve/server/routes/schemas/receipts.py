@@ -59,6 +59,10 @@ class ReceiptFields(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     session_id: str
+    found_by: str | None = Field(
+        default=None, description="The place of its id, `content`, or `new`: nothing was found by content."
+    )
+    thread: str | None = Field(default=None, description="The side thread of the session that the request went to.")
     receipt: ReceiptView | None = Field(description="Of a tool loop: that of its last step.")
     steps: list[StepView] | None = Field(default=None, description="The steps of a tool loop.")
     stopped_by: str | None = Field(default=None, description="What ended a tool loop.")

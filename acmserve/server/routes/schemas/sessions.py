@@ -76,6 +76,15 @@ class PrecomputeView(BaseModel):
     )
 
 
+class ThreadView(BaseModel):
+    """A side thread of a session: a title, a compaction, a sub-agent under the same id. It is a session of its own."""
+
+    name: str = Field(description="What `acm.thread` says in its answers.")
+    session_id: str
+    num_messages: int = Field(ge=0)
+    used_at: float = Field(description="The last use. The thread used longest ago leaves first.")
+
+
 class SessionInfo(BaseModel):
     """A session, without its contents."""
 
@@ -88,6 +97,10 @@ class SessionInfo(BaseModel):
     num_fragments: int = Field(ge=0, description="Fragments cut so far, visible ones included.")
     num_hidden_fragments: int = Field(ge=0, description="Fragments folded, summarized or redacted now.")
     branch_of: str | None = Field(default=None, description="The session that this one is a branch of.")
+    thread_of: str | None = Field(default=None, description="The session that this one is a side thread of.")
+    threads: list[ThreadView] = Field(
+        default_factory=list, description="Its side threads, the one used last first. Empty in a list of sessions."
+    )
     precompute: PrecomputeView = Field(
         description="Set by `acm.precompute` in a chat request, else by the server's `--precompute`."
     )

@@ -25,6 +25,7 @@ from acmserve.server.routes.schemas.sessions import (
     FragmentPiece,
     PrecomputeView,
     SessionInfo,
+    ThreadView,
 )
 from acmserve.server.routes.views.branches import branch_infos
 
@@ -33,6 +34,7 @@ PREVIEW_CHARS = 80
 
 def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
     """The session without its contents. `precompute` is what holds for it, `is_working` whether it works now."""
+    thread = head.thread if head.parent is None else None
     return SessionInfo(
         session_id=head.session_id,
         suite=head.suite,
@@ -42,8 +44,23 @@ def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: b
         num_fragments=head.num_fragments,
         num_hidden_fragments=head.num_hidden_fragments,
         branch_of=head.parent,
+        thread_of=None if thread is None or thread.family == head.session_id else thread.family,
         precompute=PrecomputeView.model_validate({**precompute.as_dict(), "working": is_working}),
     )
+
+
+def thread_views(heads: Sequence[SessionHead]) -> list[ThreadView]:
+    """Side threads as the session that they belong to lists them."""
+    return [
+        ThreadView(
+            name=head.thread.name,
+            session_id=head.session_id,
+            num_messages=head.num_messages,
+            used_at=head.used_at,
+        )
+        for head in heads
+        if head.thread is not None
+    ]
 
 
 def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None]) -> ContextView:

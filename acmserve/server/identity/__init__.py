@@ -1,0 +1,1 @@
+"""Which session, and which thread of it, a request belongs to."""

@@ -1,0 +1,123 @@
+"""Finds the conversation that a request goes on with, by content alone: an index of hashes, one for each tenant.
+
+    conversation   [ u0 u1 u2 u3 u4 ]      known by the chain hash of all of it, and by each of its last units
+    request        [ u0 u1 u2 u3 u4 a5 u6 ]     c4 is known                 --> goes on with it, exactly
+    request        [ x0 u1 u2 u3 u4 a5 u6 ]     u3, u4 are known: compared  --> goes on with it, if they share enough
+
+Found is the conversation of which a request has most, among those that it *continues* (`fingerprint.py`). Two
+conversations that begin alike are told apart by their ends, and by the answers that were given to them. A request that
+goes on from the middle of one is a new conversation.
+
+Decision: a first message alone is shared by many conversations. A request that only repeats it finds none, and one that
+has another answer to it finds none either. System
+text and tools count nothing here, for every agent of a kind has them. A tenant finds its own conversations only: each
+one has an index of its own, so that no other's can be met.
+
+The cost of a request is one look for each unit, and at most `2 * MAX_COMPARED` conversations that are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from acmserve.server.identity.fingerprint import TAIL, Fingerprint, HistoryLikeness, compare_history
+from acmserve.server.identity.prompt import PromptUnits
+
+MIN_SHARED_CHARS = 128
+"""Text that a changed history must share with a conversation."""
+MIN_SHARE = 4
+"""A changed history must share one part in so many of the conversation, or of itself."""
+MAX_COMPARED = 8
+_MAX_LISTED = 64
+_MAX_COUNTED = 1024
+_NOBODY: dict[str, None] = {}
+
+
+class ContentIndex:
+    """The conversations of one tenant, by name. `num_looked` and `num_compared` count the work that was done."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, dict[str, None]] = {}
+        self.num_looked = 0
+        self.num_compared = 0
+
+    def add(self, name: str, conversation: Fingerprint) -> None:
+        """Let a conversation be found, as the newest."""
+        for mark in _marks(conversation):
+            names = self._names.setdefault(mark, {})
+            names.pop(name, None)
+            names[name] = None
+
+    def remove(self, name: str, conversation: Fingerprint) -> None:
+        """Let it be found no more."""
+        for mark in _marks(conversation):
+            names = self._names.get(mark)
+            if names is not None:
+                names.pop(name, None)
+                if not names:
+                    del self._names[mark]
+
+    def __len__(self) -> int:
+        """Hashes that are known."""
+        return len(self._names)
+
+    def find(self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint]) -> str | None:
+        """The name of the conversation that a request goes on with. None where there is none."""
+        best: tuple[tuple[int, ...], str] | None = None
+        for number, name in enumerate(self._candidates(prompt)):
+            conversation = conversations[name]
+            likeness = compare_history(conversation, prompt)
+            self.num_compared += likeness.num_compared
+            if not _is_enough(conversation, likeness, prompt):
+                continue
+            rank = (likeness.num_shared, likeness.is_answered, conversation.tools == prompt.tools, -number)
+            if best is None or rank > best[0]:
+                best = (rank, name)
+        return None if best is None else best[1]
+
+    def _candidates(self, prompt: PromptUnits) -> list[str]:
+        """Those of which a request has the end: by the chain the longest and newest first, then by most of the end.
+
+        Where the chain knows three quarters of the request, nothing else is looked for.
+        """
+        exact: dict[str, None] = {}
+        longest = 0
+        for number in range(len(prompt), 0, -1):
+            names = self._listed(prompt.chain[number - 1])
+            longest = longest or (number if names else 0)
+            exact |= dict.fromkeys(list(reversed(names))[:_MAX_LISTED])
+            if len(exact) >= MAX_COMPARED:
+                break
+        if longest * 4 >= len(prompt) * 3:
+            return list(exact)[:MAX_COMPARED]
+        counts: Counter[str] = Counter()
+        num_counted = 0
+        for mark in reversed(prompt.digests):
+            names = self._listed(mark)
+            if len(names) <= _MAX_LISTED and num_counted < _MAX_COUNTED:
+                counts.update(names.keys())
+                num_counted += len(names)
+        changed = [name for name, _ in counts.most_common(2 * MAX_COMPARED) if name not in exact]
+        return [*list(exact)[:MAX_COMPARED], *changed[:MAX_COMPARED]]
+
+    def _listed(self, mark: int) -> dict[str, None]:
+        self.num_looked += 1
+        return self._names.get(mark, _NOBODY)
+
+
+def _marks(conversation: Fingerprint) -> set[int]:
+    """The hashes under which a conversation is listed."""
+    return {*conversation.digests[-TAIL:], *conversation.chain[-1:]}
+
+
+def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: PromptUnits) -> bool:
+    if not likeness.continues:
+        return False
+    if likeness.num_leading == len(conversation.digests):
+        has_other_answer = bool(conversation.answer) and not likeness.is_answered and not prompt.begins
+        if conversation.num_opening == 0 and has_other_answer:
+            return False
+        return len(prompt) > len(conversation.digests) or not prompt.begins
+    least = min(conversation.num_chars, prompt.num_chars) // MIN_SHARE
+    return likeness.num_shared >= max(MIN_SHARED_CHARS, least)

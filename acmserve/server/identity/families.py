@@ -1,0 +1,301 @@
+"""The conversations that this server knows: families of threads by session id, and an index of their contents.
+
+    tenant A   "agent-7"   main  [conversation]      side "agent-7~task-1a2b"  [conversation]  ...
+               "acm-4f.."  main  [conversation]
+    tenant B   "agent-7"   main  [conversation]      another session: nothing is shared between tenants
+
+`find` says which session a prompt without an id goes on with. `place` chooses the thread of a session for a request,
+and remembers the request as that thread's conversation. A request that fails is taken back (`withdraw`).
+
+Bounded in threads for a family, and in conversations and bytes in sum, shared fairly between API keys. What is pushed
+out is only not recognised any more: its session stays, and is asked for through `load` when its id comes again.
+
+Lives in memory, and holds hashes, no text. It knows no store, no route and no engine. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from acmserve.context.storage.fair_share import plan_victims
+from acmserve.context.storage.session import Bound, Key
+from acmserve.errors import IntegrityError
+from acmserve.plan.request import MAX_SESSION_ID_CHARS
+from acmserve.server.identity.content import ContentIndex
+from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
+from acmserve.server.identity.prompt import PromptUnits, read_units
+from acmserve.server.identity.sources import digest_id
+from acmserve.server.identity.system_text import SystemText
+from acmserve.server.identity.threads import MAIN, Candidate, Choice, ChoiceKind, choose_thread
+from acmserve.server.identity.told import Told
+
+MAX_SIDE_THREADS = 8
+DEFAULT_BOUND = Bound(8192, 64 * 2**20)
+MARK = "~"
+"""Between the id of a family and the name of a side thread."""
+
+
+@dataclass(slots=True)
+class KnownThread:
+    """A thread: its session, its name in the family, and the id by which the engine knows its KV."""
+
+    family: str
+    name: str
+    session_id: str
+    engine_id: str
+    conversation: Fingerprint
+    agent: str = ""
+    is_fork: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request was put. `forked_from` is the session whose state it goes on from.
+
+    `moved` is what the former main thread is now, where the request took its place. `left` are sessions that must go.
+    `before` is what was remembered of the thread, None for a new one.
+    """
+
+    thread: KnownThread
+    conversation: Fingerprint
+    before: Fingerprint | None = None
+    forked_from: str | None = None
+    moved: KnownThread | None = None
+    left: tuple[str, ...] = ()
+
+    @property
+    def is_main(self) -> bool:
+        return self.thread.name == MAIN
+
+
+Load = Callable[[str, str], Sequence[KnownThread]]
+"""The threads of a tenant's session id that are stored, though nothing is known of them here."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    families: dict[str, OrderedDict[str, KnownThread]] = field(default_factory=dict)
+    sessions: dict[str, KnownThread] = field(default_factory=dict)
+    conversations: dict[str, Fingerprint] = field(default_factory=dict)
+    index: ContentIndex = field(default_factory=ContentIndex)
+
+
+class Families:
+    """`load` asks for threads that are stored. `indexes` says whether conversations can be found by content."""
+
+    def __init__(self, load: Load | None = None, bound: Bound = DEFAULT_BOUND, *, indexes: bool = True) -> None:
+        self._load = load
+        self._bound = bound
+        self._indexes = indexes
+        self._tenants: dict[str, _Tenant] = {}
+        self._sizes: OrderedDict[Key, int] = OrderedDict()
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        """Conversations that are remembered."""
+        return len(self._sizes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory of all of them, roughly."""
+        return self._num_bytes
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Hashes that were looked up by content, and units that were compared one by one."""
+        indexes = [of_tenant.index for of_tenant in self._tenants.values()]
+        return sum(index.num_looked for index in indexes), sum(index.num_compared for index in indexes)
+
+    def look(self, tenant: str, family: str, prompt: PromptUnits | None, told: Told, *, is_explicit: bool) -> str:
+        """The session id of the thread that a request would go on in. Nothing is remembered."""
+        of_tenant = self._tenants.get(tenant)
+        if of_tenant is None or prompt is None:
+            return family
+        known = of_tenant.families.get(family, OrderedDict())
+        candidates = [Candidate(each.name, each.conversation, each.agent) for each in known.values()]
+        choice = choose_thread(prompt, told, candidates, is_explicit=is_explicit)
+        joined = known.get(choice.name or "") if choice.kind is ChoiceKind.JOIN else None
+        return family if joined is None else joined.session_id
+
+    def is_side(self, tenant: str, session_id: str) -> bool:
+        """Whether a session id is that of a side thread."""
+        of_tenant = self._tenants.get(tenant)
+        thread = None if of_tenant is None else of_tenant.sessions.get(session_id)
+        return thread is not None and thread.name != MAIN
+
+    def engine_id(self, tenant: str, session_id: str) -> str:
+        """The id by which the engine knows the KV of a session."""
+        of_tenant = self._tenants.get(tenant)
+        thread = None if of_tenant is None else of_tenant.sessions.get(session_id)
+        return session_id if thread is None else thread.engine_id
+
+    def find(self, tenant: str, prompt: PromptUnits) -> str | None:
+        """The session id of the family that a prompt goes on with, None where there is none of this tenant."""
+        of_tenant = self._tenants.get(tenant)
+        if of_tenant is None or not len(prompt):
+            return None
+        session_id = of_tenant.index.find(prompt, of_tenant.conversations)
+        return None if session_id is None else of_tenant.sessions[session_id].family
+
+    def place(self, tenant: str, family: str, prompt: PromptUnits, told: Told, *, is_explicit: bool) -> Placement:
+        """Choose the thread of a request, and remember the request there."""
+        of_tenant = self._tenants.setdefault(tenant, _Tenant())
+        threads = self._threads(of_tenant, tenant, family)
+        candidates = [Candidate(each.name, each.conversation, each.agent) for each in threads.values()]
+        choice = choose_thread(prompt, told, candidates, is_explicit=is_explicit)
+        conversation = fingerprint_of(prompt)
+        main = threads.get(MAIN)
+        moved = None
+        if choice.kind is ChoiceKind.TAKE_OVER and main is not None:
+            moved = self._make_room(of_tenant, tenant, main, choice.label)
+        thread, before = self._chosen(of_tenant, tenant, family, choice, told.agent)
+        forked_from = None
+        if choice.kind is ChoiceKind.FORK and main is not None:
+            forked_from = main.session_id
+            thread.engine_id, thread.is_fork = main.engine_id, True
+        elif moved is not None:
+            thread.engine_id = f"{family}{MARK}{MAIN}"
+        self._remember(of_tenant, tenant, thread, conversation)
+        left = self._shorten(of_tenant, tenant, family, thread)
+        self._shrink((tenant, thread.session_id))
+        return Placement(thread, conversation, before, forked_from, moved, left)
+
+    def withdraw(self, tenant: str, placement: Placement) -> None:
+        """The request has failed: what was known of its thread before holds again, unless another came meanwhile."""
+        of_tenant, thread = self._tenants.get(tenant), placement.thread
+        if of_tenant is None or of_tenant.sessions.get(thread.session_id) is not thread:
+            return
+        if thread.conversation is not placement.conversation:
+            return
+        if placement.before is None:
+            self.drop((tenant, thread.session_id))
+        else:
+            self._remember(of_tenant, tenant, thread, placement.before)
+
+    def answered(self, tenant: str, placement: Placement, message: object) -> None:
+        """The answer that was given to a request: it tells conversations apart that begin alike."""
+        of_tenant, thread = self._tenants.get(tenant), placement.thread
+        if of_tenant is None or of_tenant.sessions.get(thread.session_id) is not thread:
+            return
+        if thread.conversation is placement.conversation:
+            thread.conversation = replace(thread.conversation, answer=frozenset(read_units(message)))
+            self._remember(of_tenant, tenant, thread, thread.conversation)
+
+    def drop(self, key: Key) -> None:
+        """Forget a session. Nothing is found by its content any more."""
+        of_tenant = self._tenants.get(key[0])
+        thread = None if of_tenant is None else of_tenant.sessions.get(key[1])
+        if of_tenant is None or thread is None:
+            return
+        of_tenant.index.remove(thread.session_id, of_tenant.conversations.pop(thread.session_id))
+        del of_tenant.sessions[thread.session_id]
+        threads = of_tenant.families[thread.family]
+        del threads[thread.name]
+        if not threads:
+            del of_tenant.families[thread.family]
+        if not of_tenant.sessions:
+            del self._tenants[key[0]]
+        self._num_bytes -= self._sizes.pop(key)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when bounds, sizes, families and the index disagree."""
+        if len(self) > self._bound.max_sessions or self._num_bytes > self._bound.max_bytes:
+            raise IntegrityError(f"families: {len(self)} conversations, {self._num_bytes} bytes of {self._bound}")
+        if self._num_bytes != sum(self._sizes.values()):
+            raise IntegrityError(f"families: {self._num_bytes} bytes counted, there are {sum(self._sizes.values())}")
+        for tenant, of_tenant in self._tenants.items():
+            held = {each.session_id for threads in of_tenant.families.values() for each in threads.values()}
+            sized = {session_id for owner, session_id in self._sizes if owner == tenant}
+            if not held == sized == of_tenant.sessions.keys() == of_tenant.conversations.keys():
+                raise IntegrityError(
+                    f"families: {len(held)} threads, {len(sized)} sizes, {len(of_tenant.sessions)} ids"
+                )
+            for threads in of_tenant.families.values():
+                if len(threads) > MAX_SIDE_THREADS + 1:
+                    raise IntegrityError(f"families: {len(threads)} threads in one family")
+
+    def _threads(self, of_tenant: _Tenant, tenant: str, family: str) -> OrderedDict[str, KnownThread]:
+        """The threads of a family, used longest ago first. What is stored and not known is loaded."""
+        known = of_tenant.families.get(family, OrderedDict())
+        if MAIN not in known and self._load is not None:
+            for thread in self._load(tenant, family):
+                if thread.name not in known:
+                    self._add(of_tenant, thread)
+                    self._remember(of_tenant, tenant, thread, thread.conversation)
+        return of_tenant.families.get(family, known)
+
+    def _add(self, of_tenant: _Tenant, thread: KnownThread) -> None:
+        of_tenant.families.setdefault(thread.family, OrderedDict())[thread.name] = thread
+        of_tenant.sessions[thread.session_id] = thread
+
+    def _chosen(
+        self, of_tenant: _Tenant, tenant: str, family: str, choice: Choice, agent: str
+    ) -> tuple[KnownThread, Fingerprint | None]:
+        """The thread that was chosen, and what was known of it."""
+        if choice.name is not None and choice.kind is not ChoiceKind.TAKE_OVER:
+            known = of_tenant.families.get(family, OrderedDict()).get(choice.name)
+            if known is not None:
+                return known, known.conversation
+        name = MAIN if choice.kind is ChoiceKind.TAKE_OVER or choice.name == MAIN else self._new_name(choice.label)
+        session_id = family if name == MAIN else derived_id(family, name)
+        thread = KnownThread(family, name, session_id, session_id, NOTHING, agent)
+        self._add(of_tenant, thread)
+        return thread, None
+
+    def _new_name(self, label: str) -> str:
+        return f"{label}-{secrets.token_hex(3)}"
+
+    def _make_room(self, of_tenant: _Tenant, tenant: str, main: KnownThread, label: str) -> KnownThread:
+        """Let the main thread be a side thread. Its KV keeps the name that it has in the engine."""
+        conversation = main.conversation
+        self.drop((tenant, main.session_id))
+        name = self._new_name(label)
+        moved = KnownThread(main.family, name, derived_id(main.family, name), main.engine_id, conversation)
+        of_tenant = self._tenants.setdefault(tenant, of_tenant)
+        self._add(of_tenant, moved)
+        self._remember(of_tenant, tenant, moved, conversation)
+        return moved
+
+    def _remember(self, of_tenant: _Tenant, tenant: str, thread: KnownThread, conversation: Fingerprint) -> None:
+        """Set what is known of a thread, which is the newest then."""
+        session_id, key = thread.session_id, (tenant, thread.session_id)
+        if session_id in of_tenant.conversations:
+            of_tenant.index.remove(session_id, of_tenant.conversations[session_id])
+        thread.conversation = of_tenant.conversations[session_id] = conversation
+        if self._indexes:
+            of_tenant.index.add(session_id, conversation)
+        of_tenant.families[thread.family].move_to_end(thread.name)
+        self._num_bytes += conversation.num_bytes - self._sizes.get(key, 0)
+        self._sizes[key] = conversation.num_bytes
+        self._sizes.move_to_end(key)
+
+    def _shorten(self, of_tenant: _Tenant, tenant: str, family: str, kept: KnownThread) -> tuple[str, ...]:
+        """Drop the side threads of a family that are too many, the one used longest ago first."""
+        sides = [each for each in of_tenant.families[family].values() if each.name != MAIN and each is not kept]
+        surplus = len(sides) + (kept.name != MAIN) - MAX_SIDE_THREADS
+        left = tuple(thread.session_id for thread in sides[: max(0, surplus)])
+        for session_id in left:
+            self.drop((tenant, session_id))
+        return left
+
+    def _shrink(self, kept: Key) -> None:
+        """Forget conversations over the bound, an eighth of it at a time, so that a full memory costs nothing more."""
+        if len(self) <= self._bound.max_sessions and self._num_bytes <= self._bound.max_bytes:
+            return
+        bound = Bound(max(1, self._bound.max_sessions * 7 // 8), self._bound.max_bytes * 7 // 8)
+        for key in plan_victims(self._sizes, bound, lambda other: other == kept):
+            self.drop(key)
+
+
+def derived_id(family: str, name: str) -> str:
+    """The session id of a side thread: readable, and no longer than an id may be."""
+    made = f"{family}{MARK}{name}"
+    if len(made) <= MAX_SESSION_ID_CHARS:
+        return made
+    return f"{family[: MAX_SESSION_ID_CHARS // 2]}.{digest_id(family)}{MARK}{name}"
+
+
+NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0, (), ()))

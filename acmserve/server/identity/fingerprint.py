@@ -1,0 +1,151 @@
+"""What is remembered of a conversation to recognise it: the units of its last request, as hashes.
+
+    remembered   [ u0 u1 u2 u3 u4 ]            of a request, and of the answer that was given to it
+    request      [ u0 u1 u2 u3 u4 a5 u6 ]      the same beginning: one comparison of two chain hashes
+    request      [ x0 u1 u2 u4 a5 u6 ]         changed in front, inserted, left out: compared unit by unit
+
+A request *continues* a conversation when the end of the conversation stands in it. A fork from the middle of one shares
+much of it and does not continue it. The end is the last unit, or that unit in other words (a reminder that a client
+glues to its last message and takes off again) beside another one of the last four.
+
+Holds no text. Pure.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from acmserve.server.identity.prompt import PromptUnits
+from acmserve.server.identity.system_text import SystemText
+
+TAIL = 4
+"""Units at the end of a conversation of which two must be found again."""
+MIN_RESPELLED_CHARS = 12
+_MAX_TAIL_LINES = 256
+_BYTES = 600
+_BYTES_PER_UNIT = 16
+_BYTES_PER_LINE = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """`tools` is None where nobody knows them. `num_opening` units go up to the model's first words, 0 without any.
+
+    `last_lines` are the lines of the last unit. `answer` are the units of the answer that was given to the request.
+    """
+
+    system: SystemText
+    tools: int | None
+    digests: array[int]
+    chain: array[int]
+    num_chars: int
+    num_opening: int = 0
+    last_lines: frozenset[int] = frozenset()
+    answer: frozenset[int] = frozenset()
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory, roughly."""
+        return (
+            _BYTES
+            + _BYTES_PER_UNIT * len(self.digests)
+            + _BYTES_PER_LINE * (len(self.last_lines) + len(self.answer))
+            + self.system.num_bytes
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.digests
+
+
+def fingerprint_of(prompt: PromptUnits, *, knows_tools: bool = True) -> Fingerprint:
+    """What is remembered of a request."""
+    lines = prompt.texts[-1].splitlines()[:_MAX_TAIL_LINES] if prompt.texts else ()
+    return Fingerprint(
+        prompt.system,
+        prompt.tools if knows_tools else None,
+        array("q", prompt.digests),
+        array("q", prompt.chain),
+        prompt.num_chars,
+        prompt.answers.index(True) + 1 if not prompt.begins else 0,
+        frozenset(map(hash, lines)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLikeness:
+    """What the messages of a request have in common with a conversation.
+
+    `num_leading` units at the beginning of both are the same, `num_shared` characters stand in both, wherever, the
+    answer that was given among them. `is_answered`: the request has that answer. `num_compared` units were looked at
+    one by one.
+    """
+
+    num_leading: int
+    num_shared: int
+    continues: bool
+    is_answered: bool
+    num_compared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The same with what stands around the messages. `same_tools` is None where the tools of one are not known."""
+
+    history: HistoryLikeness
+    same_system: bool
+    same_tools: bool | None
+
+
+def compare(conversation: Fingerprint, prompt: PromptUnits) -> Likeness:
+    """Compare a request with a conversation."""
+    tools = None if conversation.tools is None else conversation.tools == prompt.tools
+    return Likeness(compare_history(conversation, prompt), conversation.system.is_like(prompt.system), tools)
+
+
+def compare_history(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLikeness:
+    """Compare the messages only. The work is bounded by the units of the conversation."""
+    num_units = len(conversation.digests)
+    num_leading = _num_leading(conversation, prompt)
+    num_compared = 0
+    if num_leading == num_units:
+        num_shared, continues = conversation.num_chars, num_units > 0
+    else:
+        weights = prompt.weights
+        shared = set(conversation.digests).intersection(weights)
+        num_shared, num_compared = sum(map(weights.__getitem__, shared)), num_units
+        continues = _continues(conversation, prompt)
+    is_answered = bool(conversation.answer) and conversation.answer <= prompt.weights.keys()
+    num_shared += sum(map(prompt.weights.__getitem__, conversation.answer)) if is_answered else 0
+    return HistoryLikeness(num_leading, num_shared, continues, is_answered, num_compared)
+
+
+def _num_leading(conversation: Fingerprint, prompt: PromptUnits) -> int:
+    """Units of the common beginning. A chain that differs once differs from there on."""
+    mine, yours = conversation.chain, prompt.chain
+    num_both = min(len(mine), len(yours))
+    if num_both and mine[num_both - 1] == yours[num_both - 1]:
+        return num_both
+    return bisect_left(range(num_both), True, key=lambda number: mine[number] != yours[number])
+
+
+def _continues(conversation: Fingerprint, prompt: PromptUnits) -> bool:
+    tail = conversation.digests[-TAIL:]
+    if not tail:
+        return False
+    found = sum(digest in prompt.weights for digest in tail)
+    if found < min(2, len(tail) - 1):
+        return False
+    if tail[-1] in prompt.weights:
+        return found >= min(2, len(tail))
+    return any(_is_respelled(conversation.last_lines, text) for text in prompt.texts[-2 * TAIL :])
+
+
+def _is_respelled(lines: frozenset[int], text: str) -> bool:
+    """Whether all lines of one text stand in the other."""
+    if len(text) < MIN_RESPELLED_CHARS or not lines:
+        return False
+    others = set(map(hash, text.splitlines()))
+    return others <= lines or lines <= others

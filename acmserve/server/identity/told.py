@@ -1,0 +1,52 @@
+"""What a client tells of a request beside its session: that a sub-agent sends it, or that it is a side request.
+
+    Claude Code   header x-claude-code-agent-id       sub-agents share the session id, each has an id of its own
+    Codex         header x-codex-turn-metadata        JSON, `request_kind`: "turn" or "compaction"
+
+A registry of two readers. What nobody tells is seen in the request's text (`threads.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from acmserve.server.identity.sources import valid_id
+
+AGENT_HEADER = "x-claude-code-agent-id"
+METADATA_HEADER = "x-codex-turn-metadata"
+SIDE_KINDS = frozenset({"compaction"})
+"""Kinds of requests that are no turn of the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`agent` is the id of the sub-agent, "" for the main one. `kind` names a side request, "" for a turn."""
+
+    agent: str = ""
+    kind: str = ""
+
+
+def _agent(headers: Mapping[str, str]) -> Told:
+    return Told(agent=valid_id(headers.get(AGENT_HEADER)) or "")
+
+
+def _codex(headers: Mapping[str, str]) -> Told:
+    try:
+        metadata = json.loads(headers.get(METADATA_HEADER) or "null")
+    except (ValueError, RecursionError):
+        return Told()
+    kind = metadata.get("request_kind") if isinstance(metadata, Mapping) else None
+    return Told(kind=kind) if isinstance(kind, str) and kind in SIDE_KINDS else Told()
+
+
+READERS: tuple[Callable[[Mapping[str, str]], Told], ...] = (_agent, _codex)
+
+
+def read_told(headers: Mapping[str, str]) -> Told:
+    """What the headers of a request tell. Names in lower case."""
+    said = [reader(headers) for reader in READERS]
+    return Told(
+        next((told.agent for told in said if told.agent), ""), next((told.kind for told in said if told.kind), "")
+    )

@@ -1,0 +1,149 @@
+"""Carries out on the store what was chosen for a request's thread: side threads are sessions beside the main one.
+
+    NEW        agent-7~task-1a2b   made, empty
+    FORK       agent-7~task-1a2b   begins as agent-7 is, with its edits, and goes by its name in the engine
+    TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id
+    left       agent-7~agent-00ff  deleted: too many side threads
+
+A request that is running in a session whose id was taken over is answered. Its answer is not recorded.
+
+It knows the store and what was served, no routes. It chooses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from acmserve.context.session.fork import fork_thread
+from acmserve.context.session.state import Author
+from acmserve.context.session.thread import Thread
+from acmserve.context.storage.head import SessionHead
+from acmserve.context.storage.session import Key, Session
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.transcript.message import Message
+from acmserve.errors import Conflict, StorageFailed
+from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.identity.families import NOTHING, KnownThread, Placement
+from acmserve.server.identity.fingerprint import fingerprint_of
+from acmserve.server.identity.prompt import read_prompt
+from acmserve.server.identity.threads import MAIN
+
+
+class ThreadSessions:
+    """`moving` is the session that gives up its id now, so that nobody takes it for one that is gone."""
+
+    def __init__(self, store: SessionStore, served: ServedContexts) -> None:
+        self._store = store
+        self._served = served
+        self.moving: Key | None = None
+
+    def settle(self, tenant: str, placement: Placement, messages: Sequence[Message]) -> None:
+        """Make the session of a thread what was chosen. Raises `StorageFailed` where one cannot be read."""
+        for session_id in placement.left:
+            self._delete((tenant, session_id))
+        if placement.moved is not None:
+            self._move(tenant, placement)
+        place = _place(placement)
+        if place is None:
+            return
+        key = (tenant, placement.thread.session_id)
+        is_new = not self._store.has(*key)
+        session = self._store.create(*key) if is_new else self._store.get(*key)
+        state = replace(session.state, thread=place)
+        if placement.forked_from is not None and self._store.has(tenant, placement.forked_from):
+            main = self._store.get(tenant, placement.forked_from)
+            state = fork_thread(main.state, place, messages)
+            session.suite = main.suite
+            self._served.share(main.key, session.key)
+        if state != session.state:
+            # Where there is no room for the copy, the thread begins with its request alone.
+            with suppress(Conflict):
+                self._store.save(session, state)
+
+    def discard_empty(self, tenant: str, session_id: str) -> None:
+        """Take back a session that was made for a request that has failed."""
+        if self._store.has(tenant, session_id):
+            session = self._store.get(tenant, session_id)
+            if not session.state.entries and session.state.thread is not None:
+                self._store.discard(session)
+
+    def load(self, tenant: str, family: str) -> list[KnownThread]:
+        """The threads of a session id that are stored, main and side, the one used longest ago first."""
+        if not self._store.has(tenant, family):
+            return []
+        found = []
+        for session_id in [*(head.session_id for head in reversed(self.sides(tenant, family))), family]:
+            with suppress(StorageFailed):
+                found.append(_known(family, self._store.get(tenant, session_id)))
+        return found
+
+    def sides(self, tenant: str, family: str) -> list[SessionHead]:
+        """The side threads of a session id, the one used last first."""
+        return [
+            head
+            for head in self._store.list(tenant)
+            if head.thread is not None
+            and head.thread.family == family
+            and head.parent is None
+            and head.session_id != family
+        ]
+
+    def has_no_threads(self, tenant: str, session_id: str) -> bool:
+        """Whether a session is a branch, or a side thread itself."""
+        if not self._store.has(tenant, session_id):
+            return False
+        state = self._store.get(tenant, session_id).state
+        return state.parent is not None or (state.thread is not None and state.thread.family != session_id)
+
+    def drop_forks(self, session: Session) -> None:
+        """Something was redacted in a main thread: its forks, which hold the text, too, begin anew."""
+        thread = session.state.thread
+        if session.state.parent is not None or (thread is not None and thread.name != MAIN):
+            return
+        for head in self.sides(session.tenant, session.session_id):
+            if head.thread is not None and head.thread.is_fork:
+                self._delete(head.key)
+
+    def _move(self, tenant: str, placement: Placement) -> None:
+        """Give what the main session was another id. It keeps its edits, and its name in the engine."""
+        key = (tenant, placement.thread.session_id)
+        assert placement.moved is not None
+        if not self._store.has(*key):
+            return
+        old = self._store.get(*key)
+        thread = Thread(placement.moved.family, placement.moved.name, placement.moved.engine_id)
+        self.moving = key
+        try:
+            self._store.discard(old)
+        finally:
+            self.moving = None
+        if old.state.entries:
+            moved = self._store.create(tenant, placement.moved.session_id)
+            moved.suite = old.suite
+            with suppress(Conflict):
+                self._store.save(moved, replace(old.state, thread=thread))
+
+    def _delete(self, key: Key) -> None:
+        """The store tells whoever listens where the file cannot be written."""
+        if self._store.has(*key):
+            with suppress(StorageFailed):
+                self._store.delete(*key)
+
+
+def _place(placement: Placement) -> Thread | None:
+    """A session's place in its family. None for a main thread that goes by its own name."""
+    known = placement.thread
+    if known.name == MAIN and known.engine_id == known.session_id:
+        return None
+    return Thread(known.family, known.name, known.engine_id, known.is_fork)
+
+
+def _known(family: str, session: Session) -> KnownThread:
+    """A stored session as a thread: what its client holds of its transcript, whose tools nobody knows."""
+    thread = session.state.thread or Thread(family, MAIN, session.session_id)
+    messages = [entry.message for entry in session.state.entries if entry.origin is not Author.INTERNAL]
+    prompt = read_prompt({"messages": messages})
+    conversation = NOTHING if prompt is None else fingerprint_of(prompt, knows_tools=False)
+    return KnownThread(family, thread.name, session.session_id, thread.engine_id, conversation, is_fork=thread.is_fork)

@@ -1,0 +1,252 @@
+"""Sessions found by content: the right one, never another tenant's, at a bounded cost."""
+
+from __future__ import annotations
+
+import copy
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from acmserve.server.identity.content import MAX_COMPARED
+from acmserve.server.identity.families import Families
+from acmserve.server.identity.prompt import PromptUnits, read_prompt
+from acmserve.server.identity.told import Told
+from tests.support.server.clients import SUMMARY_SYSTEM, SYSTEM, ChatClient, work
+
+TOPICS = ("harbour", "mill")
+TENANTS = [*(f"key-{n}" for n in range(6)), "key-0/salt-1", "key-0/salt-2"]
+
+
+class Server:
+    """Requests without an id: each is placed where its content belongs."""
+
+    def __init__(self) -> None:
+        self.families = Families()
+
+    def ask(self, client: ChatClient, tenant: str = "") -> str:
+        prompt = prompt_of(client)
+        family = self.families.find(tenant, prompt) or f"acm-{secrets.token_hex(8)}"
+        placement = self.families.place(tenant, family, prompt, Told(), is_explicit=False)
+        self.placement = placement
+        return placement.thread.session_id
+
+    def answer(self, client: ChatClient, text: str, tenant: str = "") -> None:
+        client.answer(text)
+        self.families.answered(tenant, self.placement, client.messages[-1])
+
+
+def prompt_of(client: ChatClient) -> PromptUnits:
+    prompt = read_prompt(client.body)
+    assert prompt is not None
+    return prompt
+
+
+def begun(topic: str = "harbour") -> ChatClient:
+    return ChatClient().user(f"Find every entry about the {topic}, and list them by year.")
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_a_conversation_is_found_at_every_turn(server: Server) -> None:
+    client = begun()
+    first = server.ask(client)
+    for n in range(5):
+        assert server.ask(work(client, "harbour", 2, 2 * n)) == first
+    assert server.ask(client) == first, "the same request again"
+
+
+def test_system_text_and_tools_are_not_enough(server: Server) -> None:
+    assert len({server.ask(begun(topic)) for topic in ("harbour", "mill", "quarry")}) == 3
+
+
+def test_a_first_message_alone_is_not_enough(server: Server) -> None:
+    assert server.ask(begun()) != server.ask(begun())
+
+
+def change_system(client: ChatClient) -> None:
+    client.system = SYSTEM + "\nGit status: nine files changed."
+
+
+def drop_system(client: ChatClient) -> None:
+    client.system = ""
+
+
+def insert_message(client: ChatClient) -> None:
+    client.messages.insert(1, {"role": "system", "content": "A reminder: the shelves are dusted on Mondays."})
+
+
+def rewrite_first(client: ChatClient) -> None:
+    client.messages[0] = {"role": "user", "content": "Memory, rewritten: the harbour closes at nine."}
+
+
+def clear_results(client: ChatClient) -> None:
+    for message in client.messages[:5]:
+        if message["role"] == "tool":
+            message["content"] = "[cleared]"
+
+
+def respell(client: ChatClient) -> None:
+    """Strings as parts, with cache_control and spaces around, other ids of calls."""
+    for message in client.messages:
+        if isinstance(message.get("content"), str):
+            text = {"type": "text", "text": f" {message['content']}\n", "cache_control": {"type": "ephemeral"}}
+            message["content"] = [text]
+        if "tool_call_id" in message:
+            message["tool_call_id"] += "-x"
+        for call in message.get("tool_calls", ()):
+            call["id"] += "-x"
+
+
+def drop_middle(client: ChatClient) -> None:
+    del client.messages[3:7]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_system, drop_system, insert_message, rewrite_first, clear_results, respell, drop_middle],
+    ids=lambda change: change.__name__,
+)
+def test_a_changed_history_is_found(server: Server, change: Callable[[ChatClient], None]) -> None:
+    others = [work(begun(topic), topic, 8) for topic in ("mill", "quarry")]
+    client = work(begun(), "harbour", 8)
+    session = server.ask(client)
+    taken = {server.ask(other) for other in others}
+    change(client)
+    assert server.ask(work(client, "harbour", 1, 20)) == session
+    assert {server.ask(other) for other in others} == taken
+
+
+def test_a_block_of_files_behind_the_history_moves_on_every_turn(server: Server) -> None:
+    """As aider does: each turn inserts messages in front of it, and takes a reminder off the last one."""
+    reminder, files = (
+        "\n\nAnswer with edits only.",
+        "The files:\n" + "\n".join(f"line {n} of the ledger" for n in range(60)),
+    )
+    history: list[dict[str, Any]] = []
+    sessions = []
+    for turn in range(4):
+        ask = f"Change the heading of page {turn} to the harbour's name."
+        block = [{"role": "user", "content": files}, {"role": "assistant", "content": "Ok."}]
+        client = ChatClient(tools=(), messages=[*history, *block, {"role": "user", "content": ask + reminder}])
+        sessions.append(server.ask(client))
+        history += [{"role": "user", "content": ask}, {"role": "assistant", "content": f"Heading {turn} changed."}]
+    assert len(set(sessions)) == 1
+
+
+def test_a_fork_from_the_middle_is_a_new_session(server: Server) -> None:
+    client = work(begun(), "harbour", 6)
+    session = server.ask(client)
+    fork = copy.deepcopy(client)
+    del fork.messages[-5:]
+    other = server.ask(fork.user("Now look at the mill instead."))
+    assert other != session
+    assert server.ask(work(client, "harbour", 1, 9)) == session
+    assert server.ask(work(fork, "mill", 1)) == other
+
+
+def test_equal_beginnings_are_told_apart_by_their_answers(server: Server) -> None:
+    """Several runs of one task, at the same time."""
+    runs = [begun() for _ in range(6)]
+    sessions = []
+    for n, run in enumerate(runs):
+        sessions.append(server.ask(run))
+        server.answer(run, f"I begin with shelf {n}.")
+    assert len(set(sessions)) == 6
+    for run, session in zip(reversed(runs), reversed(sessions), strict=True):
+        assert server.ask(run.user("Go on.")) == session
+
+
+def test_a_compaction_without_an_id_is_a_fork_of_its_conversation(server: Server) -> None:
+    client = work(begun(), "harbour", 4)
+    session = server.ask(client)
+    summary = client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense the above."})
+    side = server.ask(summary)
+    assert side != session
+    assert server.placement.forked_from == session
+    assert server.ask(work(client, "harbour", 1, 8)) == session
+
+
+@dataclass(eq=False)
+class _Run:
+    tenant: str
+    client: ChatClient
+    session: str = ""
+    num_turns: int = 0
+
+
+def opening(topic: str, kind: int, number: int) -> ChatClient:
+    """How a run begins: with a question that all ask, or with a resumed conversation that each tenant has once."""
+    client = begun(topic)
+    return client if kind else client.answer(f"I have read volume {number}.").user("Then go on from there.")
+
+
+def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tuple[int, int]:
+    """(requests given to another tenant's session, requests given to a wrong session) of random ones.
+
+    All tenants have the same system text, tools, questions and steps, and begin with the same conversations.
+    """
+    rng = random.Random(23)
+    server = Server()
+    owners: dict[str, str] = {}
+    holders: dict[str, _Run] = {}
+    runs: list[_Run] = []
+    num_runs = dict.fromkeys(TENANTS, 0)
+    num_owners = num_sessions = 0
+    changes = [change_system, insert_message, respell]
+    for number in range(num_requests):
+        if len(runs) < 64 or rng.random() < 0.02:
+            if len(runs) >= 64:
+                runs.pop(rng.randrange(len(runs)))
+            tenant = rng.choice(TENANTS)
+            runs.append(_Run(tenant, opening(rng.choice(TOPICS), rng.randrange(3), num_runs[tenant])))
+            num_runs[tenant] += 1
+        run = rng.choice(runs)
+        prompt, asked_as = prompt_of(run.client), find_tenant(run.tenant)
+        family = server.families.find(asked_as, prompt) or f"acm-{number}"
+        placement = server.families.place(asked_as, family, prompt, Told(), is_explicit=False)
+        session = placement.thread.session_id
+        num_owners += owners.setdefault(session, run.tenant) != run.tenant
+        run.session = run.session or session
+        num_sessions += session != run.session or holders.setdefault(session, run) is not run
+        server.families.answered(asked_as, placement, run.client.answer(f"Answer {number} about it.").messages[-1])
+        run.client.user(f"Step {run.num_turns}: look again.")
+        run.num_turns += 1
+        if run.num_turns % 5 == 4:
+            rng.choice(changes)(run.client)
+        if run.num_turns > 40:
+            runs.remove(run)
+    server.families.check_integrity()
+    return num_owners, num_sessions
+
+
+def test_random_requests_of_eight_tenants_find_their_own_sessions() -> None:
+    assert _wrong(lambda tenant: tenant) == (0, 0)
+
+
+def test_without_the_separation_of_tenants_owners_are_wrong() -> None:
+    """The control: the same requests, all asked as one tenant, and the check turns red."""
+    num_owners, _ = _wrong(lambda tenant: "", 2_000)
+    assert num_owners > 0
+
+
+def test_the_cost_is_bounded_by_the_prompt() -> None:
+    """Whatever a tenant has: two looks for each unit, and so many conversations that are compared."""
+    server = Server()
+    for n in range(400):
+        server.ask(work(ChatClient().user("The same task for all."), f"place {n}", 10))
+    common = [work(ChatClient().user("The same task for all."), "the same place", 10) for _ in range(400)]
+    for n, client in enumerate(common):
+        server.ask(client.user(f"Ending {n % 3}."))
+    prompt = prompt_of(work(common[0], "the same place", 20, 50))
+    looked, compared = server.families.work
+    server.families.find("", prompt)
+    looked, compared = server.families.work[0] - looked, server.families.work[1] - compared
+    assert looked <= 2 * len(prompt)
+    assert compared <= 2 * MAX_COMPARED * 100

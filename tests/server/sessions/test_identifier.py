@@ -1,0 +1,277 @@
+"""From a request to a session in the store: named, found by content, or new, and the thread of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.context.session.history import adopt, append_answer, end_turn
+from acmserve.context.session.render import render
+from acmserve.context.tools.batch import Edit, EditKind, run_batch
+from acmserve.context.tools.tool import ToolContext
+from acmserve.errors import IntegrityError, InvalidRequest
+from acmserve.server.context.branches import make_branch
+from acmserve.server.context.server import ContextServer
+from acmserve.server.identity import families
+from acmserve.server.identity.responses import ResponseSessions
+from acmserve.server.identity.sources import parse_sources
+from acmserve.server.identity.threads import MAIN, Choice, ChoiceKind
+from acmserve.server.sessions.identifier import Identified, Identifier
+from acmserve.server.sessions.sessions import engine_key, engine_name
+from tests.support.server.acm_app import lines, make_server
+from tests.support.server.clients import AGENT_SYSTEM, SUMMARY_SYSTEM, TITLE_SYSTEM, ChatClient
+
+ONE_THREAD = Choice(ChoiceKind.JOIN, MAIN)
+CLAUDE = {"x-claude-code-session-id": "claude"}
+
+
+@pytest.fixture
+def server() -> ContextServer:
+    return make_server()
+
+
+def turn(server: ContextServer, client: ChatClient, answer: str = "Noted.", **headers: str) -> Identified:
+    """One request that is answered, as a route of chats does it."""
+    found = server.identify(client.body, client.headers | headers)
+    assert found is not None
+    session = server.store.open(found.tenant, found.params.session_id)
+    with found.attempt() as attempt:
+        state = adopt(session.state, client.body["messages"]).state
+        client.answer(answer)
+        found.answered(client.messages[-1])
+        server.store.save(session, end_turn(append_answer(state, client.messages[-1])))
+        attempt.is_answered = True
+    server.identifier.families.check_integrity()
+    return found
+
+
+def text_of(server: ContextServer, session_id: str, tenant: str = "") -> str:
+    return "\n".join(str(message.get("content")) for message in render(server.store.get(tenant, session_id).state))
+
+
+def fold_first_user_message(server: ContextServer, session_id: str) -> None:
+    session = server.store.get("", session_id)
+    edit = Edit(EditKind.FOLD, messages=(1, 2))
+    outcome = run_batch(session.state, [edit], ToolContext(server.tokenizer, "sculptor", "exact"), {})
+    server.store.save(session, outcome.state)
+
+
+def claude() -> ChatClient:
+    return ChatClient(headers=dict(CLAUDE)).user(lines(40, "alpha"))
+
+
+def test_a_fork_has_the_edits_of_its_main_thread(server: ContextServer) -> None:
+    client = claude()
+    assert turn(server, client).fields == {"found_by": "x-claude-code-session-id"}
+    fold_first_user_message(server, "claude")
+    summary = client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense the above."})
+    side = turn(server, summary)
+    assert side.fields == {"found_by": "x-claude-code-session-id", "thread": side.params.session_id[7:]}
+    seen = text_of(server, side.params.session_id)
+    assert "alpha 30 says" not in seen
+    assert SUMMARY_SYSTEM in seen
+    assert engine_key(server.store.get("", side.params.session_id)) == ("", "claude")
+    turn(server, client.user("And now?"))
+    assert "alpha 30 says" not in text_of(server, "claude"), "the main thread keeps its fold"
+    fold_again = client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense the above."})
+    assert turn(server, fold_again).params.session_id == side.params.session_id
+
+
+def test_without_threads_a_title_unfolds_its_session(server: ContextServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: all requests of an id in one thread, as it was."""
+    monkeypatch.setattr(families, "choose_thread", lambda prompt, told, candidates, is_explicit: ONE_THREAD)
+    client = claude()
+    turn(server, client)
+    fold_first_user_message(server, "claude")
+    turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}))
+    turn(server, client.user("And now?"))
+    assert "alpha 30 says" in text_of(server, "claude")
+
+
+def test_a_title_that_came_first_makes_room(server: ContextServer) -> None:
+    client = claude()
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0])
+    turn(server, title, "A valley")
+    main = turn(server, client)
+    assert main.params.session_id == "claude"
+    assert SUMMARY_SYSTEM not in text_of(server, "claude")
+    assert TITLE_SYSTEM not in text_of(server, "claude")
+    [side] = server.identifier.threads.sides("", "claude")  # type: ignore[union-attr]
+    assert TITLE_SYSTEM in text_of(server, side.session_id)
+    moved = server.store.get("", side.session_id)
+    assert engine_name(moved) == "claude", "its KV keeps its name"
+    assert engine_name(server.store.get("", "claude")) == main.engine_id != "claude"
+    server.store.check_integrity()
+
+
+def test_a_request_that_runs_while_its_id_is_taken_over_is_not_recorded(server: ContextServer) -> None:
+    client = claude()
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0])
+    running = server.identify(title.body, title.headers)
+    assert running is not None
+    session = server.store.open("", running.params.session_id)
+    turn(server, client)
+    assert not server.store.holds(session)
+    assert server.sessions._served_of(session) is not server.served.of("", "claude")
+
+
+def test_threads_are_known_after_a_restart(server: ContextServer) -> None:
+    client = claude()
+    turn(server, client)
+    turn(server, client.user("And now?"))
+    title = turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}))
+    server.identifier = Identifier(store=server.store, served=server.served)
+    again = server.identify(client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}).body, CLAUDE)
+    assert again is not None
+    assert again.params.session_id == title.params.session_id
+    assert turn(server, client.user("And then?")).params.session_id == "claude"
+
+
+def test_a_failed_request_leaves_no_session(server: ContextServer) -> None:
+    client = claude()
+    turn(server, client)
+    sub = ChatClient(AGENT_SYSTEM, ("read",), dict(CLAUDE)).user("Search the cellar.")
+    found = server.identify(sub.body, CLAUDE)
+    assert found is not None
+    with pytest.raises(RuntimeError), found.attempt():
+        raise RuntimeError
+    assert not server.store.has("", found.params.session_id)
+    assert len(server.identifier.families) == 1
+
+
+def test_the_oldest_side_thread_leaves_the_store(server: ContextServer) -> None:
+    turn(server, claude())
+    made = [
+        turn(server, ChatClient(AGENT_SYSTEM, ("read",), dict(CLAUDE)).user(f"Search {n}.")).params.session_id
+        for n in range(10)
+    ]
+    assert [server.store.has("", session_id) for session_id in made] == [False] * 2 + [True] * 8
+
+
+def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
+    client = claude()
+    turn(server, client)
+    side = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense."}))
+    title = turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}))
+    server._redacted(server.store.get("", "claude"))
+    assert not server.store.has("", side.params.session_id)
+    assert server.store.has("", title.params.session_id)
+
+
+def test_a_branch_has_no_threads(server: ContextServer) -> None:
+    client = ChatClient(extra={"session_id": "parent"}).user(lines(40, "alpha"))
+    turn(server, client)
+    branch = make_branch(server, server.store.get("", "parent"), "look", "Look at it.")
+    other = ChatClient(AGENT_SYSTEM, ("paint",), extra={"session_id": branch.session_id}).user("Something else.")
+    found = server.identify(other.body, {})
+    assert found is not None
+    assert found.params.session_id == branch.session_id
+    assert found.placement is None
+
+
+def test_the_id_of_a_side_thread_names_that_session(server: ContextServer) -> None:
+    """Whoever is told the id may use it, also after a restart."""
+    turn(server, claude())
+    sub = ChatClient(AGENT_SYSTEM, ("read",), dict(CLAUDE)).user("Search the cellar.")
+    side = turn(server, sub).params.session_id
+    for _ in range(2):
+        again = turn(server, ChatClient(extra={"session_id": side}).user("Something else."))
+        assert (again.params.session_id, again.engine_id, again.placement) == (side, side, None)
+        server.identifier = Identifier(store=server.store, served=server.served)
+    assert server.store.get("", side).state.thread is not None
+
+
+def inferring(**options: Any) -> ContextServer:
+    server = make_server(**options)
+    server.identifier = Identifier(infers=True, store=server.store, served=server.served)
+    return server
+
+
+def test_a_request_without_an_id_is_found_by_content() -> None:
+    server = inferring()
+    client = ChatClient().user(lines(40, "alpha"))
+    first = turn(server, client)
+    assert first.fields == {"found_by": "new"}
+    fold_first_user_message(server, first.params.session_id)
+    second = turn(server, client.user("And now?"))
+    assert (second.params.session_id, second.fields) == (first.params.session_id, {"found_by": "content"})
+    assert "alpha 30 says" not in text_of(server, first.params.session_id)
+    named = turn(server, ChatClient(headers=dict(CLAUDE), messages=client.messages).user("Go on."))
+    assert named.params.session_id == "claude", "an id counts more than the content"
+
+
+def test_nothing_is_found_across_keys_or_salts() -> None:
+    server = inferring(has_api_keys=True)
+    client = ChatClient().user(lines(40, "alpha"))
+    sessions = set()
+    tenants = [
+        {"authorization": "Bearer a"},
+        {"authorization": "Bearer b"},
+        {"authorization": "Bearer a", "x-cache-salt": "s"},
+        {"authorization": "Bearer a", "x-cache-salt": "t"},
+    ]
+    for headers in tenants:
+        mine = ChatClient(messages=list(client.messages), headers=headers)
+        first = turn(server, mine)
+        assert first.found_by == "new"
+        assert turn(server, mine.user("And now?")).params.session_id == first.params.session_id
+        client.messages = mine.messages
+        sessions.add(first.params.session_id)
+    assert len(sessions) == len(tenants)
+
+
+def test_inference_is_off_unless_asked_for(server: ContextServer) -> None:
+    assert server.identify(ChatClient().user("Hello.").body, {}) is None
+    with pytest.raises(InvalidRequest):
+        server.identify(ChatClient(extra={"acm": {}}).user("Hello.").body, {})
+    asked = inferring().identify(ChatClient(extra={"acm": {}}).user("Hello.").body, {})
+    assert asked is not None
+    assert inferring().identify(ChatClient(extra={"n": 2}).user("Hello.").body, {}) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, [], {}, {"messages": None}, {"messages": {}}, {"messages": [1, None, "x", {"role": 7, "content": {}}]}],
+)
+def test_any_body_is_read(body: object) -> None:
+    found = inferring().identify(body, CLAUDE)
+    assert found is None or found.params.session_id == "claude"
+
+
+def test_a_body_that_is_no_strict_json_is_not_refused_for_a_clients_id(server: ContextServer) -> None:
+    body = ChatClient(extra={"odd": float("nan")}).user("Hello.").body
+    assert server.identify(body, CLAUDE) is None
+    assert server.identify(body | {"session_id": "ours"}, CLAUDE) is not None
+
+
+def test_a_response_names_the_session_that_gave_it(server: ContextServer) -> None:
+    server.identifier.responses.note("", "resp_1", "claude")
+    body = ChatClient(extra={"previous_response_id": "resp_1"}).user("Go on.").body
+    found = server.identify(body, {})
+    assert found is not None
+    assert (found.params.session_id, found.found_by) == ("claude", "previous_response_id")
+    assert server.identify(body | {"previous_response_id": "resp_2"}, {}) is None
+
+
+def test_responses_are_bounded_and_shared_fairly() -> None:
+    responses = ResponseSessions(64)
+    responses.note("small", "resp", "s")
+    for n in range(500):
+        responses.note("greedy", f"resp-{n}", "g")
+        responses.check_integrity()
+    assert responses.of("small", "resp") == "s"
+    assert responses.of("greedy", "resp-499") == "g"
+    assert responses.of("greedy", "resp") is None
+    responses._max_responses = 1
+    with pytest.raises(IntegrityError):
+        responses.check_integrity()
+
+
+def test_a_list_of_places_holds_for_a_server() -> None:
+    server = make_server()
+    server.identifier = Identifier(parse_sources("header:x-run"), store=server.store, served=server.served)
+    assert server.identify(claude().body, CLAUDE) is None
+    found = server.identify(claude().body, {"x-run": "r"})
+    assert found is not None
+    assert (found.params.session_id, found.found_by) == ("r", "x-run")
