@@ -5,8 +5,8 @@
     new    ["Read this:", "[ line 1 ... line 9 ]", "Reminder."]      part 1, characters [0, 20)
 
 What both texts have at their start and at their end keeps its place. Between the two a span is found by its content.
-What stands around it decides where the content comes several times. A span that comes to stand in several parts is several
-spans. White space behind it stays with it where the new text has the same.
+What stands around it decides where the content comes several times. A span that comes to stand in several parts is
+several spans. White space behind it stays with it where the new text has the same.
 
 Decision: a short text between start and end is not looked for, since it may be found where it does not belong.
 """

@@ -55,6 +55,12 @@ class RedactedText:
         """Characters of a block."""
         return min(self.num_chars, NUM_BLOCK_CHARS)
 
+    def check(self) -> None:
+        """Raise `ValueError` with the numbers when the blocks are not those of the text."""
+        num_blocks = -(-self.num_chars // max(1, self.num_block_chars))
+        if self.num_chars < 1 or len(self.blocks) != num_blocks * _RECORD:
+            raise ValueError(f"{len(self.blocks)} bytes of digests for {self.num_chars} redacted characters")
+
     def offset(self, number: int) -> int:
         """Where a block begins in the text."""
         return min(number * NUM_BLOCK_CHARS, self.num_chars - self.num_block_chars)

@@ -1,7 +1,7 @@
 """A transcript that lost its last entries: what of its edits is left.
 
-Edits of earlier text stay, and so do its omissions. A turn of which the answer is gone goes altogether. Of the last step
-nothing is left out any more, since its results may have changed with what followed. Pure.
+Edits of earlier text stay, and so do its omissions. A turn of which the answer is gone goes altogether. Nothing of the
+last step is left out any more, since its results may have changed with what followed. Pure.
 """
 
 from __future__ import annotations

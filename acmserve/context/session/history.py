@@ -5,8 +5,8 @@
 
 Decision: clients resend their whole history, in slightly other words, and not always in the same order. `adopt` aligns
 it with the session's entries. Edits follow the messages that the session knows again. Entries that the client does not
-hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn*. They stay as long as
-the answer of that turn is recognised. What the client no longer has is gone, and every edit that goes with it is told.
+hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn*. They stay as long
+as the answer of that turn is recognised. What the client no longer has is gone. Every edit that goes with it is told.
 An open branch ends, failed, where somebody else than the model speaks, so that no such message is left out with it.
 
 Every function is pure: state in, state out. How edits are carried over says `carrying/`.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from acmserve.context.alignment.normal_form import digest_normal_form
 from acmserve.context.session.branching import end_where_interrupted
@@ -40,6 +41,11 @@ class Adoption:
     num_known: int
     dropped: tuple[DroppedEdit, ...] = ()
     num_of_parent: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The field `dropped` of an answer. Nothing where every edit was kept."""
+        return {"dropped": [edit.as_dict() for edit in self.dropped]} if self.dropped else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class Turn:
     """One answer to be made: the session whose lock the caller holds, and what its request asks for.
 
-    `is_watched`: something may be precomputed behind it.
+    `is_watched`: something may be precomputed behind it. `dropped` tells what the history did not keep.
     """
 
     server: ContextServer
@@ -67,6 +67,7 @@ class Turn:
     turn_map: MapTurn | None = None
     edits: tuple[VendorEdit, ...] | None = None
     is_watched: bool = True
+    dropped: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class ToolLoop:
             | self._branches_json
             | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.fields))
             | storage_fields(self.turn.session)
+            | dict(self.turn.dropped)
         )
 
     @property

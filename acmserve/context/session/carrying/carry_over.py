@@ -19,7 +19,13 @@ from acmserve.context.alignment.match import Kind
 from acmserve.context.session.branch import ended_without, hide_closed
 from acmserve.context.session.branching import INTERRUPTED, set_result
 from acmserve.context.session.carrying.branches import carry_branches
-from acmserve.context.session.carrying.fragments import Landing, carry_fragments, carry_hits, dropped_hits
+from acmserve.context.session.carrying.fragments import (
+    Landing,
+    carry_fragments,
+    carry_hits,
+    dropped_fragment,
+    dropped_hits,
+)
 from acmserve.context.session.carrying.layout import Slot, lay_out
 from acmserve.context.session.carrying.matched import MatchedHistory
 from acmserve.context.session.carrying.old_digests import is_old
@@ -33,7 +39,6 @@ from acmserve.context.session.carrying.redactions import (
     redactions_at,
 )
 from acmserve.context.session.cutting import cut_back
-from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import tool_calls
@@ -210,11 +215,7 @@ def _lost_in_cut(state: SessionState, cut: SessionState) -> list[DroppedEdit]:
     if cut.fragments == state.fragments and cut.hits == state.hits and cut.branches == state.branches:
         return []
     left = {fragment.fragment_id for fragment in cut.fragments}
-    lost = [
-        DroppedEdit("redaction" if f.visibility is Visibility.REDACTED else "fragment", f.fragment_id, REMOVED)
-        for f in state.fragments
-        if f.fragment_id not in left
-    ]
+    lost = [dropped_fragment(fragment, REMOVED) for fragment in state.fragments if fragment.fragment_id not in left]
     hits = {hit.search_id for hit in cut.hits}
     calls = {(branch.call_id, branch.call_entry) for branch in cut.branches}
     branches = [b for b in state.branches if (b.call_id, b.call_entry) not in calls]

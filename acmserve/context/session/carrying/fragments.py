@@ -57,15 +57,23 @@ def carry_fragments(
             carried, reason = _carry_redacted(fragment, landings, found.get(fragment.fragment_id, ()))
         else:
             carried, reason = _carry(fragment, landings)
-        if carried is not None and carried is not fragment and fragment.visibility is not Visibility.REDACTED:
-            is_free = taken.take(carried.pieces)
-            carried, reason = (carried, "") if is_free else (None, OVERLAPS)
+            if carried is not None and _is_mapped(fragment, landings) and not taken.take(carried.pieces):
+                carried, reason = None, OVERLAPS
         if carried is not None:
             kept.append(carried)
         else:
-            kind = "redaction" if fragment.visibility is Visibility.REDACTED else "fragment"
-            dropped.append(DroppedEdit("fragment" if kind == "fragment" else "redaction", fragment.fragment_id, reason))
+            dropped.append(dropped_fragment(fragment, reason))
     return tuple(kept), dropped
+
+
+def dropped_fragment(fragment: Fragment, reason: str) -> DroppedEdit:
+    """The record of a fragment that is lost."""
+    is_redacted = fragment.visibility is Visibility.REDACTED
+    return DroppedEdit("redaction" if is_redacted else "fragment", fragment.fragment_id, reason)
+
+
+def _is_mapped(fragment: Fragment, landings: Landings) -> bool:
+    return any(landings[piece.place.entry].text_map is not None for piece in fragment.pieces)
 
 
 def carry_hits(hits: Sequence[SearchHit], landings: Landings) -> tuple[tuple[SearchHit, ...], list[DroppedEdit]]:

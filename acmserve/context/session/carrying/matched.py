@@ -44,7 +44,7 @@ class MatchedHistory:
 
 
 def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHistory:
-    """Find the messages in the session. Raises `InvalidRequest` naming one that is no JSON object or cannot be UTF-8."""
+    """Find the messages in the session. Raises `InvalidRequest` naming one that is no JSON object or no UTF-8."""
     held = tuple(at for at, entry in enumerate(state.entries) if entry.origin is not Author.INTERNAL)
     digests: list[bytes] = []
     num_prefix = 0

@@ -10,7 +10,7 @@ that is left out. Where there is none, everything is shown again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from acmserve.context.alignment.likeness import Sketch, have_same_calls

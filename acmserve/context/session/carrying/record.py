@@ -17,7 +17,7 @@ OVERLAPS = "its text overlaps another fragment or a redaction now."
 
 @dataclass(frozen=True, slots=True)
 class DroppedEdit:
-    """`kind` says what `edit_id` names: a fragment, the call of a branch, the number of a turn. "" for several things."""
+    """`kind` says what `edit_id` names: a fragment, the call of a branch, a turn's number. "" is several things."""
 
     kind: EditKind
     edit_id: str

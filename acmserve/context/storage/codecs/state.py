@@ -23,11 +23,12 @@ from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
 from acmserve.context.storage.codecs.branch import branch_from, branch_value, parent_from, parent_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
+from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
-VERSION = 2
+VERSION = 3
 FIRST_VERSION = 1
 REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
 
@@ -154,7 +155,7 @@ def fragment_value(fragment: Fragment) -> dict[str, Any]:
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget, what is taken out, the branches and what is precomputed, as one JSON object. None without all that.
+    """The budget, what is taken out, branches, what is precomputed, what was redacted: one JSON object, or none.
 
     Rows of earlier versions know no branches, so what there is none of is not written.
     """
@@ -165,6 +166,8 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
         value["parent"] = parent_value(state.parent)
     if state.precompute is not None:
         value["precompute"] = state.precompute.as_dict()
+    if state.redacted:
+        value["redacted"] = [redacted_value(text) for text in state.redacted]
     if not value and state.omissions == EMPTY and state.budget is None:
         return []
     return [
@@ -247,6 +250,7 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
         "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
         "parent": None if "parent" not in row else parent_from(row["parent"]),
         "precompute": None if "precompute" not in row else parse_precompute(_is(row["precompute"], "precompute", dict)),
+        "redacted": tuple(redacted_from(item) for item in _is(row.get("redacted", []), "redacted", list)),
     }
 
 

@@ -80,7 +80,7 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 3}, "version 3, this acmserve reads version 2"),
+        ({"version": 4}, "version 4, this acmserve reads version 3"),
         ({"version": True}, "version is bool, not int"),
         ({"digest_key": ""}, "digest_key has 0 bytes"),
         ({"digest_key": "xx"}, "non-hexadecimal"),
