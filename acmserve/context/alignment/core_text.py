@@ -13,6 +13,7 @@ Decision: a short text between start and end is not looked for, since it may be 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +52,25 @@ class CoreText:
             positions.append(found)
             owners.append(np.full(len(found), number))
         return np.concatenate(owners), np.concatenate(positions)
+
+    def num_in_line_before(self, position: int, most: int) -> int:
+        """How many of the characters in front of one of `text` stand in the line of the character before it."""
+        return self._num_until_break([position - number for number in range(most)])
+
+    def num_in_line_behind(self, position: int, most: int) -> int:
+        """How many of the characters from one of `text` on stand in the line of the character before it."""
+        return self._num_until_break([position + number for number in range(most)])
+
+    def _num_until_break(self, positions: Sequence[int]) -> int:
+        return next((number for number, at in enumerate(positions) if self._breaks_before(at)), len(positions))
+
+    def _breaks_before(self, at: int) -> bool:
+        """Whether another line or part begins with a character of `text`."""
+        owners, positions = self._places
+        if not 0 < at < len(positions):
+            return True
+        first, last = int(owners[at - 1]), int(owners[at])
+        return first != last or "\n" in self.texts[last][1][int(positions[at - 1]) : int(positions[at])]
 
     def core_span(self, span: Span) -> tuple[int, int]:
         """The characters of `text` that lie in a span."""

@@ -50,24 +50,27 @@ class Sketch:
         return Counter(line for line in found if len(line) >= _MIN_LINE)
 
 
-def are_alike(old: Sketch, new: Sketch) -> bool:
-    """Whether two messages of the same role are versions of one. See the module."""
+def likeness(old: Sketch, new: Sketch) -> int:
+    """How many characters two messages of the same role share, 0 where they are no versions of one. See the module."""
     if old.role != new.role:
-        return False
+        return 0
     if old.calls and have_same_calls(old, new) and old.text == new.text:
-        return True
+        return 1 + len(new.text)
     if not old.clear or not new.clear:
-        return False
+        return 0
     shorter, longer = sorted((old.clear, new.clear), key=len)
     if len(shorter) >= _MIN_HELD and shorter in longer:
-        return True
-    hidden = len(old.text) - len(old.clear)
-    num_shared = shared_start(old.text, new.text)
-    num_shared += shared_end(old.text, new.text, min(len(old.text), len(new.text)) - num_shared)
-    if 2 * num_shared >= max(len(old.clear), len(new.clear) - hidden):
-        return True
+        return len(shorter)
+    num_at_ends = shared_start(old.text, new.text)
+    num_at_ends += shared_end(old.text, new.text, min(len(old.text), len(new.text)) - num_at_ends)
     num_in_lines = sum(len(line) * min(num, new.lines[line]) for line, num in old.lines.items() if line in new.lines)
-    return 2 * num_in_lines >= len(longer) or (num_in_lines >= _MIN_HELD and 5 * num_in_lines >= 4 * len(shorter))
+    num_hidden = len(old.text) - len(old.clear)
+    is_alike = (
+        2 * num_at_ends >= max(len(old.clear), len(new.clear) - num_hidden)
+        or 2 * num_in_lines >= len(longer)
+        or (num_in_lines >= _MIN_HELD and 5 * num_in_lines >= 4 * len(shorter))
+    )
+    return max(num_at_ends, num_in_lines) if is_alike else 0
 
 
 def have_same_calls(old: Sketch, new: Sketch) -> bool:

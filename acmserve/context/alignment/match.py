@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from acmserve.context.alignment.anchors import pair_equal
-from acmserve.context.alignment.likeness import Sketch, are_alike
+from acmserve.context.alignment.likeness import Sketch, likeness
 from acmserve.context.transcript.message import Message
 
 _MAX_PRODUCT = 256
@@ -76,7 +76,7 @@ class _Changed:
     def match(self) -> None:
         gaps = self._gaps()
         for missing_old, missing_new in gaps:
-            self._pair_in_order(missing_old, missing_new)
+            self._pair_alike(missing_old, missing_new)
         self._pair_beside_moved(Kind.CHANGED)
         for missing_old, missing_new in gaps:
             self._pair_places(missing_old, missing_new)
@@ -111,19 +111,17 @@ class _Changed:
                 lowest = min(lowest, match.old)
         return found
 
-    def _pair_in_order(self, missing_old: list[int], missing_new: list[int]) -> None:
-        """Versions of one message, in order: each new one with the first old one that is left."""
+    def _pair_alike(self, missing_old: list[int], missing_new: list[int]) -> None:
+        """Versions of one message: those that share the most text first."""
         if len(missing_old) * len(missing_new) > _MAX_PRODUCT:
             for way in (1, -1):
                 for old, new in zip(missing_old[::way], missing_new[::way], strict=False):
                     self._pair(old, new, Kind.CHANGED)
             return
-        first = 0
-        for new in missing_new:
-            for index in range(first, len(missing_old)):
-                if self._pair(missing_old[index], new, Kind.CHANGED):
-                    first = index + 1
-                    break
+        found = [(-self._likeness(old, new), abs(old - new), old, new) for old in missing_old for new in missing_new]
+        for score, _, old, new in sorted(found):
+            if score and self._matches[new] is None and old not in self._taken:
+                self._set(old, new, Kind.CHANGED)
 
     def _pair_beside_moved(self, kind: Kind) -> None:
         """What stands beside a known message, wherever that stands now."""
@@ -149,7 +147,7 @@ class _Changed:
         if self._matches[new] is not None or old in self._taken:
             return False
         is_role = self._old[old].get("role") == self._new[new].get("role")
-        if not is_role or (kind is Kind.CHANGED and not self._are_alike(old, new)):
+        if not is_role or (kind is Kind.CHANGED and not self._likeness(old, new)):
             return False
         self._set(old, new, kind)
         return True
@@ -158,12 +156,13 @@ class _Changed:
         self._matches[new] = MessageMatch(old, kind)
         self._taken.add(old)
 
-    def _are_alike(self, old: int, new: int) -> bool:
-        if self._num_compared >= _MAX_COMPARED_CHARS:
-            return False
+    def _likeness(self, old: int, new: int) -> int:
+        is_role = self._old[old].get("role") == self._new[new].get("role")
+        if not is_role or self._num_compared >= _MAX_COMPARED_CHARS:
+            return 0
         before, after = self._sketch(False, old), self._sketch(True, new)
         self._num_compared += len(before.text) + len(after.text)
-        return are_alike(before, after)
+        return likeness(before, after)
 
     def _sketch(self, is_new: bool, at: int) -> Sketch:
         key = (is_new, at)

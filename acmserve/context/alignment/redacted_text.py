@@ -6,7 +6,8 @@
 
 A redacted text comes again in other words: glued to a reminder, cut short by a client, in a list of parts, in another
 message. So it is known by blocks of 16 characters. Of a run of at least 31 characters one block is whole. Where a run
-is cut off, less than a block beside it is cut out, too: that may be of the redacted text.
+is cut off, less than a block beside it is cut out, too: that may be of the redacted text. In other messages that ends
+with the line, so that what a client has glued to it stays.
 
 Decisions:
 
@@ -19,7 +20,7 @@ Decisions:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,14 +102,21 @@ def find_redacted(
         if sealed.num_chars >= MIN_CHARS or sealed.fragment_id in in_place:
             widths.setdefault(sealed.num_block_chars, []).append(sealed)
     for width, here in widths.items():
-        if len(text.text) >= width:
-            found += _find(text, width, here, key, in_place)
+        for run in _runs(text, width, here, key) if len(text.text) >= width else ():
+            found += _stretches(text, run, run.sealed.fragment_id in in_place)
     return _apart(found)
 
 
-def _find(
-    text: CoreText, width: int, redacted: Sequence[RedactedText], key: bytes, in_place: frozenset[str]
-) -> list[Found]:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Blocks of one redacted text that stand in a row: where its first character would be, and their offsets in it."""
+
+    sealed: RedactedText
+    origin: int
+    offsets: list[int]
+
+
+def _runs(text: CoreText, width: int, redacted: Sequence[RedactedText], key: bytes) -> Iterable[_Run]:
     hashes = _rolling(text.codes, width, key)
     wanted: dict[int, list[tuple[RedactedText, int, bytes]]] = {}
     for sealed in redacted:
@@ -116,37 +124,35 @@ def _find(
             record = sealed.blocks[number * _RECORD : (number + 1) * _RECORD]
             rolled = int.from_bytes(record[:_NUM_HASH], "little")
             wanted.setdefault(rolled, []).append((sealed, sealed.offset(number), record[_NUM_HASH:]))
-    # A run of one redacted text: where its first character would stand, and the blocks that are there.
-    runs: dict[tuple[str, int, int], tuple[RedactedText, list[int]]] = {}
+    runs: dict[tuple[int, int], _Run] = {}
     for at in np.flatnonzero(np.isin(hashes, np.array(list(wanted), dtype=np.uint64))):
         position = int(at)
         block = _digest(text.text[position : position + width], key)
         for sealed, offset, digest in wanted[int(hashes[position])]:
             if digest == block:
-                name = (sealed.fragment_id, id(sealed), position - offset)
-                runs.setdefault(name, (sealed, []))[1].append(offset)
-    return [
-        Found(max(0, start), min(len(text.text), end), sealed.fragment_id)
-        for (_, _, origin), (sealed, offsets) in runs.items()
-        for start, end in _covered(sealed, origin, sorted(offsets), sealed.fragment_id in in_place)
-    ]
+                origin = position - offset
+                runs.setdefault((id(sealed), origin), _Run(sealed, origin, [])).offsets.append(offset)
+    return runs.values()
 
 
-def _covered(sealed: RedactedText, origin: int, offsets: Sequence[int], is_in_place: bool) -> list[tuple[int, int]]:
-    """The stretches of a text that blocks at these offsets cover, with their margins. `origin` is where it begins."""
-    width = sealed.num_block_chars
-    stretches: list[list[int]] = []
-    for offset in offsets:
-        if stretches and offset <= stretches[-1][1]:
-            stretches[-1][1] = offset + width
+def _stretches(text: CoreText, run: _Run, is_in_place: bool) -> list[Found]:
+    """What of a text is cut out for a run. Gaps between its blocks are not."""
+    sealed, width = run.sealed, run.sealed.num_block_chars
+    whole: list[list[int]] = []
+    for offset in sorted(run.offsets):
+        if whole and offset <= whole[-1][1]:
+            whole[-1][1] = offset + width
         else:
-            stretches.append([offset, offset + width])
+            whole.append([offset, offset + width])
     found = []
-    for start, end in stretches:
-        if not is_in_place and end - start < min(sealed.num_chars, _NUM_RUN):
+    for first, last in whole:
+        if not is_in_place and last - first < min(sealed.num_chars, _NUM_RUN):
             continue
-        margin = width - 1
-        found.append((origin + max(0, start - margin), origin + min(sealed.num_chars, end + margin)))
+        start, end = run.origin + first, run.origin + last
+        before, behind = min(first, width - 1), min(sealed.num_chars - last, width - 1)
+        if not is_in_place:
+            before, behind = text.num_in_line_before(start, before), text.num_in_line_behind(end, behind)
+        found.append(Found(max(0, start - before), min(len(text.text), end + behind), sealed.fragment_id))
     return found
 
 
