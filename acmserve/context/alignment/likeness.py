@@ -19,6 +19,7 @@ GONE = "\x00"
 """Stands for each character of a text that was redacted."""
 
 _MIN_HELD = 16
+_MIN_SHARED = 8
 _MIN_LINE = 4
 
 
@@ -66,7 +67,7 @@ def likeness(old: Sketch, new: Sketch) -> int:
     num_in_lines = sum(len(line) * min(num, new.lines[line]) for line, num in old.lines.items() if line in new.lines)
     num_hidden = len(old.text) - len(old.clear)
     is_alike = (
-        2 * num_at_ends >= max(len(old.clear), len(new.clear) - num_hidden)
+        (num_at_ends >= _MIN_SHARED and 2 * num_at_ends >= max(len(old.clear), len(new.clear) - num_hidden))
         or 2 * num_in_lines >= len(longer)
         or (num_in_lines >= _MIN_HELD and 5 * num_in_lines >= 4 * len(shorter))
     )
