@@ -5,11 +5,11 @@
 
 Clients resend their history in other words. These do not count:
 
-- a content that is a string, or a list of text parts; `cache_control` and whatever else stands beside a text
-- white space, which clients strip, and which stands between parts that they join
-- fields that are null or empty, and fields of which the protocol knows nothing
-- reasoning, as a field, as a part, or as `<think>` at the start of an answer
-- ids of calls and their results, which a client may rename; the spelling of arguments that are JSON
+- A content may be a string or a list of text parts, with `cache_control` or anything else beside a text.
+- White space does not count. Clients strip it, and put it between parts that they join.
+- Neither do fields that are null or empty, nor those of which the protocol knows nothing.
+- Reasoning does not count: a field, a part, or `<think>` at the start of an answer.
+- A client may rename the ids of calls and results, and spell JSON arguments anew.
 
 Decision: texts count without any white space. Two messages that differ in nothing else are one entry, and the model
 reads the client's. The digest is keyed with the session's own key. A redacted text is kept as a digest only, and nobody

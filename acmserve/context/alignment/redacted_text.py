@@ -20,7 +20,7 @@ Decisions:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from acmserve.context.alignment.normal_form import core
 NUM_BLOCK_CHARS = 16
 MIN_CHARS = 8
 _NUM_RUN = 2 * NUM_BLOCK_CHARS
+_MAX_EQUAL_BLOCKS = 4
 _NUM_HASH, _NUM_DIGEST = 8, 8
 _RECORD = _NUM_HASH + _NUM_DIGEST
 
@@ -59,8 +60,16 @@ class RedactedText:
     def check(self) -> None:
         """Raise `ValueError` with the numbers when the blocks are not those of the text."""
         num_blocks = -(-self.num_chars // max(1, self.num_block_chars))
-        if self.num_chars < 1 or len(self.blocks) != num_blocks * _RECORD:
+        if self.num_chars < 1 or num_blocks < 1 or len(self.blocks) != num_blocks * _RECORD:
             raise ValueError(f"{len(self.blocks)} bytes of digests for {self.num_chars} redacted characters")
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks) // _RECORD
+
+    def digest(self, number: int) -> bytes:
+        """The digest of a block."""
+        return self.blocks[number * _RECORD + _NUM_HASH : (number + 1) * _RECORD]
 
     def offset(self, number: int) -> int:
         """Where a block begins in the text."""
@@ -92,68 +101,107 @@ def seal_text(text: str, key: bytes, fragment_id: str, role: str, num_tokens: in
     return RedactedText(fragment_id, role, num_tokens, len(bare), b"".join(records))
 
 
-def find_redacted(
-    text: CoreText, redacted: Sequence[RedactedText], key: bytes, in_place: frozenset[str] = frozenset()
-) -> list[Found]:
-    """What of a message was redacted, ascending and apart. `in_place` are the fragments of the message it replaces."""
-    found: list[Found] = []
-    widths: dict[int, list[RedactedText]] = {}
-    for sealed in redacted:
-        if sealed.num_chars >= MIN_CHARS or sealed.fragment_id in in_place:
-            widths.setdefault(sealed.num_block_chars, []).append(sealed)
-    for width, here in widths.items():
-        for run in _runs(text, width, here, key) if len(text.text) >= width else ():
-            found += _stretches(text, run, run.sealed.fragment_id in in_place)
-    return _apart(found)
+class RedactedIndex:
+    """Finds redacted texts in messages. Made once for a history: the blocks are sorted by their rolling hash.
+
+    A message costs a pass over it, whatever was redacted. What is found is passed over, and few of equal blocks count.
+    """
+
+    def __init__(self, redacted: Sequence[RedactedText], key: bytes) -> None:
+        self._key = key
+        by_width: dict[int, list[RedactedText]] = {}
+        for sealed in redacted:
+            by_width.setdefault(sealed.num_block_chars, []).append(sealed)
+        self._by_width = {width: _Blocks(sealed) for width, sealed in by_width.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_width)
+
+    def find(self, text: CoreText, in_place: frozenset[str] = frozenset()) -> list[Found]:
+        """What of a message was redacted, ascending and apart. `in_place` are the redactions of the one it replaces."""
+        found: list[Found] = []
+        for width, blocks in self._by_width.items():
+            if len(text.text) >= width and (width >= MIN_CHARS or in_place):
+                found += self._find(text, width, blocks, in_place)
+        return _apart(found)
+
+    def _find(self, text: CoreText, width: int, blocks: _Blocks, in_place: frozenset[str]) -> list[Found]:
+        first = np.searchsorted(blocks.hashes, hashes := _rolling(text.codes, width, self._key))
+        is_known = blocks.hashes[np.minimum(first, len(blocks.hashes) - 1)] == hashes
+        found: list[Found] = []
+        end = 0
+        for position in np.flatnonzero(is_known).tolist():
+            if position < end:
+                continue
+            at = int(first[position])
+            runs = [
+                run
+                for number in range(at, min(at + _MAX_EQUAL_BLOCKS, len(blocks.hashes)))
+                if blocks.hashes[number] == hashes[position]
+                if (run := self._run(text, position, *blocks.at(number))) is not None
+            ]
+            wanted = [run for run in runs if _counts(run, in_place)]
+            if wanted:
+                longest = max(wanted, key=lambda run: run.num_chars)
+                found.append(_stretch(text, longest, longest.sealed.fragment_id in in_place))
+                end = longest.start + longest.num_chars
+        return found
+
+    def _run(self, text: CoreText, position: int, sealed: RedactedText, number: int) -> _Run | None:
+        """The blocks of a text from one on that stand one behind the other. None where the first does not."""
+        width, offset = sealed.num_block_chars, sealed.offset(number)
+        last = offset
+        while number < sealed.num_blocks:
+            at = position + sealed.offset(number) - offset
+            if _digest(text.text[at : at + width], self._key) != sealed.digest(number):
+                break
+            last = sealed.offset(number) + width
+            number += 1
+        return None if last == offset else _Run(sealed, position, offset, last - offset)
+
+
+class _Blocks:
+    """The blocks of texts whose blocks are equally long, sorted by hash."""
+
+    def __init__(self, texts: Sequence[RedactedText]) -> None:
+        self._texts = texts
+        hashes = [np.frombuffer(text.blocks, dtype=np.uint64).reshape(-1, 2)[:, 0] for text in texts]
+        owners = [np.full(len(found), number) for number, found in enumerate(hashes)]
+        numbers = [np.arange(len(found)) for found in hashes]
+        order = np.argsort(np.concatenate(hashes), kind="stable")
+        self.hashes: Hashes = np.concatenate(hashes)[order]
+        self._owners, self._numbers = np.concatenate(owners)[order], np.concatenate(numbers)[order]
+
+    def at(self, index: int) -> tuple[RedactedText, int]:
+        """A block: its text, and its number there."""
+        return self._texts[int(self._owners[index])], int(self._numbers[index])
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Blocks of one redacted text that stand in a row: where its first character would be, and their offsets in it."""
+    """Characters `[start, start + num_chars)` of a text without white space, redacted from `offset` on in `sealed`."""
 
     sealed: RedactedText
-    origin: int
-    offsets: list[int]
+    start: int
+    offset: int
+    num_chars: int
 
 
-def _runs(text: CoreText, width: int, redacted: Sequence[RedactedText], key: bytes) -> Iterable[_Run]:
-    hashes = _rolling(text.codes, width, key)
-    wanted: dict[int, list[tuple[RedactedText, int, bytes]]] = {}
-    for sealed in redacted:
-        for number in range(len(sealed.blocks) // _RECORD):
-            record = sealed.blocks[number * _RECORD : (number + 1) * _RECORD]
-            rolled = int.from_bytes(record[:_NUM_HASH], "little")
-            wanted.setdefault(rolled, []).append((sealed, sealed.offset(number), record[_NUM_HASH:]))
-    runs: dict[tuple[int, int], _Run] = {}
-    for at in np.flatnonzero(np.isin(hashes, np.array(list(wanted), dtype=np.uint64))):
-        position = int(at)
-        block = _digest(text.text[position : position + width], key)
-        for sealed, offset, digest in wanted[int(hashes[position])]:
-            if digest == block:
-                origin = position - offset
-                runs.setdefault((id(sealed), origin), _Run(sealed, origin, [])).offsets.append(offset)
-    return runs.values()
+def _counts(run: _Run, in_place: frozenset[str]) -> bool:
+    """Whether so much of a redacted text is cut out. See the module."""
+    if run.sealed.fragment_id in in_place:
+        return True
+    return run.num_chars >= max(MIN_CHARS, min(run.sealed.num_chars, _NUM_RUN))
 
 
-def _stretches(text: CoreText, run: _Run, is_in_place: bool) -> list[Found]:
-    """What of a text is cut out for a run. Gaps between its blocks are not."""
-    sealed, width = run.sealed, run.sealed.num_block_chars
-    whole: list[list[int]] = []
-    for offset in sorted(run.offsets):
-        if whole and offset <= whole[-1][1]:
-            whole[-1][1] = offset + width
-        else:
-            whole.append([offset, offset + width])
-    found = []
-    for first, last in whole:
-        if not is_in_place and last - first < min(sealed.num_chars, _NUM_RUN):
-            continue
-        start, end = run.origin + first, run.origin + last
-        before, behind = min(first, width - 1), min(sealed.num_chars - last, width - 1)
-        if not is_in_place:
-            before, behind = text.num_in_line_before(start, before), text.num_in_line_behind(end, behind)
-        found.append(Found(max(0, start - before), min(len(text.text), end + behind), sealed.fragment_id))
-    return found
+def _stretch(text: CoreText, run: _Run, is_in_place: bool) -> Found:
+    """What is cut out of a text for a run, with its margins."""
+    margin, end = run.sealed.num_block_chars - 1, run.start + run.num_chars
+    before = min(run.offset, margin)
+    behind = min(run.sealed.num_chars - run.offset - run.num_chars, margin)
+    if not is_in_place:
+        before, behind = text.num_in_line_before(run.start, before), text.num_in_line_behind(end, behind)
+    return Found(max(0, run.start - before), min(len(text.text), end + behind), run.sealed.fragment_id)
 
 
 def _apart(found: Sequence[Found]) -> list[Found]:

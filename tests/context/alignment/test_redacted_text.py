@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.context.alignment import redacted_text
 from acmserve.context.alignment.core_text import CoreText
-from acmserve.context.alignment.redacted_text import RedactedText, find_redacted, seal_text
+from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText, seal_text
 from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from tests.support.context.conversation import KEY, user
 
@@ -31,7 +32,7 @@ def left(content: Any, *secrets: RedactedText, in_place: frozenset[str] = frozen
     """What is left of a text without white space."""
     text = CoreText(user(content))
     kept, position = "", 0
-    for found in find_redacted(text, secrets, KEY, in_place):
+    for found in RedactedIndex(secrets, KEY).find(text, in_place):
         assert position <= found.start < found.end <= len(text.text)
         kept, position = kept + text.text[position : found.start] + "#", found.end
     return kept + text.text[position:]
@@ -80,7 +81,7 @@ def test_nothing_is_kept_of_white_space() -> None:
 
 
 def test_another_key_knows_nothing_and_no_text_is_kept() -> None:
-    assert find_redacted(CoreText(user(SECRET)), [sealed(SECRET)], b"another", frozenset()) == []
+    assert RedactedIndex([sealed(SECRET)], b"another").find(CoreText(user(SECRET))) == []
     assert not any(word.encode() in sealed(SECRET).blocks for word in ("safe", "harbour", "Ann"))
 
 
@@ -113,3 +114,18 @@ def test_it_is_stored_and_read_back(text: str) -> None:
 def test_a_damaged_value_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         redacted_from(value)
+
+
+def test_a_text_that_repeats_itself_costs_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_digests = 0
+    digest = redacted_text._digest
+
+    def counted(text: str, key: bytes) -> bytes:
+        nonlocal num_digests
+        num_digests += 1
+        return digest(text, key)
+
+    secret = sealed("ab" * 20_000)
+    monkeypatch.setattr(redacted_text, "_digest", counted)
+    assert left("ab" * 10_000, secret) == "#"
+    assert num_digests < 10_000

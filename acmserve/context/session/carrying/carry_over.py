@@ -16,6 +16,7 @@ from typing import Any
 
 from acmserve.context.alignment.core_text import TextMap
 from acmserve.context.alignment.match import Kind
+from acmserve.context.alignment.redacted_text import RedactedIndex
 from acmserve.context.session.branch import ended_without, hide_closed
 from acmserve.context.session.branching import INTERRUPTED, set_result
 from acmserve.context.session.carrying.branches import carry_branches
@@ -97,6 +98,7 @@ def _entries(
     entries: list[TranscriptEntry] = []
     cuts: dict[int, CutMessage] = {}
     redactions = redactions_at(state) if state.redacted else {}
+    redacted = RedactedIndex(state.redacted, state.digest_key)
     for slot in slots:
         old = None if slot.old is None else cut.entries[slot.old]
         if slot.new is None:
@@ -108,7 +110,7 @@ def _entries(
             entries.append(_with_ids(old, message) if old.sealed else replace(old, message=message, digest=digest))
             continue
         in_place = frozenset[str]() if match is None else redactions.get(history.held[match.old], frozenset())
-        found = cut_redacted(message, state.redacted, state.digest_key, in_place)
+        found = cut_redacted(message, redacted, in_place)
         if found.found:
             cuts[len(entries)] = found
         entry = TranscriptEntry(message, Author.CLIENT) if old is None else old

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from acmserve.context.alignment.core_text import CoreText, Span
 from acmserve.context.alignment.likeness import GONE
-from acmserve.context.alignment.redacted_text import RedactedText, find_redacted
+from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.marker import redacted as redacted_marker
 from acmserve.context.session.state import SessionState
@@ -30,9 +30,7 @@ class CutMessage:
     found: tuple[tuple[str, Span], ...] = ()
 
 
-def cut_redacted(
-    message: Message, redacted: Sequence[RedactedText], key: bytes, in_place: frozenset[str] = frozenset()
-) -> CutMessage:
+def cut_redacted(message: Message, redacted: RedactedIndex, in_place: frozenset[str] = frozenset()) -> CutMessage:
     """The message without what was redacted, the very object where there is none of it.
 
     `in_place` are the redactions of the message that it stands for.
@@ -42,7 +40,7 @@ def cut_redacted(
     text = CoreText(message)
     spans = [
         (found.fragment_id, span)
-        for found in find_redacted(text, redacted, key, in_place)
+        for found in redacted.find(text, in_place)
         for span in text.spans(found.start, found.end)
     ]
     if not spans:
