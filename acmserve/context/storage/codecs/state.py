@@ -70,7 +70,7 @@ class StateChange:
 def plan_change(old: SessionState, new: SessionState) -> StateChange:
     """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
     entries = _plan_rows(old.entries, new.entries, entry_value)
-    fragments = _plan_rows(_fragment_rows(old), _fragment_rows(new), fragment_value)
+    fragments = _plan_rows(fragment_rows(old), fragment_rows(new), fragment_value)
     limits = _plan_rows(limit_values(old), limit_values(new), dict)
     hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
     removes_text = _removes_messages(old, new, entries) or not _summaries(old) <= _summaries(new)
@@ -80,7 +80,7 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
 def plan_whole(state: SessionState) -> StateChange:
     """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
     entries = _plan_rows((), state.entries, entry_value)
-    fragments = _plan_rows((), _fragment_rows(state), fragment_value)
+    fragments = _plan_rows((), fragment_rows(state), fragment_value)
     hits = pack([hit_value(hit) for hit in state.hits])
     return StateChange(entries, fragments, _plan_rows((), limit_values(state), dict), hits, removes_text=True)
 
@@ -141,7 +141,7 @@ def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
     }
 
 
-def _fragment_rows(state: SessionState) -> tuple[RedactedText | Fragment, ...]:
+def fragment_rows(state: SessionState) -> tuple[RedactedText | Fragment, ...]:
     """What was ever redacted, which only grows, in front of the fragments."""
     return (*state.redacted, *state.fragments)
 
@@ -190,7 +190,7 @@ def state_value(state: SessionState) -> dict[str, Any]:
     return {
         "version": VERSION,
         "entries": [entry_value(entry) for entry in state.entries],
-        "fragments": [fragment_value(fragment) for fragment in _fragment_rows(state)],
+        "fragments": [fragment_value(fragment) for fragment in fragment_rows(state)],
         "limits": limit_values(state),
         "hits": [hit_value(hit) for hit in state.hits],
         "num_ids": state.num_ids,
