@@ -13,6 +13,8 @@ Decisions:
 
 - In a new version of the message that was redacted any block is cut out. Elsewhere two in a row have to be there, or
   the whole text: redacted files have lines that other files have, too.
+- A text has at most 4,096 blocks. In a longer one they stand further apart. What stands between two of them is taken
+  for the text, and so is as much beside the last one.
 - A text of fewer than 8 characters is cut out of new versions of its message only. Elsewhere it may be any word.
 - The digests are keyed with the session's key, which stands in the same file. Who has the file may test guesses.
 """
@@ -30,6 +32,7 @@ from acmserve.context.alignment.core_text import CoreText, code_points
 from acmserve.context.alignment.normal_form import core
 
 NUM_BLOCK_CHARS = 16
+MAX_BLOCKS = 4096
 MIN_CHARS = 8
 _NUM_RUN = 2 * NUM_BLOCK_CHARS
 _MAX_EQUAL_BLOCKS = 4
@@ -59,13 +62,19 @@ class RedactedText:
 
     def check(self) -> None:
         """Raise `ValueError` with the numbers when the blocks are not those of the text."""
-        num_blocks = -(-self.num_chars // max(1, self.num_block_chars))
-        if self.num_chars < 1 or num_blocks < 1 or len(self.blocks) != num_blocks * _RECORD:
+        if self.num_chars < 1 or len(self.blocks) != self.num_blocks * _RECORD:
             raise ValueError(f"{len(self.blocks)} bytes of digests for {self.num_chars} redacted characters")
 
     @property
+    def stride(self) -> int:
+        """Characters from one block to the next."""
+        room = self.num_chars - self.num_block_chars
+        return max(self.num_block_chars, -(-room // (MAX_BLOCKS - 1)))
+
+    @property
     def num_blocks(self) -> int:
-        return len(self.blocks) // _RECORD
+        """How many blocks the text has."""
+        return -(-(self.num_chars - self.num_block_chars) // self.stride) + 1
 
     def digest(self, number: int) -> bytes:
         """The digest of a block."""
@@ -73,7 +82,7 @@ class RedactedText:
 
     def offset(self, number: int) -> int:
         """Where a block begins in the text."""
-        return min(number * NUM_BLOCK_CHARS, self.num_chars - self.num_block_chars)
+        return min(number * self.stride, self.num_chars - self.num_block_chars)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,10 +101,9 @@ def seal_text(text: str, key: bytes, fragment_id: str, role: str, num_tokens: in
         return None
     sealed = RedactedText(fragment_id, role, num_tokens, len(bare), b"")
     width = sealed.num_block_chars
-    num_blocks = -(-len(bare) // width)
     hashes = _rolling(code_points(bare), width, key)
     records = []
-    for number in range(num_blocks):
+    for number in range(sealed.num_blocks):
         at = sealed.offset(number)
         records.append(int(hashes[at]).to_bytes(_NUM_HASH, "little") + _digest(bare[at : at + width], key))
     return RedactedText(fragment_id, role, num_tokens, len(bare), b"".join(records))
@@ -196,10 +204,10 @@ def _counts(run: _Run, in_place: frozenset[str]) -> bool:
 
 def _stretch(text: CoreText, run: _Run, is_in_place: bool) -> Found:
     """What is cut out of a text for a run, with its margins."""
-    margin, end = run.sealed.num_block_chars - 1, run.start + run.num_chars
+    margin, end = run.sealed.stride - 1, run.start + run.num_chars
     before = min(run.offset, margin)
     behind = min(run.sealed.num_chars - run.offset - run.num_chars, margin)
-    if not is_in_place:
+    if not is_in_place and run.sealed.stride == run.sealed.num_block_chars:
         before, behind = text.num_in_line_before(run.start, before), text.num_in_line_behind(end, behind)
     return Found(max(0, run.start - before), min(len(text.text), end + behind), run.sealed.fragment_id)
 

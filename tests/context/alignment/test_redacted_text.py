@@ -129,3 +129,12 @@ def test_a_text_that_repeats_itself_costs_a_pass(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(redacted_text, "_digest", counted)
     assert left("ab" * 10_000, secret) == "#"
     assert num_digests < 10_000
+
+
+def test_a_long_text_has_few_blocks_and_is_found_in_part() -> None:
+    lines = [f"line {number} has words {number * 7919} of its own and {number * 104729}" for number in range(4000)]
+    secret = sealed("\n".join(lines))
+    assert 4000 * 16 < len(secret.blocks) <= 4096 * 16
+    assert left("\n".join(["[cut]", *lines[1000:1100]]), secret) == "[cut]#"
+    assert left("\n".join(["[cut]", *lines[1000:1003]]), secret, in_place=frozenset({"f1"})).count("line") == 0
+    assert "".join(lines[5].split()) not in left("\n".join(lines), secret)
