@@ -28,7 +28,7 @@ _MAX_PRODUCT = 256
 _MAX_COMPARED_CHARS = 20_000_000
 
 
-class Kind(Enum):
+class MatchKind(Enum):
     """What a message of a client is to the old one."""
 
     SAME = "same"
@@ -41,12 +41,12 @@ class MessageMatch:
     """The old message, by its position, that a new one is or stands for."""
 
     old: int
-    kind: Kind
+    kind: MatchKind
 
     @property
     def is_known(self) -> bool:
         """Whether it is the old message, if in other words."""
-        return self.kind is not Kind.REPLACED
+        return self.kind is not MatchKind.REPLACED
 
 
 Matches = list[MessageMatch | None]
@@ -57,7 +57,7 @@ def match_messages(
 ) -> Matches:
     """For each new message the old one that it stands for, None where it is new. None stands for two of them."""
     matches: Matches = [
-        None if at is None else MessageMatch(at, Kind.SAME) for at in pair_equal(old_digests, new_digests)
+        None if at is None else MessageMatch(at, MatchKind.SAME) for at in pair_equal(old_digests, new_digests)
     ]
     if len(old) and any(match is None for match in matches):
         _Changed(old, new, matches).match()
@@ -77,10 +77,10 @@ class _Changed:
         gaps = self._gaps()
         for missing_old, missing_new in gaps:
             self._pair_alike(missing_old, missing_new)
-        self._pair_beside_moved(Kind.CHANGED)
+        self._pair_beside_moved(MatchKind.CHANGED)
         for missing_old, missing_new in gaps:
             self._pair_places(missing_old, missing_new)
-        self._pair_beside_moved(Kind.REPLACED)
+        self._pair_beside_moved(MatchKind.REPLACED)
 
     def _gaps(self) -> list[tuple[list[int], list[int]]]:
         """The old and new messages without a match between two neighbours of a longest common order."""
@@ -116,14 +116,14 @@ class _Changed:
         if len(missing_old) * len(missing_new) > _MAX_PRODUCT:
             for way in (1, -1):
                 for old, new in zip(missing_old[::way], missing_new[::way], strict=False):
-                    self._pair(old, new, Kind.CHANGED)
+                    self._pair(old, new, MatchKind.CHANGED)
             return
         found = [(-self._likeness(old, new), abs(old - new), old, new) for old in missing_old for new in missing_new]
         for score, _, old, new in sorted(found):
             if score and self._matches[new] is None and old not in self._taken:
-                self._set(old, new, Kind.CHANGED)
+                self._set(old, new, MatchKind.CHANGED)
 
-    def _pair_beside_moved(self, kind: Kind) -> None:
+    def _pair_beside_moved(self, kind: MatchKind) -> None:
         """What stands beside a known message, wherever that stands now."""
         for new, match in enumerate(self._matches[:]):
             if match is None or not match.is_known:
@@ -141,18 +141,18 @@ class _Changed:
         for new in missing_new:
             places = waiting.get(self._new[new].get("role"))
             if places and self._matches[new] is None:
-                self._set(places.pop(), new, Kind.REPLACED)
+                self._set(places.pop(), new, MatchKind.REPLACED)
 
-    def _pair(self, old: int, new: int, kind: Kind) -> bool:
+    def _pair(self, old: int, new: int, kind: MatchKind) -> bool:
         if self._matches[new] is not None or old in self._taken:
             return False
         is_role = self._old[old].get("role") == self._new[new].get("role")
-        if not is_role or (kind is Kind.CHANGED and not self._likeness(old, new)):
+        if not is_role or (kind is MatchKind.CHANGED and not self._likeness(old, new)):
             return False
         self._set(old, new, kind)
         return True
 
-    def _set(self, old: int, new: int, kind: Kind) -> None:
+    def _set(self, old: int, new: int, kind: MatchKind) -> None:
         self._matches[new] = MessageMatch(old, kind)
         self._taken.add(old)
 

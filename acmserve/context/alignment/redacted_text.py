@@ -86,7 +86,7 @@ class RedactedText:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Found:
+class RedactedStretch:
     """Characters `[start, end)` of a text without white space that were redacted with a fragment."""
 
     start: int
@@ -125,18 +125,18 @@ class RedactedIndex:
     def __bool__(self) -> bool:
         return bool(self._by_width)
 
-    def find(self, text: CoreText, in_place: frozenset[str] = frozenset()) -> list[Found]:
+    def find(self, text: CoreText, in_place: frozenset[str] = frozenset()) -> list[RedactedStretch]:
         """What of a message was redacted, ascending and apart. `in_place` are the redactions of the one it replaces."""
-        found: list[Found] = []
+        found: list[RedactedStretch] = []
         for width, blocks in self._by_width.items():
             if len(text.text) >= width and (width >= MIN_CHARS or in_place):
                 found += self._find(text, width, blocks, in_place)
         return _apart(found)
 
-    def _find(self, text: CoreText, width: int, blocks: _Blocks, in_place: frozenset[str]) -> list[Found]:
+    def _find(self, text: CoreText, width: int, blocks: _Blocks, in_place: frozenset[str]) -> list[RedactedStretch]:
         first = np.searchsorted(blocks.hashes, hashes := _rolling(text.codes, width, self._key))
         is_known = blocks.hashes[np.minimum(first, len(blocks.hashes) - 1)] == hashes
-        found: list[Found] = []
+        found: list[RedactedStretch] = []
         end = 0
         for position in np.flatnonzero(is_known).tolist():
             if position < end:
@@ -202,23 +202,23 @@ def _counts(run: _Run, in_place: frozenset[str]) -> bool:
     return run.num_chars >= max(MIN_CHARS, min(run.sealed.num_chars, _NUM_RUN))
 
 
-def _stretch(text: CoreText, run: _Run, is_in_place: bool) -> Found:
+def _stretch(text: CoreText, run: _Run, is_in_place: bool) -> RedactedStretch:
     """What is cut out of a text for a run, with its margins."""
     margin, end = run.sealed.stride - 1, run.start + run.num_chars
     before = min(run.offset, margin)
     behind = min(run.sealed.num_chars - run.offset - run.num_chars, margin)
     if not is_in_place and run.sealed.stride == run.sealed.num_block_chars:
         before, behind = text.num_in_line_before(run.start, before), text.num_in_line_behind(end, behind)
-    return Found(max(0, run.start - before), min(len(text.text), end + behind), run.sealed.fragment_id)
+    return RedactedStretch(max(0, run.start - before), min(len(text.text), end + behind), run.sealed.fragment_id)
 
 
-def _apart(found: Sequence[Found]) -> list[Found]:
+def _apart(found: Sequence[RedactedStretch]) -> list[RedactedStretch]:
     """The stretches in order, without what an earlier one has."""
-    apart: list[Found] = []
+    apart: list[RedactedStretch] = []
     end = 0
     for stretch in sorted(found, key=lambda f: (f.start, -f.end, f.fragment_id)):
         if stretch.end > end:
-            apart.append(Found(max(stretch.start, end), stretch.end, stretch.fragment_id))
+            apart.append(RedactedStretch(max(stretch.start, end), stretch.end, stretch.fragment_id))
             end = stretch.end
     return apart
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.context.alignment.core_text import TextMap
-from acmserve.context.alignment.match import Kind
+from acmserve.context.alignment.match import MatchKind
 from acmserve.context.alignment.redacted_text import RedactedIndex
 from acmserve.context.session.branch import ended_without, hide_closed
 from acmserve.context.session.branching import INTERRUPTED, set_result
@@ -27,7 +27,7 @@ from acmserve.context.session.carrying.fragments import (
     dropped_fragment,
     dropped_hits,
 )
-from acmserve.context.session.carrying.layout import Slot, lay_out
+from acmserve.context.session.carrying.layout import EntrySlot, lay_out
 from acmserve.context.session.carrying.matched import MatchedHistory
 from acmserve.context.session.carrying.old_digests import is_old
 from acmserve.context.session.carrying.omissions import carry_omissions, dropped_omissions
@@ -80,19 +80,23 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     return CarriedOver(carried, (*held_back, *lost, *dropped))
 
 
-def _slots(cut: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> list[Slot]:
+def _slots(cut: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> list[EntrySlot]:
     if history.is_prefix:
         numbers = iter(range(history.num_prefix))
         slots = [
-            Slot(at) if entry.origin is Author.INTERNAL else Slot(at, next(numbers))
+            EntrySlot(at) if entry.origin is Author.INTERNAL else EntrySlot(at, next(numbers))
             for at, entry in enumerate(cut.entries)
         ]
-        return [*slots, *(Slot(None, new) for new in range(history.num_prefix, len(messages)))]
+        return [*slots, *(EntrySlot(None, new) for new in range(history.num_prefix, len(messages)))]
     return lay_out(cut.entries, history.held, history.matches, messages)
 
 
 def _entries(
-    state: SessionState, cut: SessionState, slots: Sequence[Slot], history: MatchedHistory, messages: Sequence[Message]
+    state: SessionState,
+    cut: SessionState,
+    slots: Sequence[EntrySlot],
+    history: MatchedHistory,
+    messages: Sequence[Message],
 ) -> tuple[list[TranscriptEntry], dict[int, CutMessage]]:
     """The entries of the slots, and those of which something was cut out again."""
     entries: list[TranscriptEntry] = []
@@ -106,7 +110,7 @@ def _entries(
             entries.append(old)
             continue
         message, digest, match = messages[slot.new], history.digests[slot.new], history.matches[slot.new]
-        if old is not None and match is not None and match.kind is Kind.SAME:
+        if old is not None and match is not None and match.kind is MatchKind.SAME:
             entries.append(_with_ids(old, message) if old.sealed else replace(old, message=message, digest=digest))
             continue
         in_place = frozenset[str]() if match is None else redactions.get(history.held[match.old], frozenset())
@@ -129,8 +133,8 @@ def _keep_unknown_redactions(
     held_back: list[DroppedEdit] = []
     for new, match in enumerate(matches):
         at = -1 if match is None else history.held[match.old]
-        if match is not None and match.kind is not Kind.SAME and at in redactions:
-            matches[new] = replace(match, kind=Kind.SAME)
+        if match is not None and match.kind is not MatchKind.SAME and at in redactions:
+            matches[new] = replace(match, kind=MatchKind.SAME)
             digests[new] = state.entries[at].digest
             held_back += [DroppedEdit("redaction", name, UNKNOWN_REDACTION) for name in sorted(redactions[at])]
     return replace(history, matches=matches, digests=tuple(digests)), tuple(held_back)
@@ -171,7 +175,7 @@ def _used(state: SessionState) -> frozenset[int]:
 
 
 def _landings(
-    cut: SessionState, slots: Sequence[Slot], entries: Sequence[TranscriptEntry], used: frozenset[int]
+    cut: SessionState, slots: Sequence[EntrySlot], entries: Sequence[TranscriptEntry], used: frozenset[int]
 ) -> dict[int, Landing]:
     landings: dict[int, Landing] = {}
     for entry, slot in enumerate(slots):

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from acmserve.context.alignment.match import Kind, Matches
+from acmserve.context.alignment.match import MatchKind, Matches
 from acmserve.context.session.state import PLACED, Author, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import Role, role_of
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class EntrySlot:
     """One entry to come: the number of the old entry, and of the client's message. One of them at least is there."""
 
     old: int | None
@@ -31,7 +31,7 @@ class Slot:
 
 
 @dataclass(slots=True)
-class _Group:
+class _Followers:
     """The internal entries of an answer, or those that were placed behind an entry."""
 
     in_front: list[int] = field(default_factory=list)
@@ -40,32 +40,36 @@ class _Group:
 
 def lay_out(
     entries: Sequence[TranscriptEntry], held: Sequence[int], matches: Matches, messages: Sequence[Message]
-) -> list[Slot]:
+) -> list[EntrySlot]:
     """The slots of the new history. `held` are the entries of the client, which `matches` counts."""
     known = {held[match.old]: match.kind for match in matches if match is not None and match.is_known}
     groups, waiting = _groups(entries, known)
-    slots = [Slot(old) for old in waiting.pop(-1, ())]
+    slots = [EntrySlot(old) for old in waiting.pop(-1, ())]
     pending: list[int] = []
     for new, match in enumerate(matches):
         if pending and role_of(messages[new]) is not Role.RESULT:
-            slots += [Slot(old) for old in pending]
+            slots += [EntrySlot(old) for old in pending]
             pending = []
         if match is None or not match.is_known:
-            slots.append(Slot(None, new))
+            slots.append(EntrySlot(None, new))
             continue
         old = held[match.old]
-        group = groups.get(old, _Group())
-        slots += [*(Slot(at) for at in group.in_front), Slot(old, new), *(Slot(at) for at in group.behind)]
+        group = groups.get(old, _Followers())
+        slots += [
+            *(EntrySlot(at) for at in group.in_front),
+            EntrySlot(old, new),
+            *(EntrySlot(at) for at in group.behind),
+        ]
         pending += waiting.get(old, ())
-    return [*slots, *(Slot(old) for old in pending)]
+    return [*slots, *(EntrySlot(old) for old in pending)]
 
 
 def _groups(
-    entries: Sequence[TranscriptEntry], known: dict[int, Kind]
-) -> tuple[dict[int, _Group], dict[int, list[int]]]:
+    entries: Sequence[TranscriptEntry], known: dict[int, MatchKind]
+) -> tuple[dict[int, _Followers], dict[int, list[int]]]:
     """The internal entries by the answer that they follow, and those that wait behind an entry (-1: at the start)."""
     answers = {entry.turn: at for at, entry in enumerate(entries) if entry.origin is Author.ANSWER}
-    groups: dict[int, _Group] = {}
+    groups: dict[int, _Followers] = {}
     waiting: dict[int, list[int]] = {}
     last = -1
     for at, entry in enumerate(entries):
@@ -76,7 +80,7 @@ def _groups(
         if answer is None:
             waiting.setdefault(last, []).append(at)
         elif answer in known and at < answer:
-            groups.setdefault(answer, _Group()).in_front.append(at)
-        elif known.get(answer) is Kind.SAME:
-            groups.setdefault(answer, _Group()).behind.append(at)
+            groups.setdefault(answer, _Followers()).in_front.append(at)
+        elif known.get(answer) is MatchKind.SAME:
+            groups.setdefault(answer, _Followers()).behind.append(at)
     return groups, waiting

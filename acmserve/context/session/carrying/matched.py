@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from acmserve.context.alignment.match import Kind, Matches, MessageMatch, match_messages
+from acmserve.context.alignment.match import MatchKind, Matches, MessageMatch, match_messages
 from acmserve.context.alignment.normal_form import digest_normal_form
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import Message
@@ -58,7 +58,7 @@ def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHi
         num_prefix += 1
     rest = [_digest(index, messages[index], state.digest_key) for index in range(len(digests), len(messages))]
     digests += rest
-    matches: Matches = [MessageMatch(at, Kind.SAME) for at in range(num_prefix)]
+    matches: Matches = [MessageMatch(at, MatchKind.SAME) for at in range(num_prefix)]
     if num_prefix < len(messages):
         old = [state.entries[at] for at in held[num_prefix:]]
         behind = match_messages(
