@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from acmserve.context.alignment.match import MatchKind, Matches
+from acmserve.context.alignment.match import Matches, MatchKind
 from acmserve.context.session.state import PLACED, Author, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import Role, role_of

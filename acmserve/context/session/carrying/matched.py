@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from acmserve.context.alignment.match import MatchKind, Matches, MessageMatch, match_messages
+from acmserve.context.alignment.match import Matches, MatchKind, MessageMatch, match_messages
 from acmserve.context.alignment.normal_form import digest_normal_form
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import Message
