@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from acmserve.context.alignment.likeness import GONE
+from acmserve.context.alignment.redacted_text import seal_text
 from acmserve.context.edits.find import find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.edits.split import plan_split
 from acmserve.context.session import marker
@@ -26,8 +28,6 @@ from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import Conflict, InvalidRequest, NotFound
 
 MAX_FOCUS_CHARS = 200
-# Redacted characters are overwritten one for one, so that the offsets of other fragments in the same text stay true.
-_GONE = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,20 @@ def restore_all(state: SessionState) -> SessionState:
 def redact(state: SessionState, fragment_id: str) -> SessionState:
     """Erase the text of a fragment from the session: no restore, no search, no summary brings it back.
 
+    Its characters are overwritten one for one, so that the offsets of other fragments in the same text stay true. What
+    is kept of it are digests, by which it is known when a client sends it again.
+
     A summary of the conversation that may speak of it goes, too, and all that was taken out is shown, but for branches.
     """
     fragment = _editable(state, fragment_id)
-    entries = list(state.entries)
+    entries, redacted = list(state.entries), list(state.redacted)
     for piece in fragment.pieces:
         entry = entries[piece.place.entry]
         text = dict(texts(entry.message))[piece.place.part]
-        gone = text[: piece.start] + _GONE * (piece.end - piece.start) + text[piece.end :]
+        erased = text[piece.start : piece.end]
+        sealed = seal_text(erased, state.digest_key, fragment_id, fragment.role, fragment.num_tokens)
+        redacted += [] if sealed is None else [sealed]
+        gone = text[: piece.start] + GONE * (piece.end - piece.start) + text[piece.end :]
         message = with_texts(entry.message, {piece.place.part: gone})
         entries[piece.place.entry] = replace(entry, message=message, sealed=True)
     shown = marker.redacted(fragment_id, fragment.num_tokens, len(fragment.pieces))
@@ -150,7 +156,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     summarized = state.omissions.summarized
     if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
         state = replace(state, omissions=hide_closed(EMPTY, state.branches))
-    return replace(state, entries=tuple(entries), hits=hits).replace_fragment(new)
+    return replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted)).replace_fragment(new)
 
 
 def _editable(state: SessionState, fragment_id: str) -> Fragment:

@@ -42,7 +42,7 @@ from acmserve.context.session.render import render_whole
 from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
-from acmserve.context.transcript.parts import read_parts
+from acmserve.context.transcript.parts import Role, read_parts, role_of
 from acmserve.context.transcript.token_counts import TokenCounts, counter
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import IntegrityError
@@ -284,10 +284,16 @@ class ContextMeter:
 def _is_same(old: TranscriptEntry, new: TranscriptEntry) -> bool:
     """Whether two entries are the same message: by what the client holds, or the very message of an internal one.
 
-    The result of a call stays that when its branch has returned and it reads otherwise.
+    The result of a call stays that when its branch has returned and it reads otherwise. A message of the user or the
+    system that reads otherwise takes the place of the old one: a clock, a reminder.
     """
     if old.digest or new.digest:
-        return old.digest == new.digest
+        return old.digest == new.digest or _is_version(old.message, new.message)
     if old.message == new.message or not old.message.get("tool_call_id"):
         return old.message == new.message
     return {**old.message, "content": None} == {**new.message, "content": None}
+
+
+def _is_version(old: Message, new: Message) -> bool:
+    is_protected = role_of(old) is Role.PROTECTED and role_of(new) is Role.PROTECTED
+    return is_protected and old.get("role") == new.get("role")

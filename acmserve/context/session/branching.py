@@ -59,7 +59,7 @@ def open_branch(state: SessionState, call_id: str, wanted: BranchCall) -> Sessio
         raise IntegrityError(f"session: no branch can open at entry {len(state.entries)}, open is {state.branch}")
     branch = Branch(call_id, results[-1] - 1, found[-1], len(state.entries), wanted.description, wanted.prompt)
     fields = opened(branch.description, branch.prompt)
-    return _set_result(replace(state, branches=(*state.branches, branch)), branch, fields)
+    return set_result(replace(state, branches=(*state.branches, branch)), branch, fields)
 
 
 def close_branch(state: SessionState, message: str, spent: Spent, *, failed: bool = False) -> SessionState:
@@ -95,16 +95,16 @@ def cut_back_branches(state: SessionState) -> SessionState:
     omissions = state.omissions
     if state.branch is not None and state.branch is not before:
         omissions = omissions.first(state.branch.call_entry)
-        state = _set_result(state, state.branch, opened(state.branch.description, state.branch.prompt))
+        state = set_result(state, state.branch, opened(state.branch.description, state.branch.prompt))
     return replace(state, omissions=hide_closed(omissions, state.branches))
 
 
 def _end_branch(state: SessionState, closed: Branch, result: str) -> SessionState:
-    state = _set_result(replace(state, branches=(*state.branches[:-1], closed)), closed, result)
+    state = set_result(replace(state, branches=(*state.branches[:-1], closed)), closed, result)
     return replace(state, omissions=hide_closed(state.omissions, state.branches))
 
 
-def _set_result(state: SessionState, branch: Branch, result: str) -> SessionState:
+def set_result(state: SessionState, branch: Branch, result: str) -> SessionState:
     """Put another text into the result of the call. Fragments and search results in the old one are dropped."""
     number = branch.result_entry
     entries = list(state.entries)

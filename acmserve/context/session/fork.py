@@ -13,8 +13,8 @@ Every chat template that knows tools can render that, and no message of a user i
     main   [ system A | u0 a1 u2 a3 | ... ]                       edits and evictions of the main thread
     side   [ system B | u0 a1 u2 a3 | "Summarize the above." ]    the same ones, on the same messages
 
-A side thread begins as the main thread is, too. Its request may repeat the history under another system message, which
-takes the place of the main thread's. Nobody returns from a side thread. Pure: states in, states out.
+A side thread begins as the main thread is, too. Its request may repeat the history under another system message, and
+`adopt` aligns the two. Nobody returns from a side thread. Pure: states in, states out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from dataclasses import replace
 from acmserve.context.session.branch import Branch
 from acmserve.context.session.branch_tool import BRANCH
 from acmserve.context.session.branching import Spent
-from acmserve.context.session.history import PLACED, append_internal, cut_back
+from acmserve.context.session.cutting import cut_back
+from acmserve.context.session.history import append_internal
 from acmserve.context.session.parent import Parent, mark_of
-from acmserve.context.session.state import Author, SessionState, TranscriptEntry
+from acmserve.context.session.state import PLACED, Author, SessionState
 from acmserve.context.session.thread import Thread
-from acmserve.context.transcript.message import Message, digest_message
+from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role
-
-_INSTRUCTING = ("system", "developer")
 
 
 def fork(state: SessionState, session_id: str, description: str, prompt: str) -> SessionState:
@@ -75,23 +74,9 @@ def place_result(state: SessionState, call_id: str, parent: Parent, message: str
     return replace(placed, branches=(*placed.branches, branch))
 
 
-def fork_thread(state: SessionState, thread: Thread, messages: Sequence[Message]) -> SessionState:
-    """The state of a side thread that goes on from a thread of this state with `messages` as its history.
-
-    A system message in which something is hidden stays, and what follows it is another history then.
-    """
-    forked = replace(state, thread=thread, parent=None, precompute=None)
-    if not messages or not forked.entries or not all(map(_instructs, (messages[0], forked.entries[0].message))):
-        return forked
-    pieces = [piece for fragment in forked.fragments for piece in fragment.pieces]
-    if any(place.entry == 0 for place in (*(p.place for p in pieces), *(hit.place for hit in forked.hits))):
-        return forked
-    head = TranscriptEntry(messages[0], Author.CLIENT, digest_message(messages[0], forked.digest_key))
-    return replace(forked, entries=(head, *forked.entries[1:]))
-
-
-def _instructs(message: Message) -> bool:
-    return message.get("role") in _INSTRUCTING
+def fork_thread(state: SessionState, thread: Thread) -> SessionState:
+    """The state of a side thread that goes on from a thread of this state."""
+    return replace(state, thread=thread, parent=None, precompute=None)
 
 
 def _call_and_result(branch: Branch, message: str) -> list[Message]:

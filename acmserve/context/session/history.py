@@ -1,41 +1,59 @@
 """What becomes of a transcript: the history that a client resends is taken in, answers and tool results are appended.
 
-    state    [ recognised ............ )[ replaced ...... )
-    client   [ the same messages ..... )[ other messages . )
+    state    system   user   [calls, results]   answer   user
+    client   system'  user                      answer   block   user   user        aligned, not compared
 
-Decision: clients resend their whole history, and `adopt` recognises it by digests. Entries that the client does not
-hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn*. They stay exactly
-as long as the answer of that turn is recognised. Where the history diverges, everything behind is replaced. Fragments
-that reach there are dropped. Edits of earlier text stay, and so do its omissions. An open branch ends, failed, where
-somebody else than the model speaks, so that no such message is left out with it.
+Decision: clients resend their whole history, in slightly other words, and not always in the same order. `adopt` aligns
+it with the session's entries. Edits follow the messages that the session knows again. Entries that the client does not
+hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn*. They stay as long
+as the answer of that turn is recognised. What the client no longer has is gone. Every edit that goes with it is told.
+An open branch ends, failed, where somebody else than the model speaks, so that no such message is left out with it.
 
-Every function is pure: state in, state out.
+Every function is pure: state in, state out. How edits are carried over says `carrying/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from typing import Any
 
-from acmserve.context.session.branching import cut_back_branches, end_where_interrupted
-from acmserve.context.session.fragment import Fragment, Visibility
+from acmserve.context.alignment.normal_form import digest_normal_form
+from acmserve.context.session.branching import end_where_interrupted
+from acmserve.context.session.carrying.carry_over import carry_over
+from acmserve.context.session.carrying.matched import MatchedHistory, match_history
+from acmserve.context.session.carrying.old_digests import with_new_digests
+from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
-from acmserve.context.transcript.message import Message, digest_message
-from acmserve.context.transcript.omissions import omissions_before_divergence
-from acmserve.errors import InvalidRequest
+from acmserve.context.transcript.message import Message, digest_message, texts
 
-PLACED = -1
-"""The turn of what was put into the conversation from outside: it stays as long as what stands before it."""
+INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A client's history taken in: the new state, how many of its messages were known, and what was dropped."""
+    """A client's history taken in. `num_known` of its messages were recognised, if in other words.
+
+    `num_of_parent` are those of the session's parent among them. `dropped` has a record of every edit that was lost.
+    """
 
     state: SessionState
     num_known: int
-    dropped_fragment_ids: tuple[str, ...] = ()
+    dropped: tuple[DroppedEdit, ...] = ()
+    num_of_parent: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The field `dropped` of an answer. Nothing where every edit was kept."""
+        return {"dropped": [edit.as_dict() for edit in self.dropped]} if self.dropped else {}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHistory:
+    """How much of a client's history a session knows: messages, and the characters of their texts."""
+
+    num_messages: int
+    num_characters: int
 
 
 def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
@@ -43,73 +61,33 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
-    digests = [_digest(index, message, state.digest_key) for index, message in enumerate(messages)]
-    kept: list[TranscriptEntry] = []
-    num_known = 0
-    for entry in state.entries:
-        if entry.origin is Author.INTERNAL:
-            kept.append(entry)
-            continue
-        if num_known == len(messages) or entry.digest != digests[num_known]:
-            break
-        kept.append(entry if entry.sealed else replace(entry, message=messages[num_known]))
-        num_known += 1
-    left = cut_back(state, kept)
-    new = tuple(
-        TranscriptEntry(message, Author.CLIENT, digest)
-        for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
-    )
-    adopted = replace(left, entries=(*left.entries, *new))
-    if adopted.branches:
+    state = with_new_digests(state, messages)
+    history = match_history(state, messages)
+    carried = carry_over(state, history, messages)
+    adopted, dropped = carried.state, carried.dropped
+    if adopted.branch is not None:
         adopted = end_where_interrupted(adopted)
-    stays = {fragment.fragment_id for fragment in left.fragments}
-    return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
+        if adopted.branch is None:
+            dropped = (*dropped, DroppedEdit("branch", adopted.branches[-1].call_id, INTERRUPTED_NOW))
+    return Adoption(adopted, history.num_known, dropped, _num_of_parent(state, history))
 
 
-def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionState:
-    """The state when only its first entries are left, `kept`, which may be in other words: a turn that was cut goes."""
-    kept = list(kept)
-    answered = {entry.turn for entry in kept if entry.origin is Author.ANSWER}
-    while kept and kept[-1].origin is Author.INTERNAL and kept[-1].turn not in answered and kept[-1].turn != PLACED:
-        kept.pop()
-    limit = len(kept)
-    stays = [left for fragment in state.fragments if (left := _left_of(fragment, limit)) is not None]
-    cut = replace(
-        state,
-        entries=tuple(kept),
-        fragments=tuple(stays),
-        hits=tuple(hit for hit in state.hits if hit.place.entry < limit),
-        num_turns=max(state.num_turns, *(turn + 1 for turn in answered), 0),
-    )
-    if limit == len(state.entries):
-        return cut
-    omissions = omissions_before_divergence(state.omissions, [entry.message for entry in kept])
-    return cut_back_branches(replace(cut, omissions=omissions))
+def shared_history(state: SessionState, messages: Sequence[Message]) -> SharedHistory:
+    """How much of a client's history a session knows, if in other words. Pure. Raises what `adopt` raises."""
+    history = match_history(with_new_digests(state, messages), messages)
+    known = [
+        message
+        for message, match in zip(messages, history.matches, strict=True)
+        if match is not None and match.is_known
+    ]
+    return SharedHistory(len(known), sum(len(text) for message in known for _, text in texts(message)))
 
 
-def _left_of(fragment: Fragment, num_entries: int) -> Fragment | None:
-    """What remains of a fragment when only the first entries stay: all or nothing. What is redacted stays marked."""
-    stays = [piece.place.entry < num_entries for piece in fragment.pieces]
-    if all(stays):
-        return fragment
-    if fragment.visibility is not Visibility.REDACTED or fragment.shown is None or not any(stays):
-        return None
-    pieces, shown = tuple(compress(fragment.pieces, stays)), tuple(compress(fragment.shown, stays))
-    return replace(fragment, pieces=pieces, shown=shown)
-
-
-def _digest(index: int, message: object, key: bytes) -> bytes:
-    if not isinstance(message, Mapping):
-        raise InvalidRequest(f"messages[{index}]", f"must be an object, not {type(message).__name__}.")
-    try:
-        return digest_message(message, key)
-    except UnicodeEncodeError:
-        reason = "has half of a surrogate pair, which is no character."
-    except RecursionError:
-        reason = "is nested too deeply."
-    except (TypeError, ValueError) as error:
-        reason = f"is not JSON: {error}."
-    raise InvalidRequest(f"messages[{index}]", reason)
+def _num_of_parent(state: SessionState, history: MatchedHistory) -> int:
+    if state.parent is None:
+        return 0
+    num_messages = state.parent.num_messages
+    return sum(match is not None and match.is_known and match.old < num_messages for match in history.matches)
 
 
 def append_internal(state: SessionState, messages: Sequence[Message], turn: int | None = None) -> SessionState:
@@ -129,8 +107,8 @@ def append_answer(state: SessionState, message: Message, client_view: Message | 
     may still follow the answer.
     """
     seen = message if client_view is None else client_view
-    digest = digest_message(seen, state.digest_key)
-    sealed = digest != digest_message(message, state.digest_key)
+    sealed = digest_message(seen, state.digest_key) != digest_message(message, state.digest_key)
+    digest = digest_normal_form(seen, state.digest_key)
     entry = TranscriptEntry(message, Author.ANSWER, digest, state.num_turns, sealed=sealed)
     return replace(state, entries=(*state.entries, entry))
 

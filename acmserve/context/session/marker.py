@@ -36,4 +36,9 @@ def redacted(fragment_id: str, num_tokens: int, num_pieces: int) -> tuple[str, .
 
 
 def _rest(fragment_id: str, num_pieces: int) -> list[str]:
-    return [f"[{fragment_id} continued]"] * (num_pieces - 1)
+    return [continued(fragment_id)] * (num_pieces - 1)
+
+
+def continued(fragment_id: str) -> str:
+    """What stands for every further piece of a fragment."""
+    return f"[{fragment_id} continued]"

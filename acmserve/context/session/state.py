@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
+from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.session.branch import Branch, check_branches, open_of
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -29,6 +30,9 @@ from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.errors import IntegrityError, NotFound
 
 MAX_SEARCH_HITS = 1000
+PLACED = -1
+"""The turn of what was put into the conversation from outside: it stays as long as what stands before it."""
+
 _NUM_IDS = 16**5
 _ID_STEP = 0x9E375  # odd, so that multiples visit every number below _NUM_IDS; golden ratio, so that neighbours differ
 
@@ -72,7 +76,7 @@ class SessionState:
 
     `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
     session's own, None where it has none. `parent` is the session of which this one is a branch, `thread` its place in
-    a family of threads.
+    a family of threads. `redacted` knows every text that was ever redacted, as digests.
     """
 
     entries: tuple[TranscriptEntry, ...] = ()
@@ -87,6 +91,7 @@ class SessionState:
     parent: Parent | None = None
     precompute: PrecomputeOptions | None = None
     thread: Thread | None = None
+    redacted: tuple[RedactedText, ...] = ()
 
     @property
     def branch(self) -> Branch | None:

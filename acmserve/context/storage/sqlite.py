@@ -32,7 +32,8 @@ from acmserve.context.storage.session import Key, Session
 from acmserve.errors import AcmError
 
 FIRST_FILE_VERSION = 1
-FILE_VERSION = 3
+FILE_VERSION = 4
+_FIRST_WITH_HEADS = 3
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     """CREATE TABLE sessions (
@@ -176,14 +177,18 @@ class Archive:
                 self._bring_up_to_date(version)
 
     def _bring_up_to_date(self, version: int) -> None:
-        """Give a file of an older version what it lacks: tables of limits (1), heads (2)."""
+        """Give a file of an older version what it lacks: tables of limits (1), heads (2).
+
+        From version 4 on digests are of the normal form. Older ones are told apart, and brought up to date one by one.
+        """
         if version == FIRST_FILE_VERSION:
             for number in self._numbers.values():
                 self._create_tables(number, ("limits",))
-        self._db.execute(_ADD_HEADS)
-        for key, number in self._numbers.items():
-            head = pack(head_value(self.read(key).state))
-            self._db.execute("UPDATE sessions SET head = ? WHERE number = ?", (head, number))
+        if version < _FIRST_WITH_HEADS:
+            self._db.execute(_ADD_HEADS)
+            for key, number in self._numbers.items():
+                head = pack(head_value(self.read(key).state))
+                self._db.execute("UPDATE sessions SET head = ? WHERE number = ?", (head, number))
         self._db.execute("UPDATE meta SET value = ? WHERE name = 'version'", (FILE_VERSION,))
 
     def _create_tables(self, number: int, tables: Sequence[str] = _TABLES) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,8 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class Turn:
     """One answer to be made: the session whose lock the caller holds, and what its request asks for.
 
-    `is_watched`: something may be precomputed behind it. `found` says how its session was found.
+    `is_watched`: something may be precomputed behind it. `found` says how its session was found, `dropped` what its
+    history did not keep.
     """
 
     server: ContextServer
@@ -69,6 +70,7 @@ class Turn:
     edits: tuple[VendorEdit, ...] | None = None
     is_watched: bool = True
     found: Identified | None = None
+    dropped: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ class ToolLoop:
             | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.fields))
             | ({} if self.turn.found is None else self.turn.found.fields)
             | storage_fields(self.turn.session)
+            | dict(self.turn.dropped)
         )
 
     @property

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.session.branch import hide_closed
-from acmserve.context.session.history import adopt, append_answer, end_turn
+from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.session import Session, SessionUse
@@ -124,7 +124,8 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
     use = server.store.use(session)
     async with server.sessions.locked(session):
         before = session.state
-        state = _taken_in(server, before, chat)
+        adoption = _taken_in(server, before, chat)
+        state = adoption.state
         turn_map = _begin_map(server, session, chat, state)
         enforced = None
         if _must_enforce(server, session, chat, state):
@@ -136,6 +137,7 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
     exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
     if chat.found is not None:
         exchange.add_fields(chat.found.fields)
+    exchange.add_fields(adoption.fields)
     CURRENT.set(exchange)
     recording = _Recording(server, session, before, state, chat, exchange, use, turn_map)
     request = _edited(chat, state, messages if turn_map is None else turn_map.place(messages))
@@ -156,25 +158,25 @@ def _must_enforce(server: ContextServer, session: Session, chat: ChatRequest, st
     return has_budget or chat.edits is not None or session.key in server.budgets.scoped
 
 
-def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> SessionState:
-    """The session's state with the history, the budget and the `precompute` of a request.
+def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> Adoption:
+    """The session's state with the history, the budget and the `precompute` of a request, and what it dropped.
 
     Without its tools a branch cannot go on.
     """
     adoption = adopt(state, chat.body["messages"])
     adopted = adoption.state
-    if state.parent is not None and adoption.num_known < state.parent.num_messages:
+    if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(
             "messages",
-            f"begin with {adoption.num_known} of the {state.parent.num_messages} messages that this branch had from "
-            f"{state.parent.session_id!a}.",
+            f"begin with {adoption.num_of_parent} of the {state.parent.num_messages} messages that this branch had "
+            f"from {state.parent.session_id!a}.",
             "Send the messages of that session as they were when the branch was made, then the branch's own.",
         )
     if adopted.branches and (chat.loop is None or BRANCHES not in chat.loop.suites):
         adopted = fail_open(adopted, "a request without the tools of branches came.", server.tokenizer)
     if chat.precompute is not None and adopted.precompute != chat.precompute:
         adopted = replace(adopted, precompute=chat.precompute)
-    return adopted if chat.budget is None else set_budget(adopted, chat.budget)
+    return replace(adoption, state=adopted if chat.budget is None else set_budget(adopted, chat.budget))
 
 
 def _begin_map(server: ContextServer, session: Session, chat: ChatRequest, state: SessionState) -> MapTurn | None:
@@ -226,8 +228,9 @@ class _Recording:
         state = self.after
         if self.session.state is not self.before:
             omissions = self.session.state.omissions if self._is_stale else self.after.omissions
-            state = _taken_in(self.server, self.session.state, self.chat)
-            state = replace(state, omissions=hide_closed(omissions, state.branches))
+            adoption = _taken_in(self.server, self.session.state, self.chat)
+            self.exchange.add_fields(adoption.fields)
+            state = replace(adoption.state, omissions=hide_closed(omissions, adoption.state.branches))
         if message is not None and not self.chat.request.continue_final_message:
             state = append_answer(state, {name: value for name, value in message.items() if value is not None})
         try:
@@ -281,11 +284,14 @@ async def _answer_in_loop(
         await held.enter_async_context(server.sessions.locked(session))
         before = session.state
         server.budgets.know(session)
-        server.store.save(session, _taken_in(server, before, chat))
+        adoption = _taken_in(server, before, chat)
+        server.store.save(session, adoption.state)
         try:
             turn_map = _begin_map(server, session, chat, session.state)
             is_watched = is_watched and turn_map is None
-            turn = Turn(server, session, chat.loop, chat.params, turn_map, chat.edits, is_watched, chat.found)
+            turn = Turn(
+                server, session, chat.loop, chat.params, turn_map, chat.edits, is_watched, chat.found, adoption.fields
+            )
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
             server.store.save(session, before)

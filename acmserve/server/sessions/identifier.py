@@ -193,5 +193,5 @@ class Identifier:
         if session_id != family:
             found.params = replace(found.params, session_id=session_id)
         if is_held and self.threads is not None:
-            self.threads.settle(tenant, placement, body.get("messages") or ())
+            self.threads.settle(tenant, placement)
         return found

@@ -12,7 +12,6 @@ It knows the store and what was served, no routes. It chooses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,7 +21,6 @@ from acmserve.context.session.thread import Thread
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
-from acmserve.context.transcript.message import Message
 from acmserve.errors import Conflict, StorageFailed
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.identity.families import NOTHING, KnownThread, Placement
@@ -39,7 +37,7 @@ class ThreadSessions:
         self._served = served
         self.moving: Key | None = None
 
-    def settle(self, tenant: str, placement: Placement, messages: Sequence[Message]) -> None:
+    def settle(self, tenant: str, placement: Placement) -> None:
         """Make the session of a thread what was chosen. Raises `StorageFailed` where one cannot be read."""
         for session_id in placement.left:
             self._delete((tenant, session_id))
@@ -54,7 +52,7 @@ class ThreadSessions:
         state = replace(session.state, thread=place)
         if placement.forked_from is not None and self._store.has(tenant, placement.forked_from):
             main = self._store.get(tenant, placement.forked_from)
-            state = fork_thread(main.state, place, messages)
+            state = fork_thread(main.state, place)
             session.suite = main.suite
             self._served.share(main.key, session.key)
         if state != session.state:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from acmserve.context.alignment.normal_form import digest_normal_form
 from acmserve.context.edits import fragments as edits
+from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.tools.search.exact import search_exact
-from acmserve.context.transcript.message import digest_message
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, WORDS, assistant, contents, lines, state_of, user
 
@@ -40,7 +41,7 @@ def test_edits_stick_when_the_history_comes_again() -> None:
     history = [user(LOG), user("question")]
     state = folded(state_of(*history), 0, 1)
     adoption = adopt(state, [*history, assistant("answer"), user("next")])
-    assert (adoption.num_known, adoption.dropped_fragment_ids) == (2, ())
+    assert (adoption.num_known, adoption.dropped) == (2, ())
     assert contents(adoption.state)[0].startswith("[folded f9e375")
     assert contents(adoption.state)[1:] == ["question", "answer", "next"]
     assert adopt(adoption.state, [*history, assistant("answer"), user("next")]).state == adoption.state
@@ -75,38 +76,39 @@ def test_empty_fields_and_spacing_of_arguments_do_not_count(resent: dict[str, An
     [
         {"role": "user", "content": "a", "tool_call_id": "c"},
         {"role": "assistant", "content": "a"},
-        {"role": "user", "content": "a "},
-        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "user", "content": "b"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"role": "user", "content": "a", "name": "bob"},
         {"role": "user", "content": "a", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
     ],
 )
 def test_what_counts_makes_another_message(other: dict[str, Any]) -> None:
-    assert digest_message(other, KEY) != digest_message(user("a"), KEY)
-    assert adopt(state_of(user("a")), [other]).num_known == 0
+    assert digest_normal_form(other, KEY) != digest_normal_form(user("a"), KEY)
 
 
 def test_the_identity_is_a_secret_of_the_session() -> None:
-    assert digest_message(user("a"), KEY) != digest_message(user("a"), b"another key")
+    assert digest_normal_form(user("a"), KEY) != digest_normal_form(user("a"), b"another key")
     assert SessionState().digest_key != SessionState().digest_key
 
 
-def test_divergence_drops_later_fragments_and_keeps_earlier_ones() -> None:
-    history = [user(LOG), user(LOG), user(LOG)]
-    state = folded(folded(state_of(*history), 0, 1), 1, 2)
-    state = edits.cut_messages(state, 2, 3, WORDS).state
+def test_divergence_drops_what_it_replaces_and_tells_it() -> None:
+    history = [user(LOG), user(lines(20, name="other")), user(lines(20, name="third"))]
+    state = folded(folded(folded(state_of(*history), 0, 1), 1, 2), 2, 3)
     early, middle, late = (fragment.fragment_id for fragment in state.fragments)
     adoption = adopt(state, [history[0], user("something else"), history[2]])
-    assert adoption.num_known == 1
-    assert adoption.dropped_fragment_ids == (middle, late)
-    assert contents(adoption.state)[0].startswith(f"[folded {early}")
-    assert contents(adoption.state)[1:] == ["something else", LOG]
+    assert adoption.num_known == 2
+    assert adoption.dropped == (DroppedEdit("fragment", middle, "its message is no longer in the history."),)
+    assert [content.partition(":")[0] for content in contents(adoption.state)] == [
+        f"[folded {early}",
+        "something else",
+        f"[folded {late}",
+    ]
 
 
 def test_a_fragment_that_reaches_behind_the_divergence_is_dropped_as_a_whole() -> None:
     state = folded(state_of(user(LOG), user(LOG)), 0, 2)
     adoption = adopt(state, [user(LOG), user("else")])
-    assert adoption.dropped_fragment_ids == ("f9e375",)
+    assert [(edit.kind, edit.edit_id) for edit in adoption.dropped] == [("fragment", "f9e375")]
     assert contents(adoption.state) == [LOG, "else"]
 
 
@@ -117,7 +119,7 @@ def test_a_redaction_outlives_the_divergence_behind_it() -> None:
     state = edits.redact(cut.state, "f9e375")
     adoption = adopt(state, [history[0], user("else")])
     adoption.state.check_integrity()
-    assert adoption.dropped_fragment_ids == ()
+    assert adoption.dropped == ()
     assert contents(adoption.state) == ["[redacted f9e375: 403 tokens removed]\n", "else"]
     assert adoption.state.fragment("f9e375").visibility is Visibility.REDACTED
     assert adopt(adoption.state, [user("new")]).state.fragments == ()

@@ -74,7 +74,7 @@ def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
     """One step on a state; the text is what whoever asked for it gets to read."""
     if step.kind == "adopt":
         adoption = adopt(state, step.arguments)
-        return adoption.state, f"{adoption.num_known} {adoption.dropped_fragment_ids}"
+        return adoption.state, f"{adoption.num_known} {adoption.dropped}"
     if step.kind == "turn":
         internal, answer = step.arguments
         return end_turn(append_answer(append_internal(state, internal), answer)), ""

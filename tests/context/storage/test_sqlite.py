@@ -194,7 +194,7 @@ def damage(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("UPDATE meta SET value = 4", "has version 4, this acmserve reads version 3. Start the acmserve that wrote it"),
+        ("UPDATE meta SET value = 5", "has version 5, this acmserve reads version 4. Start the acmserve that wrote it"),
         ("DELETE FROM meta", "has version none"),
         ("DROP TABLE entries_1", "no such table: entries_1"),
         ("DROP TABLE sessions", "no such table: sessions"),

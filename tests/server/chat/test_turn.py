@@ -145,3 +145,64 @@ def test_sessions_of_another_salt_do_not_exist(session: Session) -> None:
     session.chat()
     assert http.get(f"{session.url}/context").status_code == 404
     assert http.get(f"{session.url}/context", headers={"X-Cache-Salt": "other"}).status_code == 404
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("tools", [{}, {"acm": {"tools": "sculptor"}}], ids=["once", "loop"])
+def test_a_fold_survives_a_changed_system_message(session: Session, stream: bool, tools: dict[str, object]) -> None:
+    """A git status that is taken anew, a text as parts, and an answer without its ends: nothing is lost or told."""
+    session.chat(stream, **tools)
+    first, second, *_ = session.cut()
+    session.edit({"op": "fold", "fragment_id": first}, {"op": "fold", "fragment_id": second})
+    text = str(HISTORY[1]["content"])
+    session.history = [
+        {"role": "system", "content": f"{HISTORY[0]['content']}\nGit status: 3 files changed."},
+        {"role": "user", "content": [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": " Noted. "},
+        {"role": "user", "content": "And now?"},
+    ]
+    session.chat(stream, **tools)
+    assert "dropped" not in session.acm
+    messages = [m["message"]["content"] for m in session.context["messages"]]
+    assert messages[0].endswith("3 files changed.")
+    assert messages[1][0]["text"].startswith(f"[folded {first}: ")
+    assert "log begins" not in str(messages)
+    assert {f["state"] for f in session.context["fragments"] if f["fragment_id"] in (first, second)} == {"folded"}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("tools", [{}, {"acm": {"tools": "sculptor"}}], ids=["once", "loop"])
+def test_a_fold_that_cannot_stay_is_told(session: Session, stream: bool, tools: dict[str, object]) -> None:
+    session.chat(stream, **tools)
+    first, *_ = session.cut()
+    session.edit({"op": "fold", "fragment_id": first})
+    session.history = [HISTORY[0], {"role": "user", "content": "Something else altogether."}]
+    session.chat(stream, **tools)
+    told = {edit["id"]: edit for edit in session.acm["dropped"]}
+    assert told[first] == {"kind": "fragment", "id": first, "reason": "its message is no longer in the history."}
+    session.say("And now?")
+    session.chat(stream, **tools)
+    assert "dropped" not in session.acm, "it is told once"
+
+
+def test_a_redacted_text_stays_out_of_a_message_in_other_words(session: Session) -> None:
+    """It comes again glued to a reminder, and in a new message of its own."""
+    session.chat()
+    _, second, *_ = session.cut()
+    (redacted,) = (f for f in session.context["fragments"] if f["fragment_id"] == second)
+    assert redacted["state"] == "visible"
+    assert "line 30:" in str(session.context["messages"])
+    session.edit({"op": "redact", "fragment_id": second})
+    text = str(HISTORY[1]["content"])
+    session.history = [
+        HISTORY[0],
+        {"role": "user", "content": [{"type": "text", "text": text}, {"type": "text", "text": "Be brief."}]},
+        {"role": "assistant", "content": "Noted."},
+        {"role": "user", "content": f"You lost this:\n{text}\nSo note it again."},
+    ]
+    session.chat()
+    shown = str(session.context)
+    assert "line 30:" not in shown
+    assert shown.count(f"[redacted {second}: ") == 1
+    assert f"[{second} continued]" in shown
+    assert all(words in shown for words in ("Be brief.", "You lost this:", "So note it again."))

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from acmserve.context.alignment.redacted_text import RedactedText, seal_text
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
@@ -60,7 +61,15 @@ def session_states(draw: st.DrawFn) -> SessionState:
         state.digest_key,
         draw(_omissions(len(state.entries))),
         draw(st.none() | BUDGETS),
+        redacted=draw(_redacted()),
     )
+
+
+@st.composite
+def _redacted(draw: st.DrawFn) -> tuple[RedactedText, ...]:
+    texts = draw(st.lists(st.text(st.characters(codec="utf-8"), max_size=40), max_size=2))
+    sealed = (seal_text(text, b"key", f"r{number}", "user", number) for number, text in enumerate(texts))
+    return tuple(text for text in sealed if text is not None)
 
 
 BUDGETS = st.sampled_from(
@@ -135,4 +144,6 @@ class Clock:
 def size(state: SessionState) -> int:
     """Bytes of a state as the store counts them, all counted anew."""
     entries = [pack(entry_value(entry)) for entry in state.entries]
-    return sum(map(len, [*entries, *(pack(fragment_value(fragment)) for fragment in state.fragments)]))
+    return sum(
+        map(len, [*entries, *(pack(fragment_value(fragment)) for fragment in (*state.redacted, *state.fragments))])
+    )

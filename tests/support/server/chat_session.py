@@ -19,13 +19,14 @@ HISTORY: list[dict[str, Any]] = [
 
 
 class Session:
-    """One session, as a client sees it: its own history, and the routes of the session."""
+    """One session, as a client sees it: its own history, the routes of the session, `acm` of the last answer."""
 
     def __init__(self, client: OpenAI, server: str) -> None:
         self.client = client
         self.name = new_session()
         self.url = f"{server}/v1/acm/sessions/{self.name}"
         self.history = list(HISTORY)
+        self.acm: dict[str, Any] = {}
 
     def chat(self, stream: bool = False, **extra: Any) -> dict[str, Any]:
         """One turn with the history; returns the receipt and appends the answer to the history."""
@@ -40,6 +41,7 @@ class Session:
             answer = self.client.chat.completions.create(**arguments)
             acm = answer.model_extra["acm"]
             self.history.append(answer.choices[0].message.model_dump())
+        self.acm = acm
         receipt: dict[str, Any] = acm["receipt"]
         return receipt
 

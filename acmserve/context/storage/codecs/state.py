@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.eviction.budget_json import budget_value, parse_budget
 from acmserve.context.eviction.registry import known
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -23,11 +24,12 @@ from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
 from acmserve.context.storage.codecs.branch import relations_from, relations_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
+from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
-VERSION = 2
+VERSION = 3
 FIRST_VERSION = 1
 REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
 
@@ -68,7 +70,7 @@ class StateChange:
 def plan_change(old: SessionState, new: SessionState) -> StateChange:
     """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
     entries = _plan_rows(old.entries, new.entries, entry_value)
-    fragments = _plan_rows(old.fragments, new.fragments, fragment_value)
+    fragments = _plan_rows(fragment_rows(old), fragment_rows(new), fragment_value)
     limits = _plan_rows(limit_values(old), limit_values(new), dict)
     hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
     removes_text = _removes_messages(old, new, entries) or not _summaries(old) <= _summaries(new)
@@ -78,7 +80,7 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
 def plan_whole(state: SessionState) -> StateChange:
     """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
     entries = _plan_rows((), state.entries, entry_value)
-    fragments = _plan_rows((), state.fragments, fragment_value)
+    fragments = _plan_rows((), fragment_rows(state), fragment_value)
     hits = pack([hit_value(hit) for hit in state.hits])
     return StateChange(entries, fragments, _plan_rows((), limit_values(state), dict), hits, removes_text=True)
 
@@ -139,8 +141,15 @@ def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
     }
 
 
-def fragment_value(fragment: Fragment) -> dict[str, Any]:
-    """A fragment as a JSON object. A piece is [entry, part, start, end]."""
+def fragment_rows(state: SessionState) -> tuple[RedactedText | Fragment, ...]:
+    """What was ever redacted, which only grows, in front of the fragments."""
+    return (*state.redacted, *state.fragments)
+
+
+def fragment_value(fragment: RedactedText | Fragment) -> dict[str, Any]:
+    """A fragment as a JSON object. A piece is [entry, part, start, end]. A redacted text is {"redacted": [...]}."""
+    if isinstance(fragment, RedactedText):
+        return {"redacted": redacted_value(fragment)}
     return {
         "id": fragment.fragment_id,
         "role": fragment.role,
@@ -163,13 +172,8 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
         value["precompute"] = state.precompute.as_dict()
     if not value and state.omissions == EMPTY and state.budget is None:
         return []
-    return [
-        {
-            "omissions": omissions_value(state.omissions),
-            "budget": None if state.budget is None else budget_value(state.budget),
-        }
-        | value
-    ]
+    budget = None if state.budget is None else budget_value(state.budget)
+    return [{"omissions": omissions_value(state.omissions), "budget": budget} | value]
 
 
 def hit_value(hit: SearchHit) -> list[Any]:
@@ -182,7 +186,7 @@ def state_value(state: SessionState) -> dict[str, Any]:
     return {
         "version": VERSION,
         "entries": [entry_value(entry) for entry in state.entries],
-        "fragments": [fragment_value(fragment) for fragment in state.fragments],
+        "fragments": [fragment_value(fragment) for fragment in fragment_rows(state)],
         "limits": limit_values(state),
         "hits": [hit_value(hit) for hit in state.hits],
         "num_ids": state.num_ids,
@@ -203,10 +207,12 @@ def state_from(value: Any, where: str) -> SessionState:
         key = bytes.fromhex(_field(value, "digest_key", str))
         if not 0 < len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"digest_key has {len(key)} bytes")
+        fragments = [_is(item, "fragment", dict) for item in _field(value, "fragments", list)]
         limits = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
         state = SessionState(
             entries=tuple(_entry(item) for item in _field(value, "entries", list)),
-            fragments=tuple(_fragment(item) for item in _field(value, "fragments", list)),
+            fragments=tuple(_fragment(item) for item in fragments if "redacted" not in item),
+            redacted=tuple(redacted_from(item["redacted"]) for item in fragments if "redacted" in item),
             hits=tuple(_hit(item) for item in _field(value, "hits", list)),
             num_ids=_field(value, "num_ids", int),
             num_turns=_field(value, "num_turns", int),
@@ -222,10 +228,8 @@ def state_from(value: Any, where: str) -> SessionState:
 def _check_loaded(policy: object) -> None:
     """Raise `AcmError` for a policy of another package that this server was not started with."""
     if isinstance(policy, str) and ":" in policy and policy not in known():
-        raise AcmError(
-            f"A stored session has a budget of the policy {policy!a}, which is not loaded. "
-            f"Start the server with --eviction-policy {policy}."
-        )
+        remedy = f"Start the server with --eviction-policy {policy}."
+        raise AcmError(f"A stored session has a budget of the policy {policy!a}, which is not loaded. {remedy}")
 
 
 def _limits(rows: Sequence[Any]) -> dict[str, Any]:

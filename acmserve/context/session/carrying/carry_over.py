@@ -1,0 +1,229 @@
+"""A session with a history that is not the old one and more: entries where they stand now, and the edits with them.
+
+    state --cut_back--> what lies before the last known entry --lay_out--> slots
+    slots --> entries and landings --> fragments, search results, omissions, branches, each carried over
+
+What was behind the last message that the client still has goes first, as in a rewind (`cutting.py`). The rest is put in
+the client's order. A known message is the client's very object, unless its entry is sealed. What was redacted is cut
+out of changed and new messages. Every edit that is lost on the way has a record. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from acmserve.context.alignment.core_text import TextMap
+from acmserve.context.alignment.match import MatchKind
+from acmserve.context.alignment.redacted_text import RedactedIndex
+from acmserve.context.session.branch import ended_without, hide_closed
+from acmserve.context.session.branching import INTERRUPTED, set_result
+from acmserve.context.session.carrying.branches import carry_branches
+from acmserve.context.session.carrying.fragments import (
+    Landing,
+    carry_fragments,
+    carry_hits,
+    dropped_fragment,
+    dropped_hits,
+)
+from acmserve.context.session.carrying.layout import EntrySlot, lay_out
+from acmserve.context.session.carrying.matched import MatchedHistory
+from acmserve.context.session.carrying.old_digests import is_old
+from acmserve.context.session.carrying.omissions import carry_omissions, dropped_omissions
+from acmserve.context.session.carrying.record import REMOVED, DroppedEdit
+from acmserve.context.session.carrying.redactions import (
+    CutMessage,
+    cut_redacted,
+    found_anew,
+    found_pieces,
+    redactions_at,
+)
+from acmserve.context.session.cutting import cut_back
+from acmserve.context.session.state import Author, SessionState, TranscriptEntry
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.parts import tool_calls
+
+UNKNOWN_REDACTION = (
+    "it was made by an older version, and its message came in other words. The message stays as it was redacted."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOver:
+    """The state with the new history, and a record of every edit that it has not."""
+
+    state: SessionState
+    dropped: tuple[DroppedEdit, ...]
+
+
+def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> CarriedOver:
+    """Put the session's edits on a client's messages. Pure."""
+    history, held_back = _keep_unknown_redactions(state, history)
+    known = [history.held[match.old] for match in history.matches if match is not None and match.is_known]
+    last = max(known, default=-1)
+    end = next((at for at in history.held if at > last), len(state.entries))
+    cut = cut_back(state, state.entries[:end])
+    slots = _slots(cut, history, messages)
+    entries, cuts = _entries(state, cut, slots, history, messages)
+    landings = _landings(cut, slots, entries, _used(cut))
+    is_as_it_was = not cuts and all(at == to.entry and to.text_map is None for at, to in landings.items())
+    if is_as_it_was and len(landings) == len(cut.entries):
+        carried = replace(cut, entries=tuple(entries))
+        dropped = list[DroppedEdit]()
+    else:
+        carried, dropped = _carried(cut, entries, landings, found_pieces(cuts))
+    lost = _lost_in_cut(state, cut)
+    lost += dropped_omissions(
+        state.omissions, carried.omissions, landings, [entry.message for entry in cut.entries], state.branches
+    )
+    return CarriedOver(carried, (*held_back, *lost, *dropped))
+
+
+def _slots(cut: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> list[EntrySlot]:
+    if history.is_prefix:
+        numbers = iter(range(history.num_prefix))
+        slots = [
+            EntrySlot(at) if entry.origin is Author.INTERNAL else EntrySlot(at, next(numbers))
+            for at, entry in enumerate(cut.entries)
+        ]
+        return [*slots, *(EntrySlot(None, new) for new in range(history.num_prefix, len(messages)))]
+    return lay_out(cut.entries, history.held, history.matches, messages)
+
+
+def _entries(
+    state: SessionState,
+    cut: SessionState,
+    slots: Sequence[EntrySlot],
+    history: MatchedHistory,
+    messages: Sequence[Message],
+) -> tuple[list[TranscriptEntry], dict[int, CutMessage]]:
+    """The entries of the slots, and those of which something was cut out again."""
+    entries: list[TranscriptEntry] = []
+    cuts: dict[int, CutMessage] = {}
+    redactions = redactions_at(state) if state.redacted else {}
+    redacted = RedactedIndex(state.redacted, state.digest_key)
+    for slot in slots:
+        old = None if slot.old is None else cut.entries[slot.old]
+        if slot.new is None:
+            assert old is not None
+            entries.append(old)
+            continue
+        message, digest, match = messages[slot.new], history.digests[slot.new], history.matches[slot.new]
+        if old is not None and match is not None and match.kind is MatchKind.SAME:
+            entries.append(_with_ids(old, message) if old.sealed else replace(old, message=message, digest=digest))
+            continue
+        in_place = frozenset[str]() if match is None else redactions.get(history.held[match.old], frozenset())
+        found = cut_redacted(message, redacted, in_place)
+        if found.found:
+            cuts[len(entries)] = found
+        entry = TranscriptEntry(message, Author.CLIENT) if old is None else old
+        entries.append(replace(entry, message=found.message, digest=digest, sealed=bool(found.found)))
+    return entries, cuts
+
+
+def _keep_unknown_redactions(
+    state: SessionState, history: MatchedHistory
+) -> tuple[MatchedHistory, tuple[DroppedEdit, ...]]:
+    """The history in which a message that may hold a text redacted by an older version is the entry as it stands."""
+    redactions = {at: ids for at, ids in redactions_at(state).items() if is_old(state.entries[at].digest)}
+    if not redactions:
+        return history, ()
+    matches, digests = list(history.matches), list(history.digests)
+    held_back: list[DroppedEdit] = []
+    for new, match in enumerate(matches):
+        at = -1 if match is None else history.held[match.old]
+        if match is not None and match.kind is not MatchKind.SAME and at in redactions:
+            matches[new] = replace(match, kind=MatchKind.SAME)
+            digests[new] = state.entries[at].digest
+            held_back += [DroppedEdit("redaction", name, UNKNOWN_REDACTION) for name in sorted(redactions[at])]
+    return replace(history, matches=matches, digests=tuple(digests)), tuple(held_back)
+
+
+def _with_ids(entry: TranscriptEntry, message: Message) -> TranscriptEntry:
+    """A sealed entry with the ids of calls that the client gives them now."""
+    changed: dict[str, Any] = {}
+    call_id = message.get("tool_call_id")
+    if call_id and call_id != entry.message.get("tool_call_id"):
+        changed["tool_call_id"] = call_id
+    sent, held = tool_calls(message), tool_calls(entry.message)
+    if sent and [call.get("id") for call in sent] != [call.get("id") for call in held]:
+        changed["tool_calls"] = _renamed(held, sent)
+    return replace(entry, message={**entry.message, **changed}) if changed else entry
+
+
+def _renamed(held: Sequence[Mapping[str, Any]], sent: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The calls of an entry, those of the client with its ids. The client may hold fewer, in the same order."""
+    waiting = list(sent)
+    renamed: list[Mapping[str, Any]] = []
+    for call in held:
+        own = next((number for number, other in enumerate(waiting) if _names(other) == _names(call)), None)
+        renamed.append(call if own is None else {**call, "id": waiting[own].get("id")})
+        waiting = waiting if own is None else waiting[own + 1 :]
+    return renamed
+
+
+def _names(call: Mapping[str, Any]) -> object:
+    function = call.get("function")
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _used(state: SessionState) -> frozenset[int]:
+    """The entries in which something is cut or found."""
+    pieces = (piece.place.entry for fragment in state.fragments for piece in fragment.pieces)
+    return frozenset((*pieces, *(hit.place.entry for hit in state.hits)))
+
+
+def _landings(
+    cut: SessionState, slots: Sequence[EntrySlot], entries: Sequence[TranscriptEntry], used: frozenset[int]
+) -> dict[int, Landing]:
+    landings: dict[int, Landing] = {}
+    for entry, slot in enumerate(slots):
+        if slot.old is not None:
+            old, new = cut.entries[slot.old].message, entries[entry].message
+            is_new_text = slot.old in used and old is not new and old.get("content") != new.get("content")
+            landings[slot.old] = Landing(entry, TextMap(old, new) if is_new_text else None)
+    return landings
+
+
+def _carried(
+    cut: SessionState, entries: list[TranscriptEntry], landings: dict[int, Landing], found: dict[str, Any]
+) -> tuple[SessionState, list[DroppedEdit]]:
+    """The state with these entries and all that is carried over to them."""
+    fragments, lost = carry_fragments(cut.fragments, landings, found)
+    hits, lost_hits = carry_hits(cut.hits, landings)
+    branches = carry_branches(cut.branches, landings, len(cut.entries))
+    old, new = [entry.message for entry in cut.entries], [entry.message for entry in entries]
+    omissions = carry_omissions(cut.omissions, landings, old, new, branches.shown)
+    carried = replace(
+        cut,
+        entries=tuple(entries),
+        fragments=(*fragments, *found_anew(cut.fragments, found, cut.redacted)),
+        hits=hits,
+        omissions=hide_closed(omissions, branches.branches),
+        branches=branches.branches,
+    )
+    for ended in branches.ended:
+        carried = set_result(carried, ended, ended_without(INTERRUPTED))
+    if carried.parent is not None:
+        parent = carried.parent
+        end = max((to.entry + 1 for at, to in landings.items() if at < parent.num_entries), default=0)
+        num_messages = sum(entry.origin is not Author.INTERNAL for entry in entries[:end])
+        carried = replace(carried, parent=replace(parent, num_entries=end, num_messages=num_messages))
+    turns = {entry.turn for entry in cut.entries if entry.origin is Author.INTERNAL}
+    gone = turns - {entry.turn for entry in entries if entry.origin is Author.INTERNAL}
+    lost += [DroppedEdit("turn", str(turn), "its answer is no longer in the history.") for turn in sorted(gone)]
+    return carried, [*lost, *lost_hits, *branches.dropped]
+
+
+def _lost_in_cut(state: SessionState, cut: SessionState) -> list[DroppedEdit]:
+    """What went with the last entries of the old history."""
+    if cut.fragments == state.fragments and cut.hits == state.hits and cut.branches == state.branches:
+        return []
+    left = {fragment.fragment_id for fragment in cut.fragments}
+    lost = [dropped_fragment(fragment, REMOVED) for fragment in state.fragments if fragment.fragment_id not in left]
+    hits = {hit.search_id for hit in cut.hits}
+    calls = {(branch.call_id, branch.call_entry) for branch in cut.branches}
+    branches = [b for b in state.branches if (b.call_id, b.call_entry) not in calls]
+    lost += [DroppedEdit("branch", branch.call_id, REMOVED) for branch in branches]
+    return [*lost, *dropped_hits([hit.search_id for hit in state.hits if hit.search_id not in hits])]

@@ -1,0 +1,92 @@
+"""A client's messages beside the entries that the client holds: which of them the session knows.
+
+    entries   system   user   [internal]   answer   user
+    held      0        1                   3        4
+    sent      system'  user                answer   user   user       matches: CHANGED 0, SAME 1, SAME 2, SAME 3, None
+
+Decision: a message that is equal to its entry is known without a digest, so that a history that only grows costs a
+comparison. Digests are made from the first difference on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from acmserve.context.alignment.match import Matches, MatchKind, MessageMatch, match_messages
+from acmserve.context.alignment.normal_form import digest_normal_form
+from acmserve.context.session.state import Author, SessionState
+from acmserve.context.transcript.message import Message
+from acmserve.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedHistory:
+    """`held` are the entries that the client holds. `matches` has for each message its place in `held`.
+
+    `num_prefix` messages are the first ones held, in order. `digests` has one for each message.
+    """
+
+    held: tuple[int, ...]
+    digests: tuple[bytes, ...]
+    matches: Matches
+    num_prefix: int
+
+    @property
+    def num_known(self) -> int:
+        """How many messages the session knows, if in other words."""
+        return sum(match is not None and match.is_known for match in self.matches)
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether only the first messages are known."""
+        return self.num_known == self.num_prefix
+
+
+def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHistory:
+    """Find the messages in the session. Raises `InvalidRequest` naming one that is no JSON object or no UTF-8."""
+    held = tuple(at for at, entry in enumerate(state.entries) if entry.origin is not Author.INTERNAL)
+    digests: list[bytes] = []
+    num_prefix = 0
+    for index, (at, message) in enumerate(zip(held, messages, strict=False)):
+        entry = state.entries[at]
+        is_equal = not entry.sealed and _is_equal(entry.message, message)
+        digest = entry.digest if is_equal else _digest(index, message, state.digest_key)
+        digests.append(digest)
+        if digest != entry.digest:
+            break
+        num_prefix += 1
+    rest = [_digest(index, messages[index], state.digest_key) for index in range(len(digests), len(messages))]
+    digests += rest
+    matches: Matches = [MessageMatch(at, MatchKind.SAME) for at in range(num_prefix)]
+    if num_prefix < len(messages):
+        old = [state.entries[at] for at in held[num_prefix:]]
+        behind = match_messages(
+            [entry.digest for entry in old],
+            [entry.message for entry in old],
+            digests[num_prefix:],
+            messages[num_prefix:],
+        )
+        matches += [None if m is None else MessageMatch(m.old + num_prefix, m.kind) for m in behind]
+    return MatchedHistory(held, tuple(digests), matches, num_prefix)
+
+
+def _is_equal(entry: Message, message: object) -> bool:
+    try:
+        return entry == message
+    except RecursionError:
+        return False
+
+
+def _digest(index: int, message: object, key: bytes) -> bytes:
+    if not isinstance(message, Mapping):
+        raise InvalidRequest(f"messages[{index}]", f"must be an object, not {type(message).__name__}.")
+    try:
+        return digest_normal_form(message, key)
+    except UnicodeEncodeError:
+        reason = "has half of a surrogate pair, which is no character."
+    except RecursionError:
+        reason = "is nested too deeply."
+    except (TypeError, ValueError) as error:
+        reason = f"is not JSON: {error}."
+    raise InvalidRequest(f"messages[{index}]", reason)
