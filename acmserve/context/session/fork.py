@@ -20,7 +20,6 @@ A side thread begins as the main thread is, too. Its request may repeat the hist
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 
 from acmserve.context.session.branch import Branch
