@@ -10,9 +10,11 @@ precompute are asked only by a request that uses them, so that a plain turn runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
@@ -27,6 +29,7 @@ from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
@@ -55,6 +58,7 @@ class ContextServer:
         background: Background | None = None,
         precompute: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
+        renderers: Callable[[Mapping[str, Any], Placing], PromptRenderer] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -62,6 +66,7 @@ class ContextServer:
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
+        self.rules = self.budgets.rules
         self.sessions = Sessions(
             store, served, self.budgets.rates, default_fidelity=default_fidelity, has_api_keys=has_api_keys
         )
@@ -77,6 +82,7 @@ class ContextServer:
             on_redacted=self._redacted,
         )
         self._summarizer = summarizer
+        self._renderers = renderers
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
         self.maps.store.on_failure = failures.note
@@ -90,6 +96,10 @@ class ContextServer:
         made = self.precompute.prepare(session, planned.state, planned.num_computed, cache_salt)
         self.precompute.preparations(session).keep(planned.summaries)
         return made
+
+    def renderer(self, body: Mapping[str, Any], place: Placing) -> PromptRenderer | None:
+        """Writes the prompts of a request: `place` makes its messages of those of the session. None: nobody can."""
+        return None if self._renderers is None else self._renderers(body, place)
 
     def delete(self, session: Session) -> None:
         """Delete a session, and everything that was kept for it. Raises `StorageFailed`, see `Sessions.delete`."""

@@ -301,7 +301,7 @@ class Precomputer:
         """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
         exchange = self._sessions.background_exchange(session, num_cut)
         CURRENT.set(exchange)
-        await background(watch.frame.body(render(state)))
+        await background(watch.frame.body(render(state, self._budgets.rules)))
         return None if exchange.acm is None else exchange.acm["receipt"]
 
     def _room(self, state: SessionState) -> int:
