@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from acmserve.context.session.fragment import Piece
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.alternation import alternate
+from acmserve.context.transcript.alternation import alternate, alternate_entries
 from acmserve.context.transcript.message import Message, Place, text_at, with_texts
 from acmserve.context.transcript.omissions import EMPTY, omit_from_messages
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
@@ -30,6 +30,12 @@ def render(state: SessionState, rules: TemplateRules = TAKES_ALL) -> list[Messag
     if state.omissions == EMPTY:
         return messages
     return alternate(messages, omit_from_messages(messages, state.omissions), rules)
+
+
+def render_merged(state: SessionState, rules: TemplateRules) -> tuple[list[Message], list[list[int]]]:
+    """What `render` gives, and the entries that are in each message."""
+    messages = render_whole(state)
+    return alternate_entries(messages, omit_from_messages(messages, state.omissions), rules)
 
 
 def render_entries(state: SessionState) -> list[Message | None]:

@@ -29,9 +29,18 @@ _USER_BREAK, _ASSISTANT_BREAK = "\n\n", "\n"
 
 def alternate(whole: Sequence[Message], left: Sequence[Message | None], rules: TemplateRules) -> list[Message]:
     """What is left of a conversation as the template takes it. `left` has what is left of each message of `whole`."""
+    return alternate_entries(whole, left, rules)[0]
+
+
+def alternate_entries(
+    whole: Sequence[Message], left: Sequence[Message | None], rules: TemplateRules
+) -> tuple[list[Message], list[list[int]]]:
+    """The same, and for each message the entries that are in it: several where they were merged, none for a bridge."""
     if rules.policy == TAKES_ALL.policy:
-        return [message for message in left if message is not None]
+        kept = [(message, [entry]) for entry, message in enumerate(left) if message is not None]
+        return [message for message, _ in kept], [entries for _, entries in kept]
     mended: list[Message] = []
+    entries: list[list[int]] = []
     before = -1
     was_cut = False
     for entry, message in enumerate(left):
@@ -43,8 +52,11 @@ def alternate(whole: Sequence[Message], left: Sequence[Message | None], rules: T
                 _join(mended, piece, rules)
             else:
                 mended.append(piece)
+            if len(mended) == len(entries):
+                entries[-1].append(entry)
+            entries += [[] for _ in range(len(mended) - len(entries) - 1)] + [[entry]] * (len(mended) > len(entries))
         before, was_cut = entry, is_cut
-    return mended
+    return mended, entries
 
 
 def _split(whole: Message, left: Message) -> tuple[Message, ...]:

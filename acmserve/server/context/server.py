@@ -68,7 +68,12 @@ class ContextServer:
         self.budgets = budgets or Budgets(tokenizer)
         self.rules = self.budgets.rules
         self.sessions = Sessions(
-            store, served, self.budgets.rates, default_fidelity=default_fidelity, has_api_keys=has_api_keys
+            store,
+            served,
+            self.budgets.rates,
+            default_fidelity=default_fidelity,
+            has_api_keys=has_api_keys,
+            rules=self.rules,
         )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
         self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens)

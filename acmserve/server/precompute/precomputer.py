@@ -290,7 +290,7 @@ class Precomputer:
         measured = None if budget is None else self._budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
         found = plan_precompute(meter, state, view, self._budgets.tokenizer)
-        rewritten = await after_next_message(background, watch.frame, state, served)
+        rewritten = await after_next_message(background, watch.frame, state, served, self._budgets.rules)
         if rewritten is None:
             return list(found)
         return [rewritten, *(candidate for candidate in found if candidate.reason is not Reason.AS_IT_IS)]

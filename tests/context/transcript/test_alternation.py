@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.transcript.alternation import GO_ON, LEFT_OUT, alternate
+from acmserve.context.transcript.alternation import GO_ON, LEFT_OUT, alternate, alternate_entries
 from acmserve.context.transcript.template_rules import STRICT, TAKES_ALL, TemplateRules
 from tests.support.context.valid_chat import orphans
 
@@ -21,6 +21,7 @@ NOTE = {"role": "assistant", "content": "[explored]"}
 
 def test_users_are_merged_and_texts_of_the_assistant_too() -> None:
     assert alternate([U1, SAID, U2], [U1, None, U2], STRICT) == [{"role": "user", "content": "one\n\ntwo"}]
+    assert alternate_entries([U1, SAID, DONE, U2], [U1, NOTE, DONE, U2], STRICT)[1] == [[0], [1, 2], [3]]
     left = alternate([U1, SAID, DONE], [U1, NOTE, DONE], STRICT)
     assert left == [U1, {"role": "assistant", "content": "[explored]\ndone"}]
     parts = [{"type": "text", "text": "two"}]
@@ -34,6 +35,8 @@ def test_a_text_before_a_call_is_merged_where_it_is_shown_and_bridged_where_not(
     assert shown == [U1, {**CALLING, "content": "[explored]"}, RESULT]
     hidden = alternate(whole, [U1, NOTE, CALLING, RESULT], STRICT)
     assert hidden == [U1, NOTE, {"role": "user", "content": GO_ON}, CALLING, RESULT]
+    entries = alternate_entries(whole, [U1, NOTE, CALLING, RESULT], STRICT)[1]
+    assert entries == [[0], [1], [], [2], [3]]
 
 
 def test_a_user_behind_results_gets_an_answer_between() -> None:
