@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from acmserve.cli import main
 from acmserve.cli.doctor import BROKEN, NOTE, OK, Finding, Report, examine
 from acmserve.errors import AcmError
-from tests.support.server.templates import source, tokenizer
+from tests.support.templates.fixtures import source, tokenizer
 
 
 def write_config(folder: Path, **rope: object) -> str:

@@ -19,7 +19,7 @@ from acmserve.context.transcript.media import MediaTokens, media_keys, without_m
 from acmserve.context.transcript.message import Message
 from tests.support.context.annotated import Story
 from tests.support.context.conversation import KEY
-from tests.support.server.templates import NAMES, TemplateRenderer, counter
+from tests.support.templates.fixtures import NAMES, TemplateRenderer, counter
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png?w=300"}}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": '{"at": "the sea", "n": 3}'}}

@@ -30,8 +30,8 @@ from acmserve.server.models.template_probe import TemplateProbe, template_render
 from acmserve.server.models.tokenizer import ServedTokenizer
 from tests.support.context.valid_chat import orphans
 from tests.support.server.acm_app import FirstSentence, WordVectors
-from tests.support.server.random_agent import ONE_CALL, RandomAgent
-from tests.support.server.templates import NAMES, TemplateRenderer, rules, source, tokenizer
+from tests.support.templates.fixtures import NAMES, TemplateRenderer, rules, source, tokenizer
+from tests.support.templates.random_agent import ONE_CALL, RandomAgent
 
 NUM_TURNS = int(os.environ.get("ACMSERVE_TEMPLATE_TURNS", "240"))
 MAX_TURNS = 20

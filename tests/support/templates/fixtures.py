@@ -26,7 +26,7 @@ from acmserve.models.smollm2 import prepare
 from acmserve.server.models.piece_counter import PieceCounter, piece_counter
 from acmserve.server.models.template_probe import rules_of, template_render
 
-FOLDER = Path(__file__).parent.parent / "templates"
+FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.jinja")))
 IMAGE = "<image_pad>"
 _SPECIAL = re.compile(
