@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize fuzz respell serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize fuzz respell templates serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ fuzz: setup ## send fifty times as many hostile bodies to every route as the sui
 respell: export ACMSERVE_RESPELL_FACTOR ?= 50
 respell: setup ## resend fifty times as many sessions in the words of other clients as the suite does
 	@$(BIN)/python -m pytest --numprocesses 2 tests/context/alignment/test_respellings.py $(ARGS)
+
+templates: export ACMSERVE_TEMPLATE_TURNS ?= 10000
+templates: setup ## ten thousand turns of random agents under budgets, with twelve chat templates
+	@$(BIN)/python -m pytest --numprocesses 2 tests/server/budget/test_templates.py $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)

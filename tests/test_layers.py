@@ -21,7 +21,7 @@ LAYERS = (
     "errors seams validation _native",
     "models",
     "context.schema context.transcript",
-    "context.alignment",
+    "context.alignment context.accounting",
     "context.episodes context.session context.maps",
     "context.eviction context.edits",
     "context.tools context.precompute context.anthropic",

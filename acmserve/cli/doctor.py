@@ -63,7 +63,8 @@ def examine(model: str | None = None) -> Report:
         return Report((Finding("torch", BROKEN, str(error)),))
     findings = [_vllm(), _torch(), *_kernels()]
     if model is not None:
-        findings.append(_model(model))
+        moves = _model(model)
+        findings += [_template(model), moves]
     return Report(tuple(findings))
 
 
@@ -117,6 +118,22 @@ def _model(model: str) -> Finding:
     return Finding("model", OK, f"{kind}: moves allowed ({positions})")
 
 
+def _template(model: str) -> Finding:
+    """What the chat template takes, and so what becomes of the neighbours that an eviction leaves."""
+    from transformers import AutoTokenizer
+
+    from acmserve.server.models.template_probe import rules_of, template_render
+
+    load: Callable[[str], Any] = AutoTokenizer.from_pretrained
+    try:
+        tokenizer = load(_folder(model))
+    except (OSError, ValueError, ImportError) as error:
+        return Finding("template", NOTE, f"no tokenizer to probe it with ({str(error).splitlines()[0]})")
+    if getattr(tokenizer, "chat_template", None) is None:
+        return Finding("template", NOTE, "the model has none; --chat-template names one, and the server probes that")
+    return Finding("template", OK, str(rules_of(template_render(tokenizer))))
+
+
 def _read_config(model: str) -> Any:
     from transformers import AutoConfig
 
@@ -153,7 +170,8 @@ DOCTOR = Command(
     "check vLLM, hooks, kernels and, with MODEL, whether its KV may be moved",
     _run,
     "Tells which vLLM is installed, whether acmserve's hooks fit it, which kernels are built and, with MODEL, whether "
-    "its positions and attention allow moves, and if not, why. A model whose KV may not be moved is no defect: it is "
-    "served exactly. Exit code 1 when something is broken.",
+    "its positions and attention allow moves, and if not, why. The chat template of MODEL is probed: which orders of "
+    "messages it takes, and so how evictions leave a conversation. A model whose KV may not be moved is no defect: "
+    "it is served exactly. Exit code 1 when something is broken.",
     _add_flags,
 )

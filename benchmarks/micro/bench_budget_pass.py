@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from acmserve.bench.micro.words import WordCounter
+from acmserve.context.accounting.known_prompt import Counted
 from acmserve.context.episodes.delimiter import Scope, run_delimiter
-from acmserve.context.eviction.context_meter import ContextMeter, Counted
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from transformers import LlamaConfig
 from acmserve.cli import main
 from acmserve.cli.doctor import BROKEN, NOTE, OK, Finding, Report, examine
 from acmserve.errors import AcmError
+from tests.support.templates.fixtures import source, tokenizer
 
 
 def write_config(folder: Path, **rope: object) -> str:
@@ -41,6 +43,18 @@ def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
     assert answer["findings"][-1]["status"] == NOTE
     assert "dynamic" in answer["findings"][-1]["detail"]
     assert "served exactly" in answer["findings"][-1]["detail"]
+
+
+def test_the_chat_template_is_probed_and_the_policy_named(tmp_path: Path) -> None:
+    model = write_config(tmp_path, rope_type="default", rope_theta=10000.0)
+    assert "no tokenizer" in examine(model).findings[-2].detail
+    found = copy.deepcopy(tokenizer())
+    for name, told in {"mistral": "merged, bridged, split", "chatml": "as they are"}.items():
+        found.chat_template = source(name)
+        found.save_pretrained(tmp_path)
+        finding = examine(model).findings[-2]
+        assert (finding.topic, finding.status) == ("template", OK)
+        assert finding.detail.endswith(f"neighbours that an eviction leaves: {told}")
 
 
 def test_an_unreadable_model_is_named(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@
 A memory that can be thrown away: `follow` builds it from any state. It is brought up to date from the state before at
 the cost of what is new. What the client resends is compared, not counted again.
 
-What a prompt weighs is known only when it was served. Messages are counted part by part. `calibrate` takes what a
-prompt had in truth and learns two things. One is the tokens beside the messages (`base`). The other is by how much a
-new message is more than its parts at worst. `reserve` sets that aside for the messages that came since.
+What a prompt weighs is known when it was rendered (`take_rendered`) or served. Between two such prompts messages are
+counted part by part. `calibrate` takes what a prompt had in truth and learns three things. One is the tokens beside the
+messages (`base`). The next is by how much a new message is more than its parts at worst. `reserve` sets that aside for
+the messages that came since. The last is what media weigh. While messages are only appended, `may_exceed` needs no
+rendering. Behind any other change nothing is certain until the prompt is rendered.
 
 It changes no state and calls no model: a policy that wants one plans in two steps (`compaction`, `summarized`). One
 thread at a time.
@@ -24,6 +26,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any
 
+from acmserve.context.accounting.known_prompt import Counted, KnownPrompt
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.episodes.view import ConversationView
@@ -38,12 +41,14 @@ from acmserve.context.eviction.planned_eviction import TurnStats
 from acmserve.context.eviction.protected import evicted_numbers
 from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.known_entries import compare_entries
 from acmserve.context.session.render import render_whole
 from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
-from acmserve.context.transcript.parts import Role, read_parts, role_of
-from acmserve.context.transcript.token_counts import TokenCounts, counter
+from acmserve.context.transcript.parts import read_parts
+from acmserve.context.transcript.template_rules import TAKES_ALL, Reasoning, TemplateRules
+from acmserve.context.transcript.token_counts import EntrySize, TokenCounts, counter
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import IntegrityError
 
@@ -65,21 +70,19 @@ class Overheads:
     result: int = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A prompt as it was counted when it was rendered: its tokens, and the entries of the transcript."""
-
-    num_tokens: int
-    num_entries: int
-
-
 class ContextMeter:
     """`scope` is what calls of `delimiter` in the running step have declared. None when the transcript says it all."""
 
-    def __init__(self, tokenizer: Tokenizer, overheads: Overheads | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, overheads: Overheads | None = None, rules: TemplateRules = TAKES_ALL
+    ) -> None:
+        """`overheads` and `rules` are those of the served template."""
         weights = overheads or Overheads()
+        shows = rules.reasoning is not Reasoning.DROPPED
         self.graph = EpisodeGraph()
-        self.token_counts = TokenCounts(counter(tokenizer), weights.message, weights.call, 0, weights.result)
+        self.token_counts = TokenCounts(
+            counter(tokenizer), weights.message, weights.call, 0, weights.result, shows_reasoning=shows
+        )
         self.omissions: Omissions = EMPTY
         self.scope: Scope | None = None
         self.turn_stats = TurnStats()
@@ -89,6 +92,7 @@ class ContextMeter:
         self._correction = 0
         self._seam = _FIRST_SEAM
         self._served: Counted | None = None
+        self._known = KnownPrompt()
         self._num_written = 0
         self._growths: deque[int] = deque(maxlen=_NUM_GROWTHS)
         self._pieces: deque[int] = deque(maxlen=_NUM_PIECES)
@@ -110,10 +114,45 @@ class ContextMeter:
     @property
     def reserve(self) -> int:
         """Tokens that the next prompt may have besides."""
+        if self.is_rendered:
+            return math.ceil(self._known.drift)
         if self._served is None:
             num_shown = len(self._entries) - sum(end - start for start, end in self.omissions.gone)
             return math.ceil(self._seam * num_shown + _FIRST_BASE_SHARE * self.token_counts.base_tokens)
         return math.ceil(self._seam * max(1, len(self._entries) - self._served.num_entries))
+
+    @property
+    def is_rendered(self) -> bool:
+        """Whether the very prompt that is next was rendered, and so its tokens are known."""
+        return self._known.rendered(len(self._entries)) is not None
+
+    def may_exceed(self, budget: Budget) -> bool:
+        """Whether the next prompt has to be rendered to know that it keeps to the budget."""
+        num_known, num_all = self._known.before(len(self._entries)), len(self._entries)
+        if num_known is None or self.token_counts.has_unknown_media(num_known):
+            return True
+        margin = self._known.margin(self.token_counts.between(num_known, num_all), num_all - num_known)
+        return self.num_tokens + margin > budget.max_tokens
+
+    def take_rendered(self, num_rendered: int, media: Sequence[bytes] = (), sizes: Sequence[EntrySize] = ()) -> None:
+        """The prompt of the state as it is has so many tokens as the template writes it, and these media besides.
+
+        `sizes` are those of all messages of the whole transcript. Without them the parts keep theirs.
+        """
+        if len(sizes) == len(self.token_counts):
+            self.token_counts.correct(sizes)
+        self._correct(num_rendered + self.token_counts.media.weight(media) - self.num_tokens)
+        self._known.last = Counted(self.num_tokens, len(self._entries), self._known.version, num_rendered, tuple(media))
+
+    def _correct(self, error: int) -> None:
+        self._correction += error
+        self.token_counts.base_tokens += error
+
+    @property
+    def num_unknown_media(self) -> int:
+        """How many media of the rendered prompt weigh what somebody guessed."""
+        known = self._known.rendered(len(self._entries))
+        return 0 if known is None else self.token_counts.media.num_unknown(known.media)
 
     def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
         """Bring the meter to `state`. Returns the state, in which an episode that a rewind has opened again is whole.
@@ -121,7 +160,7 @@ class ContextMeter:
         `keep_active` is for policies that know no episodes: then the state is returned as it is.
         """
         whole = render_whole(state)
-        num_same, changed = self._compare(state.entries, whole)
+        num_same, changed = compare_entries((self._entries, self._whole), (state.entries, whole))
         for entry in changed:
             self.token_counts.recount(entry, whole[entry])
             self.graph.outline.reread(entry, state.entries[entry].message)
@@ -138,6 +177,8 @@ class ContextMeter:
             state = replace(state, omissions=hide_closed(omissions, state.branches))
         if is_rewound or changed or num_same < len(state.entries):
             self.scope = None
+        if is_rewound or changed:
+            self._known.change()
         self._read([entry.message for entry in state.entries[num_same:]], whole[num_same:])
         self._entries, self._whole = state.entries, whole
         self._num_free = len(whole) if state.branch is None else state.branch.call_entry
@@ -153,25 +194,33 @@ class ContextMeter:
 
     def expect(self, num_overhead: int) -> None:
         """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""
-        self.token_counts.base_tokens = num_overhead + self._correction
+        base = num_overhead + self._correction
+        if base != self.token_counts.base_tokens:
+            self.token_counts.base_tokens = base
+            self._known.change()
 
     def counted(self) -> Counted:
         """The prompt that is rendered from the state now, for `calibrate` when it was served."""
         self.scope = None
-        return Counted(self.num_tokens, len(self._entries))
+        known = self._known.rendered(len(self._entries))
+        return known or Counted(self.num_tokens, len(self._entries), self._known.version)
 
     def calibrate(self, counted: Counted, num_served: int) -> None:
         """Take in how many tokens a prompt had in truth. Prompts of a history that is no more are passed over."""
         if counted.num_entries > len(self._entries):
             return
         error = num_served - counted.num_tokens
+        media, before = self.token_counts.media, self.token_counts.media.weight(counted.media)
+        self._known.serve(counted, num_served, is_guess=media.num_unknown(counted.media) > 0)
+        if counted.num_rendered is not None:
+            self.token_counts.learn_media(counted.media, num_served - counted.num_rendered)
+        error -= media.weight(counted.media) - before
         written = self.token_counts.between(0, counted.num_entries)
         if self._served is not None:
             self._seam = max(error / max(1, counted.num_entries - self._served.num_entries), self._seam * 0.9, 1.0)
             if written > self._num_written:
                 self._growths.append(written - self._num_written)
-        self._correction += error
-        self.token_counts.calibrate(counted.num_tokens, num_served)
+        self._correct(error)
         self._served, self._num_written = counted, written
 
     def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
@@ -182,8 +231,11 @@ class ContextMeter:
             growth=growth,
             prefill_rate=prefill_rate,
             move_rate=move_rate,
-            protected=self.token_counts.base_tokens
-            + self.token_counts.between(0, len(self._entries) if start is None else start),
+            protected=max(
+                0,
+                self.token_counts.base_tokens
+                + self.token_counts.between(0, len(self._entries) if start is None else start),
+            ),
             growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
             piece=fmean(self._pieces) if self._pieces else None,
             piece_variation=pstdev(self._pieces) / fmean(self._pieces) if len(self._pieces) > 1 else 0.0,
@@ -246,25 +298,10 @@ class ContextMeter:
 
     def _take(self, omissions: Omissions) -> None:
         if omissions is not self.omissions:
+            if omissions != self.omissions:
+                self._known.change()
             self.omissions = omissions
             self.graph.forget(evicted_numbers(self.graph.live.values(), omissions))
-
-    def _compare(self, entries: Sequence[TranscriptEntry], whole: Sequence[Message]) -> tuple[int, list[int]]:
-        """How many entries are those of the meter, and which of these are shown in other words."""
-        num_old = len(self._entries)
-        # Almost always nothing has changed, and a list is compared many times faster than by its items one by one.
-        if len(entries) >= num_old and whole[:num_old] == self._whole:
-            return num_old, []
-        changed: list[int] = []
-        for index, old in enumerate(self._entries):
-            if index == len(entries):
-                return index, changed
-            if whole[index] is self._whole[index] or whole[index] == self._whole[index]:
-                continue
-            if not _is_same(old, entries[index]):
-                return index, changed
-            changed.append(index)
-        return num_old, changed
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when episodes, counts and transcript do not agree."""
@@ -279,21 +316,3 @@ class ContextMeter:
         num_shown = self.view.shown_tokens()
         if num_shown != self.num_tokens:
             raise IntegrityError(f"meter: {self.num_tokens} tokens remembered, {num_shown} counted")
-
-
-def _is_same(old: TranscriptEntry, new: TranscriptEntry) -> bool:
-    """Whether two entries are the same message: by what the client holds, or the very message of an internal one.
-
-    The result of a call stays that when its branch has returned and it reads otherwise. A message of the user or the
-    system that reads otherwise takes the place of the old one: a clock, a reminder.
-    """
-    if old.digest or new.digest:
-        return old.digest == new.digest or _is_version(old.message, new.message)
-    if old.message == new.message or not old.message.get("tool_call_id"):
-        return old.message == new.message
-    return {**old.message, "content": None} == {**new.message, "content": None}
-
-
-def _is_version(old: Message, new: Message) -> bool:
-    is_protected = role_of(old) is Role.PROTECTED and role_of(new) is Role.PROTECTED
-    return is_protected and old.get("role") == new.get("role")

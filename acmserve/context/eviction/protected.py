@@ -36,7 +36,11 @@ def _has_lost_text(omissions: Omissions, entry: int) -> bool:
 
 
 def protected_tokens(view: ConversationView, num_shown: int) -> tuple[Protected, ...]:
-    """What is left, by name. The numbers add up to `num_shown`."""
+    """What is left, by name. The numbers add up to `num_shown`.
+
+    Messages are counted by their parts. Where the parts have more tokens than the prompt (a template drops some), the
+    largest are told as less.
+    """
     episodes, token_counts, num_all = view.episodes, view.token_counts, len(view.outline)
     start = num_all if episodes.prologue_end is None else episodes.prologue_end
     found = [Protected("prologue", token_counts.base_tokens + token_counts.between(0, start))]
@@ -52,7 +56,18 @@ def protected_tokens(view: ConversationView, num_shown: int) -> tuple[Protected,
     )
     rest = num_shown - sum(item.num_tokens for item in found)
     found.append(Protected("descriptions and the step that runs", rest))
-    return tuple(sorted((item for item in found if item.num_tokens), key=lambda item: (-item.num_tokens, item.what)))
+    return largest_first(found, num_shown)
+
+
+def largest_first(found: Iterable[Protected], num_shown: int) -> tuple[Protected, ...]:
+    """What is left, the largest first: none below zero, and together `num_shown` where that is not below zero."""
+    left: list[Protected] = []
+    num_over = sum(max(0, item.num_tokens) for item in found) - max(0, num_shown)
+    for item in sorted(found, key=lambda item: (-item.num_tokens, item.what)):
+        num_less = min(max(0, num_over), max(0, item.num_tokens))
+        num_over -= num_less
+        left.append(Protected(item.what, max(0, item.num_tokens) - num_less))
+    return tuple(sorted((i for i in left if i.num_tokens), key=lambda item: (-item.num_tokens, item.what)))
 
 
 def episode_tokens(view: ConversationView, episode: Episode) -> int:

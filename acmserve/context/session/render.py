@@ -5,8 +5,10 @@ an eviction took out.
     rendered   "Read this:\n[folded f1a2b3: ... hidden; ...]\nWhat is it?"                                "It is 7."
 
 An edit neither adds, removes nor reorders messages. Only an eviction under a budget leaves some out, without moving the
-others. A message of which nothing is hidden is the very object that the client sent. Without an edit and an eviction,
-what the model sees is what the client wrote. Entry numbers count the transcript, `render_entries`, never `render`.
+others. Where the served template refuses what is left, neighbours are merged or bridged (`alternation.py`). That
+happens only where something was left out. A message of which nothing is hidden is the very object that the client sent.
+Without an edit and an eviction, what the model sees is what the client wrote. Entry numbers count the transcript,
+`render_entries`, never `render`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,24 @@ from collections.abc import Sequence
 
 from acmserve.context.session.fragment import Piece
 from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.alternation import alternate, alternate_entries
 from acmserve.context.transcript.message import Message, Place, text_at, with_texts
-from acmserve.context.transcript.omissions import EMPTY, omit_from_messages, render_without
+from acmserve.context.transcript.omissions import EMPTY, omit_from_messages
+from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 
 
-def render(state: SessionState) -> list[Message]:
-    """The messages that the model sees, in order."""
+def render(state: SessionState, rules: TemplateRules = TAKES_ALL) -> list[Message]:
+    """The messages that the model sees, in order, as a template of these rules takes them."""
     messages = render_whole(state)
-    return messages if state.omissions == EMPTY else render_without(messages, state.omissions)
+    if state.omissions == EMPTY:
+        return messages
+    return alternate(messages, omit_from_messages(messages, state.omissions), rules)
+
+
+def render_merged(state: SessionState, rules: TemplateRules) -> tuple[list[Message], list[list[int]]]:
+    """What `render` gives, and the entries that are in each message."""
+    messages = render_whole(state)
+    return alternate_entries(messages, omit_from_messages(messages, state.omissions), rules)
 
 
 def render_entries(state: SessionState) -> list[Message | None]:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from acmserve.context.transcript.media import media_keys
 from acmserve.context.transcript.message import Message, texts
 
-_FIELDS = ("reasoning", "reasoning_content", "thinking", "thinking_blocks")
+REASONING_FIELDS = ("reasoning", "reasoning_content", "thinking", "thinking_blocks")
 _PART_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
 
@@ -45,7 +46,8 @@ class CallParts:
 class Parts:
     """`texts` and `reasoning` are strings to be counted. `has_text` says whether the message says anything to a reader.
 
-    `call_id` is the call that a result names. `calls` and `has_reasoning` are read for the assistant only.
+    `call_id` is the call that a result names. `calls` and `has_reasoning` are read for the assistant only. `media` are
+    the keys of images and the like.
     """
 
     role: Role
@@ -56,6 +58,7 @@ class Parts:
     has_reasoning: bool = False
     reasoning: tuple[str, ...] = ()
     calls: tuple[CallParts, ...] = ()
+    media: tuple[bytes, ...] = ()
 
 
 def read_parts(messages: Iterable[Message]) -> list[Parts]:
@@ -81,9 +84,9 @@ def _read(message: Message) -> Parts:
     written = tuple(text for _, text in texts(said))
     call_id = _id(message.get("tool_call_id"))
     if role is not Role.ASSISTANT:
-        return Parts(role, message.get("role") == "user", written, call_id)
+        return Parts(role, message.get("role") == "user", written, call_id, media=media_keys(message))
     reasoning = tuple(reasoning_texts(message)) if thinks else ()
-    return Parts(role, False, written, call_id, _says(said), thinks, reasoning, _calls(message))
+    return Parts(role, False, written, call_id, _says(said), thinks, reasoning, _calls(message), media_keys(message))
 
 
 def _calls(message: Message) -> tuple[CallParts, ...]:
@@ -146,7 +149,7 @@ def is_reasoning_part(part: object) -> bool:
 def has_reasoning(message: Message) -> bool:
     """Whether a message carries any reasoning."""
     content = message.get("content")
-    return any(message.get(name) for name in _FIELDS) or (
+    return any(message.get(name) for name in REASONING_FIELDS) or (
         isinstance(content, list) and any(is_reasoning_part(part) for part in content)
     )
 
@@ -156,7 +159,7 @@ def reasoning_texts(message: Message) -> list[str]:
     content = message.get("content")
     parts = [part for part in content if is_reasoning_part(part)] if isinstance(content, list) else []
     found: list[str] = []
-    for value in (*(message.get(name) for name in _FIELDS), *parts):
+    for value in (*(message.get(name) for name in REASONING_FIELDS), *parts):
         _collect(value, found)
     return found
 
@@ -177,7 +180,7 @@ def without_reasoning(message: Message) -> Message:
     """The message without its reasoning. The very object where it has none."""
     if not has_reasoning(message):
         return message
-    kept: dict[str, Any] = {name: value for name, value in message.items() if name not in _FIELDS}
+    kept: dict[str, Any] = {name: value for name, value in message.items() if name not in REASONING_FIELDS}
     content = kept.get("content")
     if isinstance(content, list):
         kept["content"] = [part for part in content if not is_reasoning_part(part)]

@@ -5,7 +5,8 @@
 `count` is the served model's tokenizer. The overheads are what its chat template writes around a message and a call.
 `base_tokens` is what stands in every prompt besides the messages (the tools, the generation prompt). Parts are counted
 alone, so the sum may be off by a token or two at each seam. `calibrate` takes the difference to a prompt that was
-really served into the base.
+really served into the base. `correct` takes the sizes that the served template gives (`rendered_spans.py`). A message
+weighs as its parts until then. Media weigh what `media.py` has learned.
 
 It does not know what is shown: see `omitted_tokens.py`. A turn costs what its new messages cost.
 """
@@ -13,10 +14,11 @@ It does not know what is shown: see `omitted_tokens.py`. A turn costs what its n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from acmserve.context.transcript.media import MediaTokens
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import CLEARED_ARGUMENTS, PLACEHOLDER, Omissions
 from acmserve.context.transcript.parts import Parts, Role, read_parts
@@ -55,13 +57,19 @@ class TokenCounts:
         call_overhead: int = 8,
         base_tokens: int = 0,
         result_overhead: int | None = None,
+        *,
+        shows_reasoning: bool = True,
     ) -> None:
+        """`shows_reasoning`: the served template shows that of new messages at all."""
+        self._shows_reasoning = shows_reasoning
         self._count = count
         self._message_overhead = message_overhead
         self._call_overhead = call_overhead
         self._result_overhead = message_overhead if result_overhead is None else result_overhead
         self.base_tokens = base_tokens
         self.sizes: list[EntrySize] = []
+        self.media = MediaTokens()
+        self._media: dict[int, tuple[bytes, ...]] = {}
         self._omittable: list[bool] = []
         self._sums = [0]
         self._omittable_sums = [0]
@@ -84,12 +92,17 @@ class TokenCounts:
     def extend_read(self, new: Iterable[Parts]) -> None:
         """Count messages that were taken apart."""
         for parts in new:
+            if parts.media:
+                self._media[len(self.sizes)] = parts.media
             self.sizes.append(self._size(parts))
             self._omittable.append(parts.role is not Role.PROTECTED)
 
     def recount(self, entry: int, message: Message) -> None:
         """Count one message again: what is shown of it has changed (a fold, a restore)."""
         [parts] = read_parts([message])
+        self._media.pop(entry, None)
+        if parts.media:
+            self._media[entry] = parts.media
         self.sizes[entry] = self._size(parts)
         self._saved = None
         self._num_summed = min(self._num_summed, entry)
@@ -97,8 +110,35 @@ class TokenCounts:
     def rewind(self, num_entries: int) -> None:
         """Forget all but the first messages."""
         del self.sizes[num_entries:], self._omittable[num_entries:]
+        self._media = {entry: keys for entry, keys in self._media.items() if entry < num_entries}
         self._saved = None
         self._num_summed = min(self._num_summed, num_entries)
+
+    def correct(self, sizes: Sequence[EntrySize]) -> None:
+        """Take the sizes of all messages as the served template shows them, without their media."""
+        self.sizes = list(sizes)
+        for entry, keys in self._media.items():
+            self._add_to_text(entry, self.media.weight(keys))
+        self._saved = None
+        self._num_summed = 0
+
+    def has_unknown_media(self, start: int) -> bool:
+        """Whether a medium from entry `start` on weighs what somebody guessed."""
+        return any(self.media.num_unknown(keys) for entry, keys in self._media.items() if entry >= start)
+
+    def learn_media(self, shown: Sequence[bytes], num_tokens: int) -> None:
+        """These media had `num_tokens` in a prompt that was served."""
+        before = {entry: self.media.weight(keys) for entry, keys in self._media.items()}
+        if not self.media.learn(shown, num_tokens):
+            return
+        for entry, keys in self._media.items():
+            self._add_to_text(entry, self.media.weight(keys) - before[entry])
+        self._saved = None
+        self._num_summed = 0
+
+    def _add_to_text(self, entry: int, num_tokens: int) -> None:
+        size = self.sizes[entry]
+        self.sizes[entry] = EntrySize(size.overhead, size.text + num_tokens, size.reasoning, size.calls)
 
     def calibrate(self, num_counted: int, num_served: int) -> None:
         """A prompt that counted `num_counted` here had `num_served` tokens in truth."""
@@ -146,9 +186,11 @@ class TokenCounts:
 
     def _size(self, parts: Parts) -> EntrySize:
         text = sum([self._count(text) for text in parts.texts])
+        if parts.media:
+            text += self.media.weight(parts.media)
         if parts.role is not Role.ASSISTANT:
             return EntrySize(self._result_overhead if parts.role is Role.RESULT else self._message_overhead, text)
-        reasoning = sum([self._count(text) for text in parts.reasoning])
+        reasoning = sum([self._count(text) for text in parts.reasoning]) if self._shows_reasoning else 0
         calls = tuple(
             [
                 self._call_overhead + self._count(call.name) + self._count(_written(call.arguments))

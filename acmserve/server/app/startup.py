@@ -24,6 +24,8 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.identity.sources import parse_sources
 from acmserve.server.models.embedder import parse_embedder
+from acmserve.server.models.piece_counter import piece_counter
+from acmserve.server.models.prompt_renderer import PromptRenderers
 from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
@@ -60,6 +62,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
         identifier=open_identifier(config, store, served),
+        renderers=PromptRenderers(state, tokenizer, piece_counter(tokenizer)),
     )
 
 
@@ -73,7 +76,7 @@ def open_identifier(
 
 def _open_budgets(config: ContextConfig, counting: ServedTokenizer, window: int, probe: TemplateProbe) -> Budgets:
     """The budgets, and what the served chat template weighs. Raises InvalidRequest for a wrong setting."""
-    budgets = Budgets(counting, window=window, overheads=probe.overheads, num_base=probe.num_base)
+    budgets = Budgets(counting, window=window, overheads=probe.overheads, num_base=probe.num_base, rules=probe.rules)
     default = flag_value(config.budget, "--budget") if config.budget else None
     load_policies(config.eviction_policy, default)
     if default is not None:

@@ -16,16 +16,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.eviction import registry
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
 from acmserve.context.eviction.low_watermark import Measured
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep
+from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
+from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
+from acmserve.server.budget.fitting import PromptFitting
 from acmserve.server.budget.rates import Rates
 
 MAX_METERS = 1024
@@ -33,16 +36,20 @@ MAX_METERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class PromptOverhead:
-    """What stands in every prompt of a request beside the messages."""
+    """What stands in every prompt of a request beside the messages. `renderer` writes such prompts (None: nobody)."""
 
     tools: Sequence[Mapping[str, Any]] = ()
     preset: str = ""
     num_map_tokens: int = 0
+    renderer: PromptRenderer | None = None
 
 
 @dataclass(slots=True)
 class Budgets:
-    """`default` is the server's budget, `window` the model's context in tokens, `num_base` what every prompt has."""
+    """`default` is the server's budget, `window` the model's context in tokens, `num_base` what every prompt has.
+
+    `rules` are those of the served template.
+    """
 
     tokenizer: Tokenizer
     default: Budget | None = None
@@ -50,8 +57,10 @@ class Budgets:
     overheads: Overheads = field(default_factory=Overheads)
     num_base: int = 0
     rates: Rates = field(default_factory=Rates)
+    rules: TemplateRules = TAKES_ALL
     scoped: set[Key] = field(default_factory=set)
     _meters: OrderedDict[Key, ContextMeter] = field(default_factory=OrderedDict)
+    _renderers: dict[Key, PromptRenderer | None] = field(default_factory=dict)
 
     def parse(self, value: object, where: str) -> Budget:
         """The budget that a client wrote. Raises `InvalidRequest`."""
@@ -76,12 +85,18 @@ class Budgets:
     def _held(self, session: Session) -> ContextMeter:
         meter = self._meters.get(session.key)
         if meter is None:
-            meter = self._meters[session.key] = ContextMeter(self.tokenizer, self.overheads)
+            meter = self._meters[session.key] = ContextMeter(self.tokenizer, self.overheads, self.rules)
             meter.expect(self.num_base)
         self._meters.move_to_end(session.key)
         while len(self._meters) > MAX_METERS:
-            self._meters.popitem(last=False)
+            self._renderers.pop(self._meters.popitem(last=False)[0], None)
         return meter
+
+    def fitting(self, session: Session, renderer: PromptRenderer | None = None) -> PromptFitting:
+        """How prompts of a session are fitted: by the renderer of this request, or else by that of the last one."""
+        if renderer is not None:
+            self._renderers[session.key] = renderer
+        return PromptFitting(renderer or self._renderers.get(session.key), self.rules)
 
     def know(self, session: Session) -> None:
         """Look at the stored state before another one takes its place, so that a rewind is seen as one."""
@@ -91,6 +106,7 @@ class Budgets:
     def drop(self, key: Key) -> None:
         """Forget a session's meter."""
         self._meters.pop(key, None)
+        self._renderers.pop(key, None)
 
     def scope(self, session: Session) -> Scope:
         """What the next call of `delimiter` is judged against: the transcript, and the calls of the running step."""
@@ -151,24 +167,3 @@ def load_policies(named: str, default: object) -> None:
 def set_budget(state: SessionState, budget: Budget | None) -> SessionState:
     """The state with another budget. The very state where it is the one that it has."""
     return state if state.budget == budget else replace(state, budget=budget)
-
-
-def steps_json(steps: Sequence[EvictionStep]) -> list[dict[str, Any]]:
-    """What goes, one item for each episode (or message), in order, with the tokens of each level."""
-    items: dict[str, dict[str, Any]] = {}
-    for step in steps:
-        item = items.setdefault(step.what, {"episode": step.what, "levels": {}, "tokens": 0})
-        item["levels"][step.level.value] = item["levels"].get(step.level.value, 0) + step.num_tokens
-        item["tokens"] += step.num_tokens
-    return list(items.values())
-
-
-def unmet_json(unmet: BudgetUnmet | None) -> dict[str, Any] | None:
-    """Why a budget cannot be met: by how many tokens, and what may not be evicted."""
-    if unmet is None:
-        return None
-    return {
-        "message": str(unmet),
-        "tokens_over": unmet.num_over,
-        "protected": [{"what": item.what, "tokens": item.num_tokens} for item in unmet.protected],
-    }

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from acmserve.context.eviction import registry
@@ -29,7 +29,8 @@ from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.errors import AcmError, Conflict, Unavailable
-from acmserve.server.budget.budgets import Budgets, PromptOverhead, steps_json, unmet_json
+from acmserve.server.budget.budgets import Budgets, PromptOverhead
+from acmserve.server.budget.report import BudgetReport
 
 NOT_WORTH_IT = "what is left to summarize is no longer than a summary"
 
@@ -52,7 +53,7 @@ class ConversationSummarizer(Protocol):
 class Enforced:
     """The state to render, and what the answer says: of the budget, of the edits (None: there are none).
 
-    `on_served` takes how many tokens the prompt had in truth.
+    `on_served` takes how many tokens the prompt had in truth, and settles the report.
     """
 
     state: SessionState
@@ -96,6 +97,7 @@ class Enforcement:
         self._session = session
         self._beside = beside
         self._num_beside = 0
+        self._fitting = budgets.fitting(session, beside.renderer)
         self._summarizer = summarizer
         self._can_move = can_move
         self._predicts = predicts
@@ -110,7 +112,7 @@ class Enforcement:
         meter, state = self._budgets.follow(self._session, state)
         meter.expect(self._num_beside)
         fields: dict[str, Any] = {}
-        report: dict[str, Any] | None = None
+        report: BudgetReport | None = None
         if edits is not None:
             meter, state, fields = await self._edit(meter, state, edits)
         if budget is not None:
@@ -120,8 +122,14 @@ class Enforcement:
         if edits is not None:
             edited = fields | {"applied_edits": [*meter.applied(), *fields.get("applied_edits", ())]}
         if report is not None:
-            report["tokens"] = counted.num_tokens
-        return Enforced(state, report, edited, lambda served: meter.calibrate(counted, served))
+            report.begin(counted, meter.num_unknown_media)
+
+        def take_served(num_served: int) -> None:
+            meter.calibrate(counted, num_served)
+            if report is not None:
+                report.settle(num_served)
+
+        return Enforced(state, None if report is None else report.fields, edited, take_served)
 
     async def evict(self, *, dry_run: bool) -> Evicted:
         """Plan an eviction down to the low watermark, whether the budget is exceeded or not.
@@ -137,7 +145,8 @@ class Enforcement:
             )
         meter = self._budgets.meter(self._session)
         if not registry.find(budget.policy).needs_model:
-            return Evicted(self._budgets.plan(meter, budget, can_move=self._can_move))
+            self._fitting.measure(meter, state)
+            return Evicted(self._planned(budget, meter, state))
         target = self._budgets.watermark(meter, budget, can_move=False)
         compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
@@ -159,7 +168,10 @@ class Enforcement:
         self, meter: ContextMeter, state: SessionState, edits: Sequence[VendorEdit]
     ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
         """Clear, then summarize all but the last step where the trigger of a `Compact` is exceeded."""
-        state = meter.edit(edits, state)
+        cleared = meter.edit(edits, state)
+        if cleared is not state:
+            self._fitting.measure(meter, cleared)
+            state = cleared
         fields: dict[str, Any] = {}
         for edit in edits:
             if isinstance(edit, Compact) and meter.num_tokens > edit.trigger_tokens:
@@ -174,34 +186,50 @@ class Enforcement:
 
     async def _keep_to(
         self, budget: Budget, meter: ContextMeter, state: SessionState
-    ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
+    ) -> tuple[ContextMeter, SessionState, BudgetReport]:
         """The state under a budget, and the report."""
         if registry.find(budget.policy).needs_model:
             return await self._compact(budget, meter, state)
         plan = self._due_eviction(budget, meter, state)
         if plan is not None:
-            state = meter.carry_out(plan, state)
-        return meter, state, _report(budget, plan)
+            state = self._fitting.carry_out(meter, state, plan)
+        return meter, state, BudgetReport(budget, plan)
 
     def _due_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
         """What goes in front of this step: what the budget demands, or what is ready and soon would have to."""
         predicts = self._predicts(state)
-        if not meter.exceeds(budget):
-            return ready_plan(meter, state, budget) if predicts else None
+        if not self._fitting.exceeds(meter, state, budget):
+            ready = ready_plan(meter, state, budget) if predicts else None
+            return None if ready is None else self._fitting.fit(meter, state, budget, ready)
         kept = kept_plan(meter, state, budget) if predicts else None
-        return kept or self._budgets.plan(meter, budget, can_move=self._can_move)
+        if kept is not None:
+            kept = self._fitting.fit(meter, state, budget, kept)
+        return kept if kept is not None and kept.unmet is None else self._planned(budget, meter, state)
+
+    def _planned(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan:
+        """The eviction of a policy that asks no model, down to the low watermark."""
+        measured = self._budgets.measure(meter, budget, can_move=self._can_move)
+
+        def plan_again(target: int) -> EvictionPlan:
+            return registry.policy_of(budget).plan(meter.view, target)
+
+        return self._fitting.fit(meter, state, budget, meter.plan(budget, measured), plan_again)
 
     async def _compact(
         self, budget: Budget, meter: ContextMeter, state: SessionState
-    ) -> tuple[ContextMeter, SessionState, dict[str, Any]]:
+    ) -> tuple[ContextMeter, SessionState, BudgetReport]:
         """The state under a budget whose policy is a summary, and the report."""
         plan, summary = None, None
-        if meter.exceeds(budget):
+        if self._fitting.exceeds(meter, state, budget):
+            num_before = meter.num_tokens
             target = self._budgets.watermark(meter, budget, can_move=False)
             done = await self._summarize(meter, state, target, _instructions(budget))
             meter, state, summary = done.meter, done.state, done.summary
-            plan = meter.judge(done.plan or _nothing(meter, target), budget, done.reason)
-        return meter, state, _report(budget, plan) | {"summary": summary_json(summary)}
+            plan = done.plan or _nothing(meter, target)
+            if self._fitting.measure(meter, state):
+                plan = replace(plan, num_before=num_before, num_after=meter.num_tokens)
+            plan = meter.judge(plan, budget, done.reason)
+        return meter, state, BudgetReport(budget, plan, {"summary": summary_json(summary)})
 
     async def _summarize(self, meter: ContextMeter, state: SessionState, target: int, instructions: str) -> _Summarized:
         """Have the oldest steps summarized. The meter, which another request may have moved on, is at the state."""
@@ -252,15 +280,3 @@ def summary_json(summary: Summary | None) -> dict[str, Any] | None:
     if summary is None:
         return None
     return {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
-
-
-def _report(budget: Budget, plan: EvictionPlan | None) -> dict[str, Any]:
-    """What the answer says, `acm.budget`. Tokens are counted before the prompt is made. The receipt has the truth."""
-    return {
-        "max_tokens": budget.max_tokens,
-        "policy": budget.policy,
-        "tokens": 0,
-        "evicted_tokens": 0 if plan is None else plan.cleared_input_tokens,
-        "evicted": [] if plan is None else steps_json(plan.steps),
-        "unmet": None if plan is None else unmet_json(plan.unmet),
-    }

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -29,6 +30,7 @@ from acmserve.context.session.history import append_answer, append_internal, end
 from acmserve.context.session.marker import RESTORE_TOOLS
 from acmserve.context.session.render import render
 from acmserve.context.storage.session import Session
+from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import PromptOverhead
@@ -43,6 +45,7 @@ from acmserve.server.http.errors import problem_response
 from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.loop_options import LoopOptions
+from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.sessions.storage import storage_fields
@@ -166,7 +169,7 @@ class ToolLoop:
     async def _ask(self) -> Response | None:
         must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
         self.spoken.is_silent = must_return
-        messages = render((await self._enforce()).state)
+        messages = render((await self._enforce()).state, self.turn.server.rules)
         shown, wanted = placed(self.turn.turn_map, messages), RETURN if must_return else None
         body = self.request.step(shown, len(self.steps), self.num_calls, wanted)
         try:
@@ -182,7 +185,8 @@ class ToolLoop:
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
         turn = self.turn
-        beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map))
+        renderer = turn.server.renderer(self.request.frame(), partial(_placed, turn.turn_map, self.request.preset_name))
+        beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
         self._enforced = await turn.server.enforce(
             turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
         )
@@ -284,6 +288,11 @@ class ToolLoop:
         if self.client_calls:
             message["tool_calls"] = self.client_calls
         return message
+
+
+def _placed(turn_map: MapTurn | None, preset: str | None, messages: Sequence[Message]) -> list[Message]:
+    """The messages of a step's prompt."""
+    return with_preset(placed(turn_map, list(messages)), preset)
 
 
 def _refused(error: Exception) -> JSONResponse:

@@ -130,10 +130,11 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
         enforced = None
         if _must_enforce(server, session, chat, state):
             num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
-            overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens)
+            renderer = server.renderer(chat.body, list if turn_map is None else turn_map.place)
+            overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits)
             state = enforced.state
-    messages = render(state)
+    messages = render(state, server.rules)
     exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
     if chat.found is not None:
         exchange.add_fields(chat.found.fields)

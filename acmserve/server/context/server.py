@@ -11,10 +11,11 @@ precompute are asked only by a request that uses them, so that a plain turn runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
@@ -29,6 +30,7 @@ from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
@@ -59,6 +61,7 @@ class ContextServer:
         precompute: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
         identifier: Identifier | None = None,
+        renderers: Callable[[Mapping[str, Any], Placing], PromptRenderer] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -66,8 +69,14 @@ class ContextServer:
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
+        self.rules = self.budgets.rules
         self.sessions = Sessions(
-            store, served, self.budgets.rates, default_fidelity=default_fidelity, has_api_keys=has_api_keys
+            store,
+            served,
+            self.budgets.rates,
+            default_fidelity=default_fidelity,
+            has_api_keys=has_api_keys,
+            rules=self.rules,
         )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
         self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens)
@@ -82,6 +91,7 @@ class ContextServer:
         )
         self.identifier = identifier or Identifier(store=store, served=served)
         self._summarizer = summarizer
+        self._renderers = renderers
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
         self.maps.store.on_failure = failures.note
@@ -104,6 +114,10 @@ class ContextServer:
         made = self.precompute.prepare(session, planned.state, planned.num_computed, cache_salt)
         self.precompute.preparations(session).keep(planned.summaries)
         return made
+
+    def renderer(self, body: Mapping[str, Any], place: Placing) -> PromptRenderer | None:
+        """Writes the prompts of a request: `place` makes its messages of those of the session. None: nobody can."""
+        return None if self._renderers is None else self._renderers(body, place)
 
     def delete(self, session: Session) -> None:
         """Delete a session, and everything that was kept for it. Raises `StorageFailed`, see `Sessions.delete`."""

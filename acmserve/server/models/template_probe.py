@@ -9,39 +9,44 @@ So a prompt can be weighed from its parts without rendering it: each text is cou
 What a route puts in front of the messages (its system text, its tools) is the base of a *frame*. vLLM counts a tiny
 prompt of each frame once, since each of its routes has its own way to write tools.
 
+Other small chats tell which orders of messages the template takes (`TemplateRules`).
+
 A template that refuses these chats (some know no tools) leaves the defaults, the numbers of ChatML. The meter of a
 session calibrates itself with every prompt that is served.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import TemplateError
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from acmserve.context.eviction.clearing_edits import Weights
 from acmserve.context.eviction.context_meter import Overheads
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules, probe_rules
 from acmserve.context.transcript.token_counts import Count
+from acmserve.server.models.prompt_renderer import REFUSALS
 from acmserve.server.vllm.handlers import AnthropicCountTokensRequest, count_tokens, load_chat_template
 
 MAX_BASES = 256
-Render = Callable[[list[dict[str, Any]]], int]
+Render = Callable[[Sequence[Message]], str]
 _TEXT = "Harbour."
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {}}}
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
 
-def probe_template(render: Render, count: Count) -> tuple[Overheads, int]:
+def probe_template(render: Callable[[Sequence[Message]], int], count: Count) -> tuple[Overheads, int]:
     """The overheads, and the tokens of a prompt besides messages and tools. `render` counts a rendered chat."""
     user, result = {"role": "user", "content": _TEXT}, {"role": "tool", "content": _TEXT, "tool_call_id": "call00001"}
     said = {"role": "assistant", "content": _TEXT}
@@ -66,18 +71,24 @@ class TemplateFrame:
 
 
 class TemplateProbe:
-    """One per API server process. `overheads` hold for all prompts, `num_base` for those without system and tools."""
+    """One per API server process. `overheads` hold for all prompts, `num_base` for those without system and tools.
 
-    def __init__(self, count: Count, render: Render | None = None) -> None:
+    `rules` say which orders of messages the template takes. `render` writes a chat, and `count_prompt` counts
+    what it wrote.
+    """
+
+    def __init__(self, count: Count, render: Render | None = None, count_prompt: Count | None = None) -> None:
         self.count = count
         self.overheads, self.num_base = Overheads(), 0
+        self.rules = TAKES_ALL
         self._bases: OrderedDict[bytes, int] = OrderedDict()
         if render is None:
             return
+        self.rules = rules_of(render)
+        counting = count_prompt or count
         try:
-            self.overheads, self.num_base = probe_template(render, count)
-        except (TemplateError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
-            # What templates raise, which are programs.
+            self.overheads, self.num_base = probe_template(lambda messages: counting(render(messages)), count)
+        except REFUSALS as error:
             logger.info("acmserve: the chat template was not measured (%s); prompts are weighed by a guess", error)
 
     async def weigh(self, frame: TemplateFrame, raw_request: Request) -> Weights:
@@ -99,14 +110,36 @@ class TemplateProbe:
 def open_probe(tokenizer: Any, count: Count, chat_template: str | None) -> TemplateProbe:
     """A probe of the served template. `tokenizer` is vLLM's, `chat_template` what `--chat-template` names."""
 
-    def render(messages: list[dict[str, Any]]) -> int:
-        template = load_chat_template(chat_template)
-        text = tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=True
-        )
+    template = load_chat_template(chat_template)
+
+    def count_prompt(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False))
 
-    return TemplateProbe(count, render)
+    return TemplateProbe(count, template_render(tokenizer, template), count_prompt)
+
+
+def template_render(tokenizer: Any, template: str | None = None) -> Render:
+    """Writes chats with a tokenizer's chat template, or with another one."""
+
+    def render(messages: Sequence[Message]) -> str:
+        written = tokenizer.apply_chat_template(
+            copy.deepcopy(list(messages)), chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+        return str(written)
+
+    return render
+
+
+def rules_of(render: Render) -> TemplateRules:
+    """Which orders of messages a template takes, and what it shows of them."""
+
+    def show(messages: Sequence[Message]) -> str | None:
+        try:
+            return render(messages)
+        except REFUSALS:
+            return None
+
+    return probe_rules(show)
 
 
 async def _count_frame(frame: TemplateFrame, raw_request: Request) -> int | None:

@@ -23,6 +23,7 @@ from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.parts import Role, has_reasoning, role_of, tool_calls
+from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 from acmserve.server.exchange.served_prompts import ServedContext, num_common
 from acmserve.server.precompute.background_request import Background, RequestFrame
 
@@ -34,14 +35,18 @@ _END_OF_REASONING = "</think>"
 
 
 async def after_next_message(
-    background: Background, frame: RequestFrame, state: SessionState, served: ServedContext
+    background: Background,
+    frame: RequestFrame,
+    state: SessionState,
+    served: ServedContext,
+    rules: TemplateRules = TAKES_ALL,
 ) -> PrecomputeCandidate | None:
     """The context that the next message of the user makes, as far as it is known. None where nothing is rewritten."""
     if state.branch is not None or not ends_with_thought(state):
         return None
     prompts: list[list[int]] = []
     for opening in _OPENINGS:
-        rendered = await background.render(frame.body(render(_with_message(state, opening))))
+        rendered = await background.render(frame.body(render(_with_message(state, opening), rules)))
         if rendered is None:
             return None
         prompts.append(rendered)

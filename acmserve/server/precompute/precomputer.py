@@ -290,7 +290,7 @@ class Precomputer:
         measured = None if budget is None else self._budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
         found = plan_precompute(meter, state, view, self._budgets.tokenizer)
-        rewritten = await after_next_message(background, watch.frame, state, served)
+        rewritten = await after_next_message(background, watch.frame, state, served, self._budgets.rules)
         if rewritten is None:
             return list(found)
         return [rewritten, *(candidate for candidate in found if candidate.reason is not Reason.AS_IT_IS)]
@@ -301,7 +301,7 @@ class Precomputer:
         """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
         exchange = self._sessions.background_exchange(session, num_cut)
         CURRENT.set(exchange)
-        await background(watch.frame.body(render(state)))
+        await background(watch.frame.body(render(state, self._budgets.rules)))
         return None if exchange.acm is None else exchange.acm["receipt"]
 
     def _room(self, state: SessionState) -> int:

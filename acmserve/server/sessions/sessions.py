@@ -20,10 +20,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from acmserve.context.session.render import render
+from acmserve.context.session.render import render_merged
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
@@ -49,10 +50,12 @@ class Sessions:
         *,
         default_fidelity: str = "exact",
         has_api_keys: bool = False,
+        rules: TemplateRules = TAKES_ALL,
     ) -> None:
         self.store = store
         self.served = served
         self._rates = rates
+        self._rules = rules
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
@@ -126,8 +129,14 @@ class Sessions:
         return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
 
     def describe_kv(self, session: Session, tokenizer: Tokenizer) -> list[str | None]:
-        """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`)."""
-        return self.served.of(*session.key).describe_kv(render(session.state), tokenizer)
+        """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`).
+
+        Messages that are merged for the template have one state.
+        """
+        messages, entries = render_merged(session.state, self._rules)
+        told = self.served.of(*session.key).describe_kv(messages, tokenizer)
+        states = {entry: state for state, merged in zip(told, entries, strict=True) for entry in merged}
+        return [states[entry] for entry in sorted(states)]
 
     def delete(self, session: Session) -> None:
         """Delete a session. The engine forgets what it served to it with the next request of that name.

@@ -7,6 +7,7 @@ from acmserve.seams import Seam, attributes, broken_seams, methods
 
 _CHAT = "vllm.entrypoints.openai.chat_completion"
 _ANTHROPIC = "vllm.entrypoints.anthropic"
+_RENDERER = "vllm.renderers.online_renderer"
 _CLIENT = "vllm.v1.engine.async_llm:AsyncLLM"
 
 SEAMS: tuple[Seam, ...] = (
@@ -39,6 +40,16 @@ SEAMS: tuple[Seam, ...] = (
     Seam("vllm.entrypoints.serve.utils.sse_keep_alive:with_sse_keep_alive", ("generator",)),
     Seam("vllm.entrypoints.serve.utils.api_utils:with_cancellation", ("handler_func",)),
     Seam("vllm.renderers.chat_utils:load_chat_template", ("chat_template",)),
+    Seam("vllm.utils.mistral:is_mistral_tokenizer", ("obj",)),
+    *attributes(f"{_CHAT}.serving:OpenAIServingChat", "online_renderer"),
+    *attributes(
+        f"{_RENDERER}:OnlineRenderer",
+        "renderer chat_template chat_template_content_format default_chat_template_kwargs use_harmony "
+        "exclude_tools_when_tool_choice_none",
+    ),
+    *methods(f"{_RENDERER}:OnlineRenderer", _make_request_with_harmony="self request should_include_tools"),
+    *methods("vllm.renderers.base:BaseRenderer", render_messages="self messages params"),
+    *methods(f"{_CHAT}.protocol:ChatCompletionRequest", build_chat_params="self default_template"),
     Seam("vllm.entrypoints.serve.engine.protocol:ErrorResponse"),
     Seam("vllm.sampling_params:RequestOutputKind"),
     Seam("vllm.sampling_params:SamplingParams"),

@@ -170,6 +170,37 @@ def test_under_compact_a_chat_stays_small_and_replays_its_summary(scripted_serve
     assert [m["content"] for m in shown if HEAD in m["content"]] == [f"{HEAD}\nNoted."]
 
 
+def asked(url: str, history: list[dict[str, Any]], budget: dict[str, Any] | None) -> dict[str, Any]:
+    """What the answer to a history carries, in a session of its own."""
+    xargs = {"script_id": uuid.uuid4().hex, "script": ["Yes."]}
+    acm = {} if budget is None else {"acm": {"budget": budget}}
+    body = {"model": MODEL, "messages": history, "session_id": new_session(), "max_tokens": 8, "vllm_xargs": xargs}
+    answer = http.post(f"{url}/v1/chat/completions", json=body | acm)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["acm"]
+    return found
+
+
+def test_a_budget_counts_what_the_template_writes_on_the_engine(scripted_server: str) -> None:
+    """Reasoning, which this template drops, is half of the parts. It neither counts nor is told as saved."""
+    history: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+    for day in range(6):
+        answer = {"role": "assistant", "content": log_lines(6, first=day * 10), "reasoning": log_lines(9, first=day)}
+        history += [{"role": "user", "content": f"What of day {day}?"}, answer]
+    history.append({"role": "user", "content": "Is that all?"})
+    num_whole = asked(scripted_server, history, None)["receipt"]["prompt_tokens"]
+    roomy = asked(scripted_server, history, {"max_tokens": num_whole + 20, "policy": "recency"})
+    assert roomy["receipt"]["prompt_tokens"] == roomy["budget"]["tokens"] == num_whole
+    assert (roomy["budget"]["evicted_tokens"], roomy["budget"]["unmet"]) == (0, None)
+    tight = asked(scripted_server, history, {"max_tokens": num_whole * 2 // 3, "policy": "recency"})
+    num_left = tight["receipt"]["prompt_tokens"]
+    assert num_left == tight["budget"]["tokens"] <= num_whole * 2 // 3
+    assert tight["budget"]["evicted_tokens"] == num_whole - num_left > 0
+    assert tight["budget"]["unmet"] is None
+    silent = asked(scripted_server, history, {"max_tokens": 40, "policy": "recency"})
+    assert silent["budget"]["unmet"]["tokens_over"] == silent["receipt"]["prompt_tokens"] - 40 > 0
+
+
 @pytest.mark.parametrize(
     ("budget", "param"),
     [("lots", "acm.budget.max_tokens"), ({"policy": "lru"}, "acm.budget.policy"), ({"max": 3}, "acm.budget.max")],

@@ -211,8 +211,22 @@ def test_a_receipt_calibrates_the_count(server: ContextServer, client: TestClien
     sent(client, "PUT", "budget", json={"max_tokens": 5000})
     enforced = enforce(server, MESSAGES)
     assert enforced.on_served is not None
-    enforced.on_served(enforced.report["tokens"] + 77)
-    assert enforce(server, MESSAGES).report["tokens"] == enforced.report["tokens"] + 77
+    told = enforced.report["tokens"]
+    enforced.on_served(told + 77)
+    assert enforced.report["tokens"] == told + 77
+    assert enforce(server, MESSAGES).report["tokens"] == told + 77
+
+
+def test_a_prompt_over_its_budget_is_told_when_it_was_served(server: ContextServer, client: TestClient) -> None:
+    """Counted below the budget and served above it: `unmet` says so, and says nothing again where the prompt fits."""
+    sent(client, "PUT", "budget", json={"max_tokens": 5000})
+    enforced = enforce(server, MESSAGES)
+    assert enforced.report["unmet"] is None
+    enforced.on_served(5100)
+    assert enforced.report["unmet"]["tokens_over"] == 100
+    assert "counted by its parts" in enforced.report["unmet"]["message"]
+    enforced.on_served(4900)
+    assert enforced.report["unmet"] is None
 
 
 def test_a_state_that_was_not_stored_leaves_no_trace(server: ContextServer, client: TestClient) -> None:

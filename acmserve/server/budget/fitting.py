@@ -1,0 +1,101 @@
+"""Fits a prompt into its budget by rendering it: what the template writes is counted, and not the sum of the parts.
+
+    may exceed?   no   nothing is rendered: the last prompt is known, and what was appended is small
+                  yes  render the prompt                       its tokens, and what each message weighs in it
+    exceeds?      yes  plan, render the prompt without it      too large still: plan again, lower by what it missed
+
+Told are the tokens of both renderings. Where the template takes no rendering (or there is none) the parts are summed as
+before. The same state and the same budget give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from acmserve.context.accounting.rendered_spans import PromptRenderer, read_sizes
+from acmserve.context.eviction.context_meter import ContextMeter
+from acmserve.context.eviction.plan import EvictionPlan
+from acmserve.context.session.budget import Budget
+from acmserve.context.session.render import render, render_whole
+from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.media import media_keys
+from acmserve.context.transcript.template_rules import TemplateRules
+
+MAX_PLANS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFitting:
+    """For one request. `renderer` writes its prompts, None where nobody can."""
+
+    renderer: PromptRenderer | None
+    rules: TemplateRules
+
+    def measure(self, meter: ContextMeter, state: SessionState, *, parts: bool = True) -> bool:
+        """Bring the meter, which follows the state, to what the template writes. False where that is not known.
+
+        Without `parts` each message keeps the weight that it has.
+        """
+        if self.renderer is None:
+            return False
+        if meter.is_rendered:
+            return True
+        messages = render(state, self.rules)
+        num_tokens = self.renderer.num_tokens(messages)
+        if num_tokens is None:
+            return False
+        sizes = read_sizes(render_whole(state), self.renderer, meter.token_counts.count) if parts else ()
+        meter.take_rendered(num_tokens, [key for message in messages for key in media_keys(message)], sizes or ())
+        return True
+
+    def exceeds(self, meter: ContextMeter, state: SessionState, budget: Budget) -> bool:
+        """Whether the prompt is larger than the budget. Rendered only where that is not clear."""
+        if self.renderer is not None and not meter.may_exceed(budget):
+            return False
+        self.measure(meter, state)
+        return meter.exceeds(budget)
+
+    def fit(
+        self,
+        meter: ContextMeter,
+        state: SessionState,
+        budget: Budget,
+        plan: EvictionPlan,
+        plan_again: Callable[[int], EvictionPlan] | None = None,
+    ) -> EvictionPlan:
+        """The plan with the tokens of the rendered prompts, and planned again where it does not keep the budget.
+
+        `plan_again` plans for another target. The meter follows the state before the plan.
+        """
+        if not plan.changes or not self.measure(meter, state):
+            return plan
+        num_before = meter.num_tokens
+        for _ in range(MAX_PLANS):
+            num_after = self._num_after(meter, state, plan)
+            if num_after is None:
+                return plan
+            num_missed = num_after - plan.num_after
+            num_over = num_after + meter.reserve - budget.max_tokens
+            fitted = replace(plan, num_before=num_before, num_after=num_after)
+            if num_over <= 0 or plan.target <= 0 or plan_again is None:
+                break
+            again = plan_again(max(0, min(plan.target, budget.max_tokens) - max(num_missed, num_over)))
+            if again.omissions == plan.omissions:
+                break
+            plan = again
+        return meter.judge(fitted, budget)
+
+    def carry_out(self, meter: ContextMeter, state: SessionState, plan: EvictionPlan) -> SessionState:
+        """The state, which the meter follows, after a plan, and the meter at what the template writes of it."""
+        after = meter.carry_out(plan, state)
+        self.measure(meter, after, parts=False)
+        return after
+
+    def _num_after(self, meter: ContextMeter, state: SessionState, plan: EvictionPlan) -> int | None:
+        assert self.renderer is not None
+        messages = render(replace(state, omissions=plan.omissions), self.rules)
+        num_tokens = self.renderer.num_tokens(messages)
+        if num_tokens is None:
+            return None
+        return num_tokens + meter.token_counts.media.weight(key for m in messages for key in media_keys(m))
