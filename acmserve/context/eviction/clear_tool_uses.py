@@ -7,7 +7,8 @@ the model would see *now*, with earlier clearings in force. A conversation that 
 reached again, and its prefix stays cached meanwhile.
 
 Decisions: `keep` counts all tool uses, those of excluded tools and those that are cleared already, too. Calls without a
-result are never cleared. As a policy it has no trigger of its own: the budget is the trigger.
+result are never cleared. As a policy it has no trigger of its own: the budget is the trigger. An observation counts as
+the result of a tool of that name, `observation`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import ClassVar
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
-from acmserve.context.transcript.outline import Use
+from acmserve.context.transcript.outline import TEXT, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,13 @@ class ClearToolUsesPolicy:
 
 def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses) -> EvictionPlan:
     """Clear the results of all but the last tool uses, before the open branch."""
-    editor, lines, target = view.editor(), view.outline.lines, options.trigger_tokens or 0
+    editor, target = view.editor(), options.trigger_tokens or 0
     uses, num_shown = _answered_uses(view)
     if not _is_triggered(options, editor.num_tokens, num_shown):
         return finish_plan(view, editor, target)
     steps = []
     for use in uses[: max(0, len(uses) - options.keep)]:
-        name = lines[use.entry].names[use.number]
+        name = view.outline.name(use)
         if name in options.exclude_tools or (view.end is not None and use.entry >= view.end):
             continue
         size, num_done = editor.num_tokens, editor.num_operations
@@ -100,6 +101,9 @@ def _answered_uses(view: ConversationView) -> tuple[list[Use], int]:
                 continue
             uses.append(Use(entry, number))
             num_shown += kept is None or number not in kept.cleared
+        if line.observation is not None and (kept is None or not kept.text):
+            uses.append(Use(entry, TEXT))
+            num_shown += kept is None or TEXT not in kept.cleared
     return uses, num_shown
 
 

@@ -111,7 +111,12 @@ def plan_compaction(
             num_new += size - editor.num_tokens
     if at is None or num_new <= num_room:
         return None
-    text = _conversation_text(view, omit_from_messages(whole, view.omissions), steps)
+    observations = {
+        entry
+        for entry, line in enumerate(view.outline.lines)
+        if line.role is Role.RESULT and whole[entry].get("role") == "user"
+    }
+    text = _conversation_text(view, omit_from_messages(whole, view.omissions, observations), steps)
     return Compaction(tuple(steps), at, text, token_counts.count(text), num_room, target)
 
 

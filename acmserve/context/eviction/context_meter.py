@@ -132,24 +132,25 @@ class ContextMeter:
                 self._served = replace(self._served, num_entries=min(num_same, self._served.num_entries))
             self._num_written = self.token_counts.between(0, num_same)
         if is_rewound or (self.graph.num_forgotten and state.omissions != self.omissions):
-            self.graph = EpisodeGraph([entry.message for entry in state.entries[:num_same]])
+            self.graph = EpisodeGraph([entry.message for entry in state.entries[:num_same]], state.observations)
         if is_rewound and keep_active:
             omissions = without_active(self.view.with_omissions(state.omissions))
             state = replace(state, omissions=hide_closed(omissions, state.branches))
         if is_rewound or changed or num_same < len(state.entries):
             self.scope = None
-        self._read([entry.message for entry in state.entries[num_same:]], whole[num_same:])
+        self._read(state.entries[num_same:], whole[num_same:])
         self._entries, self._whole = state.entries, whole
         self._num_free = len(whole) if state.branch is None else state.branch.call_entry
         self._take(state.omissions)
         return state
 
-    def _read(self, written: list[Message], shown: list[Message]) -> None:
+    def _read(self, new: Sequence[TranscriptEntry], shown: list[Message]) -> None:
         """Read new messages, once where they are shown as they were written."""
-        parts = read_parts(written)
-        is_same = all(a is b for a, b in zip(written, shown, strict=True))
+        observations = [index for index, entry in enumerate(new) if entry.is_observation]
+        parts = read_parts((entry.message for entry in new), observations)
+        is_same = all(entry.message is message for entry, message in zip(new, shown, strict=True))
         self.graph.extend_read(parts)
-        self.token_counts.extend_read(parts if is_same else read_parts(shown))
+        self.token_counts.extend_read(parts if is_same else read_parts(shown, observations))
 
     def expect(self, num_overhead: int) -> None:
         """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""

@@ -22,6 +22,7 @@ from acmserve.context.session.branching import cut_back_branches, end_where_inte
 from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
+from acmserve.context.transcript.observations import AUTO, ObservationRule
 from acmserve.context.transcript.omissions import omissions_before_divergence
 from acmserve.errors import InvalidRequest
 
@@ -59,11 +60,26 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
         TranscriptEntry(message, Author.CLIENT, digest)
         for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
     )
-    adopted = replace(left, entries=(*left.entries, *new))
+    adopted = replace(left, entries=judged((*left.entries, *new), len(left.entries), state.observation_rule or AUTO))
     if adopted.branches:
         adopted = end_where_interrupted(adopted)
     stays = {fragment.fragment_id for fragment in left.fragments}
     return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
+
+
+def judged(entries: tuple[TranscriptEntry, ...], start: int, rule: ObservationRule) -> tuple[TranscriptEntry, ...]:
+    """The entries, of which those from `start` on are new: observations among them are marked. The old stay as they are."""
+    found = [
+        index
+        for index in range(max(1, start), len(entries))
+        if entries[index].origin is Author.CLIENT and rule.takes(entries[index].message, entries[index - 1].message)
+    ]
+    if not found:
+        return entries
+    new = list(entries)
+    for index in found:
+        new[index] = replace(new[index], is_observation=True)
+    return tuple(new)
 
 
 def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionState:

@@ -23,12 +23,12 @@ from acmserve.context.transcript.omissions import EMPTY, omit_from_messages, ren
 def render(state: SessionState) -> list[Message]:
     """The messages that the model sees, in order."""
     messages = render_whole(state)
-    return messages if state.omissions == EMPTY else render_without(messages, state.omissions)
+    return messages if state.omissions == EMPTY else render_without(messages, state.omissions, state.observations)
 
 
 def render_entries(state: SessionState) -> list[Message | None]:
     """What the model sees of each entry, None where nothing is left of it."""
-    return omit_from_messages(render_whole(state), state.omissions)
+    return omit_from_messages(render_whole(state), state.omissions, state.observations)
 
 
 def evicted_entries(state: SessionState) -> frozenset[int]:
@@ -36,7 +36,7 @@ def evicted_entries(state: SessionState) -> frozenset[int]:
     if not state.omissions:
         return frozenset()
     messages = [entry.message for entry in state.entries]
-    left = omit_from_messages(messages, state.omissions)
+    left = omit_from_messages(messages, state.omissions, state.observations)
     return frozenset(
         index
         for index, (old, new) in enumerate(zip(messages, left, strict=True))

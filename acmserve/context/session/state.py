@@ -24,6 +24,7 @@ from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.parent import Parent
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.transcript.message import Message, Place, text_at
+from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.errors import IntegrityError, NotFound
 
@@ -42,7 +43,7 @@ class Author(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """One message. `digest` is the identity of what the client holds of it (empty for internal entries).
+    """One message. `is_observation`: it is a result, though the user's, as was judged when it was taken in. `digest` is the identity of what the client holds of it (empty for internal entries).
 
     `turn` numbers the answers made on the server. -1 for the client's own messages. `sealed` entries are never replaced
     by what the client resends. A part of them was redacted, or the client's copy is not what the model reads.
@@ -53,6 +54,7 @@ class TranscriptEntry:
     digest: bytes = b""
     turn: int = -1
     sealed: bool = False
+    is_observation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
     `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
-    session's own, None where it has none. `parent` is the session of which this one is a branch.
+    session's own, None where it has none, as is `observation_rule`. `parent` is the session of which this is a branch.
     """
 
     entries: tuple[TranscriptEntry, ...] = ()
@@ -84,6 +86,12 @@ class SessionState:
     branches: tuple[Branch, ...] = ()
     parent: Parent | None = None
     precompute: PrecomputeOptions | None = None
+    observation_rule: ObservationRule | None = None
+
+    @property
+    def observations(self) -> frozenset[int]:
+        """The entries that are observations."""
+        return frozenset(index for index, entry in enumerate(self.entries) if entry.is_observation)
 
     @property
     def branch(self) -> Branch | None:

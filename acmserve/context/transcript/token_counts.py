@@ -147,7 +147,8 @@ class TokenCounts:
     def _size(self, parts: Parts) -> EntrySize:
         text = sum([self._count(text) for text in parts.texts])
         if parts.role is not Role.ASSISTANT:
-            return EntrySize(self._result_overhead if parts.role is Role.RESULT else self._message_overhead, text)
+            is_result = parts.role is Role.RESULT and not parts.is_observation
+            return EntrySize(self._result_overhead if is_result else self._message_overhead, text)
         reasoning = sum([self._count(text) for text in parts.reasoning])
         calls = tuple(
             [

@@ -24,6 +24,7 @@ from acmserve.context.session.state import Author, SearchHit, SessionState, Tran
 from acmserve.context.storage.codecs.branch import branch_from, branch_value, parent_from, parent_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.transcript.message import Place
+from acmserve.context.transcript.observations import ObservationRule, parse_observations
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
@@ -136,7 +137,7 @@ def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
         "digest": entry.digest.hex(),
         "turn": entry.turn,
         "sealed": entry.sealed,
-    }
+    } | ({"observation": True} if entry.is_observation else {})
 
 
 def fragment_value(fragment: Fragment) -> dict[str, Any]:
@@ -165,6 +166,8 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
         value["parent"] = parent_value(state.parent)
     if state.precompute is not None:
         value["precompute"] = state.precompute.as_dict()
+    if state.observation_rule is not None:
+        value["observations"] = state.observation_rule.as_json()
     if not value and state.omissions == EMPTY and state.budget is None:
         return []
     return [
@@ -247,7 +250,15 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
         "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
         "parent": None if "parent" not in row else parent_from(row["parent"]),
         "precompute": None if "precompute" not in row else parse_precompute(_is(row["precompute"], "precompute", dict)),
+        "observation_rule": None if "observations" not in row else _observations(row["observations"]),
     }
+
+
+def _observations(value: Any) -> ObservationRule:
+    try:
+        return parse_observations(value, "observations")
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
 
 
 def damaged(where: str, error: Exception) -> AcmError:
@@ -262,6 +273,7 @@ def _entry(value: Any) -> TranscriptEntry:
         digest=bytes.fromhex(_field(value, "digest", str)),
         turn=_field(value, "turn", int),
         sealed=_field(value, "sealed", bool),
+        is_observation=_is(value.get("observation", False), "observation", bool),
     )
 
 

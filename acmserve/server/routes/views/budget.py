@@ -27,7 +27,7 @@ from acmserve.server.routes.schemas.budget import (
 
 def episode_list(state: SessionState, meter: ContextMeter) -> EpisodeList:
     """Every episode of a session, evicted ones included. `meter` follows the state."""
-    graph = EpisodeGraph(entry.message for entry in state.entries)
+    graph = EpisodeGraph((entry.message for entry in state.entries), state.observations)
     active = graph.active
     names = {number: name for name, (number, _) in graph.names.items()}
     episodes = [*graph.live.values(), *((active,) if active is not None else ())]
