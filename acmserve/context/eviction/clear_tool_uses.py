@@ -67,9 +67,9 @@ class ClearToolUsesPolicy:
         return replace(plan_clear_tool_uses(view, clearing), target=target)
 
 
-def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses) -> EvictionPlan:
-    """Clear the results of all but the last tool uses, before the open branch."""
-    editor, target = view.editor(), options.trigger_tokens or 0
+def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses, stop_at: int | None = None) -> EvictionPlan:
+    """Clear the results of all but the last tool uses, before the open branch, until `stop_at` tokens are shown."""
+    editor, target = view.editor(), options.trigger_tokens or 0 if stop_at is None else stop_at
     uses, num_shown = _answered_uses(view)
     if not _is_triggered(options, editor.num_tokens, num_shown):
         return finish_plan(view, editor, target)
@@ -78,6 +78,8 @@ def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses) -> Evic
         name = view.outline.name(use)
         if name in options.exclude_tools or (view.end is not None and use.entry >= view.end):
             continue
+        if stop_at is not None and editor.num_tokens <= stop_at:
+            break
         size, num_done = editor.num_tokens, editor.num_operations
         editor.clear_result(use, options.clears_inputs(name))
         if editor.num_operations > num_done:

@@ -220,6 +220,11 @@ class ContextMeter:
         """What is to be summarized so that `target` tokens are left. None where nothing is worth it. Pure."""
         return plan_compaction(self.view, self._whole, target, max_summary_tokens)
 
+    def before(self, end: int, omissions: Omissions) -> int:
+        """Tokens of a prompt that ends in front of the entry `end`, with this left out."""
+        view = self.view.with_omissions(omissions)
+        return view.shown_tokens() - view.shown_tokens(end)
+
     def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
         """The plan of a compaction. Without a summary what the longest one would give, for showing only. Pure."""
         view = self.view

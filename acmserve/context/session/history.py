@@ -39,8 +39,10 @@ class Adoption:
     dropped_fragment_ids: tuple[str, ...] = ()
 
 
-def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
+def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRule = AUTO) -> Adoption:
     """Take in the history that a client sent. Pure. The same history twice changes nothing.
+
+    `rule` finds observations among new messages where the session has none of its own.
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
@@ -60,7 +62,7 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
         TranscriptEntry(message, Author.CLIENT, digest)
         for message, digest in zip(messages[num_known:], digests[num_known:], strict=True)
     )
-    adopted = replace(left, entries=judged((*left.entries, *new), len(left.entries), state.observation_rule or AUTO))
+    adopted = replace(left, entries=judged((*left.entries, *new), len(left.entries), state.observation_rule or rule))
     if adopted.branches:
         adopted = end_where_interrupted(adopted)
     stays = {fragment.fragment_id for fragment in left.fragments}
@@ -68,7 +70,7 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
 
 
 def judged(entries: tuple[TranscriptEntry, ...], start: int, rule: ObservationRule) -> tuple[TranscriptEntry, ...]:
-    """The entries, of which those from `start` on are new: observations among them are marked. The old stay as they are."""
+    """The entries, with observations marked among those from `start` on. The old ones stay as they are."""
     found = [
         index
         for index in range(max(1, start), len(entries))

@@ -31,6 +31,15 @@ def render_entries(state: SessionState) -> list[Message | None]:
     return omit_from_messages(render_whole(state), state.omissions, state.observations)
 
 
+def shown_observations(state: SessionState) -> frozenset[int]:
+    """The positions of observations among the messages that the model sees."""
+    observations = state.observations
+    if not observations:
+        return frozenset()
+    left = [entry for entry, message in enumerate(render_entries(state)) if message is not None]
+    return frozenset(position for position, entry in enumerate(left) if entry in observations)
+
+
 def evicted_entries(state: SessionState) -> frozenset[int]:
     """The entries whose text the model does not see, because an eviction took it out."""
     if not state.omissions:

@@ -43,10 +43,11 @@ class Author(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """One message. `is_observation`: it is a result, though the user's, as was judged when it was taken in. `digest` is the identity of what the client holds of it (empty for internal entries).
+    """One message. `digest` is the identity of what the client holds of it (empty for internal entries).
 
     `turn` numbers the answers made on the server. -1 for the client's own messages. `sealed` entries are never replaced
     by what the client resends. A part of them was redacted, or the client's copy is not what the model reads.
+    With `is_observation` a message of the user is a result, as was judged when it was taken in.
     """
 
     message: Message

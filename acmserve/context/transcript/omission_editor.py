@@ -89,7 +89,7 @@ class OmissionEditor:
         self.drop_calls((use,))
 
     def clear_result(self, use: Use, inputs: bool) -> None:
-        """Put the placeholder in the place of a result. With `inputs` the call loses its arguments too, a text nothing."""
+        """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
         kept, result = self.of(use.entry), self._outline.result(use)
         if result is None or kept.has_lost(use.number):
             return

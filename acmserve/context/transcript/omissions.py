@@ -40,8 +40,8 @@ class MessageOmissions:
     """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
 
     `calls` are gone with their results. The results of `cleared` are a placeholder (`TEXT`: that of the text), the
-    arguments of `inputs` are empty. `notes` are lines that stand behind what is left of the text. `summary` stands in front of them: it speaks
-    for all that was taken out up to this message, and no two messages have one.
+    arguments of `inputs` are empty. `notes` are lines that stand behind what is left of the text. `summary` stands in
+    front of them: it speaks for all that was taken out up to this message, and no two messages have one.
     """
 
     reasoning: bool = False

@@ -27,7 +27,6 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import CallParts, Parts, Role, has_reasoning, read_calls, read_parts
 from acmserve.errors import IntegrityError
 
-
 TEXT = -1
 """The number of the use that is a message's own text, which an observation answers."""
 OBSERVATION = "observation"

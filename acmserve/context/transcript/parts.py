@@ -46,8 +46,8 @@ class CallParts:
 class Parts:
     """`texts` and `reasoning` are strings to be counted. `has_text` says whether the message says anything to a reader.
 
-    `call_id` is the call that a result names. `calls` and `has_reasoning` are read for the assistant only. A result that
-    `is_observation` answers the text in front of it, not a call.
+    `call_id` is the call that a result names. `calls` and `has_reasoning` are read for the assistant only. An
+    observation (`is_observation`) answers the text in front of it, not a call.
     """
 
     role: Role

@@ -129,6 +129,13 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
         ),
         (
+            "--observations",
+            str,
+            "RULE",
+            "messages of the user that are results: auto (by how they look), user (all behind a text), off, or how they "
+            'begin, as JSON: ["Observation:"] (default: auto)',
+        ),
+        (
             "--embedder",
             str,
             "WHAT",

@@ -57,6 +57,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         background=ServedBackground(state),
         precompute=config.precompute_options,
         pool_tokens=_pool_tokens(engine_client),
+        observations=config.observation_rule,
     )
 
 

@@ -21,7 +21,7 @@ from acmserve.context.eviction import registry
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
 from acmserve.context.eviction.low_watermark import Measured
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Stage
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
@@ -161,6 +161,13 @@ def steps_json(steps: Sequence[EvictionStep]) -> list[dict[str, Any]]:
         item["levels"][step.level.value] = item["levels"].get(step.level.value, 0) + step.num_tokens
         item["tokens"] += step.num_tokens
     return list(items.values())
+
+
+def stages_json(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """What each policy of a chain did, in order. `reason` says why one was not asked, or changed nothing."""
+    return [
+        {"policy": stage.policy, "evicted_tokens": stage.num_tokens, "reason": stage.reason or None} for stage in stages
+    ]
 
 
 def unmet_json(unmet: BudgetUnmet | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ end of an earlier turn, and precomputed, is carried out as it was planned where 
 
 A summary takes a model's time, and the session may be asked meanwhile. The summary is decided and carried out on the
 same state, and the meter is brought back to that state in between. Where no summary can be had nothing is changed, the
-request goes on, and the answer says why. It stores nothing.
+request goes on, and the answer says why. It stores nothing. How a summary is asked for: see `conversation_summary.py`.
 """
 
 from __future__ import annotations
@@ -17,35 +17,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from acmserve.context.eviction import registry
+from acmserve.context.eviction.chain import REACHED, with_summary
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.context.eviction.compact import Compaction, Summary, plan_nothing
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.precompute.planner import kept_plan, ready_plan
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.render import render_entries
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.errors import AcmError, Conflict, Unavailable
-from acmserve.server.budget.budgets import Budgets, PromptOverhead, steps_json, unmet_json
+from acmserve.server.budget.budgets import Budgets, PromptOverhead, stages_json, steps_json, unmet_json
+from acmserve.server.budget.conversation_summary import (
+    ConversationSummarizer,
+    LivePrompt,
+    SummaryAsked,
+    ask_for_summary,
+)
 
 NOT_WORTH_IT = "what is left to summarize is no longer than a summary"
 
 logger = logging.getLogger(f"vllm.{__name__}")
-
-
-class ConversationSummarizer(Protocol):
-    """Writes summaries of conversations, of at most `max_tokens` tokens."""
-
-    max_tokens: int
-
-    async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
-        """Raises InvalidRequest where the text is too long, AcmError where the model cannot be reached.
-
-        `num_tokens` counts the text and the instructions.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +87,7 @@ class Enforcement:
         summarizer: ConversationSummarizer,
         can_move: bool,
         predicts: Callable[[SessionState], bool] = lambda state: False,
+        live: LivePrompt | None = None,
     ) -> None:
         self._budgets = budgets
         self._session = session
@@ -99,6 +96,7 @@ class Enforcement:
         self._summarizer = summarizer
         self._can_move = can_move
         self._predicts = predicts
+        self._live = live
 
     async def enforce(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> Enforced:
         """Bring `state`, which goes on from the session's own, under the edits of its request and under its budget."""
@@ -145,7 +143,7 @@ class Enforcement:
         if dry_run:
             predicted = meter.judge(meter.summarized(compaction, None), budget)
             return Evicted(predicted, Summary("", compaction.num_tokens, self._summarizer.max_tokens))
-        summary = await self._ask(meter, compaction, _instructions(budget))
+        summary = await self._ask(meter, state, compaction, _instructions(budget))
         if self._session.state is not state:
             raise Conflict("budget", "the conversation went on while its summary was written.", "Ask again.")
         meter = self._budgets.meter(self._session)
@@ -178,18 +176,25 @@ class Enforcement:
         """The state under a budget, and the report."""
         if registry.find(budget.policy).needs_model:
             return await self._compact(budget, meter, state)
-        plan = self._due_eviction(budget, meter, state)
-        if plan is not None:
-            state = meter.carry_out(plan, state)
-        return meter, state, _report(budget, plan)
+        plan, before = self._kept_eviction(budget, meter, state), state
+        if plan is not None or not meter.exceeds(budget):
+            state = state if plan is None else meter.carry_out(plan, state)
+            return meter, state, _report(budget, plan)
+        plan = self._budgets.plan(meter, budget, can_move=self._can_move)
+        state = meter.carry_out(plan, state)
+        if not registry.ends_in_summary(budget):
+            return meter, state, _report(budget, plan)
+        if plan.num_after <= plan.target:
+            return meter, state, _report(budget, with_summary(plan, None, REACHED)) | {"summary": None}
+        done = await self._summarize(meter, state, plan.target, _instructions(budget), before)
+        plan = done.meter.judge(with_summary(plan, done.plan, done.reason), budget)
+        return done.meter, done.state, _report(budget, plan) | {"summary": summary_json(done.summary)}
 
-    def _due_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
-        """What goes in front of this step: what the budget demands, or what is ready and soon would have to."""
-        predicts = self._predicts(state)
-        if not meter.exceeds(budget):
-            return ready_plan(meter, state, budget) if predicts else None
-        kept = kept_plan(meter, state, budget) if predicts else None
-        return kept or self._budgets.plan(meter, budget, can_move=self._can_move)
+    def _kept_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
+        """The eviction that was planned before, where the budget demands it, or soon will and it is ready."""
+        if not self._predicts(state):
+            return None
+        return kept_plan(meter, state, budget) if meter.exceeds(budget) else ready_plan(meter, state, budget)
 
     async def _compact(
         self, budget: Budget, meter: ContextMeter, state: SessionState
@@ -203,14 +208,24 @@ class Enforcement:
             plan = meter.judge(done.plan or _nothing(meter, target), budget, done.reason)
         return meter, state, _report(budget, plan) | {"summary": summary_json(summary)}
 
-    async def _summarize(self, meter: ContextMeter, state: SessionState, target: int, instructions: str) -> _Summarized:
-        """Have the oldest steps summarized. The meter, which another request may have moved on, is at the state."""
+    async def _summarize(
+        self,
+        meter: ContextMeter,
+        state: SessionState,
+        target: int,
+        instructions: str,
+        served: SessionState | None = None,
+    ) -> _Summarized:
+        """Have the oldest steps summarized. The meter, which another request may have moved on, is at the state.
+
+        `served` is the state before this request took anything out of it, where that is another one.
+        """
         compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
             return _Summarized(meter, state, reason=NOT_WORTH_IT)
         summary, reason = None, ""
         try:
-            summary = await self._ask(meter, compaction, instructions)
+            summary = await self._ask(meter, served or state, compaction, instructions)
         except AcmError as error:
             logger.warning("acmserve: session %r goes on without a summary: %s", self._session.session_id, error)
             reason = str(error)
@@ -224,9 +239,20 @@ class Enforcement:
             return _Summarized(meter, state, None, summary, reason)
         return _Summarized(meter, meter.carry_out(plan, state), plan, summary)
 
-    async def _ask(self, meter: ContextMeter, compaction: Compaction, instructions: str) -> Summary:
-        num_tokens = compaction.num_tokens + meter.token_counts.count(instructions)
-        return await self._summarizer.summarize_conversation(compaction.text, num_tokens, instructions)
+    async def _ask(
+        self, meter: ContextMeter, served: SessionState, compaction: Compaction, instructions: str
+    ) -> Summary:
+        shown = [message for message in render_entries(served)[: compaction.end] if message is not None]
+        count = meter.token_counts.count
+        asked = SummaryAsked(
+            shown,
+            meter.before(compaction.end, served.omissions),
+            compaction.text,
+            compaction.num_tokens,
+            instructions,
+            count(instructions),
+        )
+        return await ask_for_summary(self._summarizer, asked, self._live, self._budgets.window)
 
 
 def _instructions(budget: Budget) -> str:
@@ -251,7 +277,11 @@ def summary_json(summary: Summary | None) -> dict[str, Any] | None:
     """What a summary cost, as answers say it. None where no model was asked."""
     if summary is None:
         return None
-    return {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
+    fields: dict[str, Any] = {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
+    if summary.receipt is not None:
+        counts = ("kept_tokens", "moved_tokens", "computed_tokens")
+        return fields | {"form": "appended", **{name: summary.receipt[name] for name in counts}}
+    return fields | {"form": "flattened", "reason": summary.flattened_because or None}
 
 
 def _report(budget: Budget, plan: EvictionPlan | None) -> dict[str, Any]:
@@ -263,4 +293,4 @@ def _report(budget: Budget, plan: EvictionPlan | None) -> dict[str, Any]:
         "evicted_tokens": 0 if plan is None else plan.cleared_input_tokens,
         "evicted": [] if plan is None else steps_json(plan.steps),
         "unmet": None if plan is None else unmet_json(plan.unmet),
-    }
+    } | ({} if plan is None or not plan.stages else {"stages": stages_json(plan.stages)})

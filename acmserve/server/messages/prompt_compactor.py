@@ -22,7 +22,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.plain_text import write_out
 from acmserve.context.transcript.token_counts import Count
 from acmserve.errors import AcmError, InvalidRequest
-from acmserve.server.budget.enforcement import ConversationSummarizer
+from acmserve.server.budget.conversation_summary import ConversationSummarizer
 from acmserve.server.messages.compaction_answer import Compacted
 from acmserve.server.vllm.handlers import with_cancellation
 

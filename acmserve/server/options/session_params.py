@@ -31,7 +31,7 @@ from acmserve.server.options.loop_options import LOOP_KEYS
 from acmserve.validation import check_object
 
 SESSION_HEADER = "x-session-id"
-CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
+CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished")
 _Value = TypeVar("_Value", str, Repair)
 ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 

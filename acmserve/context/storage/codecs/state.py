@@ -24,7 +24,7 @@ from acmserve.context.session.state import Author, SearchHit, SessionState, Tran
 from acmserve.context.storage.codecs.branch import branch_from, branch_value, parent_from, parent_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.transcript.message import Place
-from acmserve.context.transcript.observations import ObservationRule, parse_observations
+from acmserve.context.transcript.observations import parse_observations
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
@@ -250,15 +250,8 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
         "branches": tuple(branch_from(item) for item in _is(row.get("branches", []), "branches", list)),
         "parent": None if "parent" not in row else parent_from(row["parent"]),
         "precompute": None if "precompute" not in row else parse_precompute(_is(row["precompute"], "precompute", dict)),
-        "observation_rule": None if "observations" not in row else _observations(row["observations"]),
+        "observation_rule": parse_observations(row["observations"], "observations") if "observations" in row else None,
     }
-
-
-def _observations(value: Any) -> ObservationRule:
-    try:
-        return parse_observations(value, "observations")
-    except InvalidRequest as error:
-        raise ValueError(str(error)) from None
 
 
 def damaged(where: str, error: Exception) -> AcmError:
