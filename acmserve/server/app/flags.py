@@ -132,8 +132,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--observations",
             str,
             "RULE",
-            "messages of the user that are results: auto (by how they look), user (all behind a text), off, or how they "
-            'begin, as JSON: ["Observation:"] (default: auto)',
+            'messages of the user that are results: auto, user (all behind a text), off, or JSON such as ["Observation:"]',
         ),
         (
             "--embedder",

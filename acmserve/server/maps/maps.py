@@ -6,8 +6,8 @@ from the answer.
 
 A query reads one map from its question to its answer, over all its requests (results of tools and observations between
 them). An answer that calls tools ends no query. Neither does one whose text asks for something to be run. Then the next
-question ends it, or a request that says `query_finished`. What is learned meanwhile counts for the next question. What a
-session has read is remembered in memory only. After a restart nothing of it is cached either. It knows no routes.
+question ends it, or a request that says `query_finished`. What is learned meanwhile counts for the next question. What
+a session has read is remembered in memory only. After a restart nothing of it is cached either. It knows no routes.
 """
 
 from __future__ import annotations
