@@ -132,7 +132,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--observations",
             str,
             "RULE",
-            'messages of the user that are results: auto, user (all behind a text), off, or JSON such as ["Observation:"]',
+            'messages of the user that are results: auto, user (all behind a text), off, or JSON: ["Observation:"]',
         ),
         (
             "--embedder",

@@ -66,6 +66,9 @@ class ConversationSummarizer(Protocol):
     def live_refusal(self, model: str) -> str:
         """Why it is not asked behind a conversation that `model` serves. "" where it is."""
 
+    def live_instruction(self, instructions: str = "") -> str:
+        """What is written behind the conversation."""
+
     async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
         """Raises AcmError where the model gives no answer."""
 

@@ -100,10 +100,14 @@ class ServedSummarizer:
             return f"summaries are written by another model, {self._model}"
         return ""
 
+    def live_instruction(self, instructions: str = "") -> str:
+        """The server's own words around what the summary is to keep."""
+        return _appended_prompt(instructions, self.max_tokens)
+
     async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
         """Raises Unavailable when the model does not answer, or its template refuses the messages."""
         serving, _ = self._serving()
-        asked = with_instruction(shown, _appended_prompt(instructions, self.max_tokens))
+        asked = with_instruction(shown, self.live_instruction(instructions))
         exchange = live.exchange(asked)
         own = {"temperature": 0, "max_tokens": self.max_tokens}
         answer = await ask_on(serving, {**live.body(asked), **own}, exchange, "summary")
@@ -156,6 +160,10 @@ class HttpSummarizer:
     def live_refusal(self, model: str) -> str:
         """Another server has nothing of the conversation in its cache."""
         return "summaries are written by another server"
+
+    def live_instruction(self, instructions: str = "") -> str:
+        """The server's own words around what the summary is to keep."""
+        return _appended_prompt(instructions, self.max_tokens)
 
     async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
         """Raises Unavailable, always."""

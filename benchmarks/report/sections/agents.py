@@ -40,8 +40,8 @@ def computed_with_summaries(run: Report) -> int:
 
 
 def summary_tokens(run: Report) -> int:
-    """Tokens that the summarizer read and wrote in one run of `bench budget`."""
-    return int(run["summary_prompt_tokens"] + run["summary_completion_tokens"])
+    """Tokens that were computed and written for summaries in one run of `bench budget`."""
+    return int(run["summary_computed_tokens"] + run["summary_completion_tokens"])
 
 
 def _budget(reports: Reports) -> Iterator[list[str]]:

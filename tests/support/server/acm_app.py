@@ -51,6 +51,9 @@ class WithoutLive:
     def live_refusal(self, model: str) -> str:
         return "summaries are written elsewhere"
 
+    def live_instruction(self, instructions: str = "") -> str:
+        raise AssertionError("asked behind a conversation")
+
     async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
         raise AssertionError("asked behind a conversation")
 
