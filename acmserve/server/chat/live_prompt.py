@@ -4,12 +4,14 @@
     live prompt    the same                + messages so far, instruction '--> the same tokens up to the instruction
 
 The request has the frame of the chat request, its preset and its context map, all of which stand in the prompt. Its
-answer goes to the server alone: the session's memory of what was served stays as it is. It asks nobody.
+answer goes to the server alone. The session's memory of what was served stays as it is, and the engine's, too. It asks
+nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from acmserve.context.session.state import SessionState
@@ -40,7 +42,7 @@ def live_prompt(
         return frame.body(placed(turn_map, list(messages), state)) | {"add_generation_prompt": True}
 
     def exchange(messages: Sequence[Message]) -> Exchange:
-        made = sessions.exchange(session, params, messages, None, turn_map)
+        made = sessions.exchange(session, replace(params, unrecorded=True), messages, None, turn_map)
         made.remembers = False
         return made
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
 
 from acmserve.context.eviction.compact import Summary
@@ -42,10 +43,11 @@ async def ask_behind(handler: Any, request: Any, shown: Sequence[Message], text:
             "stream": False,
             "stop_sequences": None,
             "tool_choice": AnthropicToolChoice(type="none") if request.tools else None,
+            "vllm_xargs": None,
         }
     )
     current = CURRENT.get()
-    exchange = None if current is None else Exchange(current.params, current.session_id)
+    exchange = None if current is None else Exchange(replace(current.params, unrecorded=True), current.session_id)
     context = copy_context()
     context.run(CURRENT.set, exchange)
     try:
@@ -61,4 +63,5 @@ async def ask_behind(handler: Any, request: Any, shown: Sequence[Message], text:
     written = "".join(block.text or "" for block in answer.content if block.type == "text")
     usage = answer.usage
     receipt = None if exchange is None or exchange.acm is None else exchange.acm["receipt"]
-    return Summary(written, usage.input_tokens, usage.output_tokens, receipt)
+    num_cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return Summary(written, usage.input_tokens + num_cached, usage.output_tokens, receipt)

@@ -66,7 +66,10 @@ class PromptCompactor:
             return _failed(f"{outgrown.num_kept:,} tokens would stay of it, the trigger is {edit.trigger_tokens:,}")
         live = await self._ask_behind(outgrown, raw_request)
         if live is not None:
-            return Compacted(live.text.strip(), live.input_tokens or 0, live.output_tokens or 0)
+            receipt = live.receipt or {}
+            num_cached = receipt.get("kept_tokens", 0) + receipt.get("moved_tokens", 0)
+            num_read = max(0, (live.input_tokens or 0) - num_cached)
+            return Compacted(live.text.strip(), num_read, live.output_tokens or 0, num_cached)
         text = write_out(to_chat(outgrown.shown).messages)
         num_tokens = self._count(text)
         try:

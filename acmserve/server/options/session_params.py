@@ -15,6 +15,7 @@ Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from acmserve.errors import InvalidRequest
@@ -61,8 +62,9 @@ def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionPar
     if is_plain(body, headers):
         return None
     check_one_answer(body)
-    forget, precompute = (False, False) if direct is None else (direct.forget, direct.precompute)
-    return SessionParams(session_id, fidelity, forget, precompute, repair)
+    if direct is None:
+        return SessionParams(session_id, fidelity, repair=repair)
+    return replace(direct, session_id=session_id, fidelity=fidelity, repair=repair, account="")
 
 
 def is_plain(body: object, headers: Mapping[str, str]) -> bool:
