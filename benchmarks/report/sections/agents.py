@@ -136,8 +136,8 @@ AGENTS = (
             ),
         ),
         (
-            "Compaction is the flattened form: each summary prompt is a text of its own that no cache has.",
-            "Its row counts the tokens that the summarizer sampled, too. The other rows count no sampled tokens.",
+            "Summaries are asked for behind the conversation itself. Their column has what was computed and sampled.",
+            "So the row of compaction counts sampled tokens, too. The other rows count none.",
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
         ),
         "budget.png",
