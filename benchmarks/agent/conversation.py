@@ -31,8 +31,8 @@ COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 class ConversationTurn:
     """One completion: what its prompt cost, and what was evicted for it.
 
-    `markers` are tokens of the notes that the eviction left. `summary` are the tokens computed and written for a summary,
-    `num_summary_read` those that it read, most of which may have been in the cache.
+    `markers` are tokens of the notes that the eviction left. `summary` are the tokens computed and written for a
+    summary, `num_summary_read` those that it read, most of which may have been in the cache.
     `prompt_messages` are the messages as the model saw them, None where they are not known.
     """
 

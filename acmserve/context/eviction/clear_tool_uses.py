@@ -19,7 +19,7 @@ from typing import ClassVar
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
-from acmserve.context.transcript.outline import TEXT, Use
+from acmserve.context.transcript.outline import OBSERVATION, TEXT, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,14 @@ class ClearToolUsesPolicy:
 
 def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses, stop_at: int | None = None) -> EvictionPlan:
     """Clear the results of all but the last tool uses, before the open branch, until `stop_at` tokens are shown."""
-    editor, target = view.editor(), options.trigger_tokens or 0 if stop_at is None else stop_at
+    editor, lines = view.editor(), view.outline.lines
+    target = (options.trigger_tokens or 0) if stop_at is None else stop_at
     uses, num_shown = _answered_uses(view)
     if not _is_triggered(options, editor.num_tokens, num_shown):
         return finish_plan(view, editor, target)
     steps = []
     for use in uses[: max(0, len(uses) - options.keep)]:
-        name = view.outline.name(use)
+        name = OBSERVATION if use.number == TEXT else lines[use.entry].names[use.number]
         if name in options.exclude_tools or (view.end is not None and use.entry >= view.end):
             continue
         if stop_at is not None and editor.num_tokens <= stop_at:

@@ -32,12 +32,12 @@ from acmserve.context.eviction.clear_thinking import only_cleared
 from acmserve.context.eviction.clearing_edits import VendorEdit, applied_edits, plan_edits
 from acmserve.context.eviction.compact import Compaction, plan_compaction, predicted_plan, summary_plan
 from acmserve.context.eviction.cwl import without_active
-from acmserve.context.eviction.low_watermark import Measured, cheapest_low_watermark
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.eviction.planned_eviction import TurnStats
 from acmserve.context.eviction.protected import evicted_numbers
 from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.low_watermark import Measured, cheapest_low_watermark
 from acmserve.context.session.render import render_whole
 from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message

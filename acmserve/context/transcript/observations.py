@@ -61,13 +61,15 @@ class ObservationRule:
 
     def takes(self, message: Message, before: Message | None) -> bool:
         """Whether `message`, which stands behind `before`, is an observation."""
-        if before is None or message.get("role") != "user" or not is_plain_answer(before):
+        if before is None or message.get("role") != "user" or before.get("role") != "assistant":
             return False
         if self.beginnings:
-            return _beginning(message).startswith(self.beginnings)
-        if self.mode == "auto":
-            return _OUTPUT.match(_beginning(message)) is not None and has_action(before)
-        return self.mode == "user"
+            begins = _beginning(message).startswith(self.beginnings)
+        elif self.mode == "auto":
+            begins = _OUTPUT.match(_beginning(message)) is not None and has_action(before)
+        else:
+            begins = self.mode == "user"
+        return begins and is_plain_answer(before)
 
     def as_json(self) -> object:
         """What `parse_observations` reads back equal."""

@@ -90,13 +90,14 @@ class OmissionEditor:
 
     def clear_result(self, use: Use, inputs: bool) -> None:
         """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
-        kept, result = self.of(use.entry), self._outline.result(use)
-        if result is None or kept.has_lost(use.number):
+        kept, line, is_text = self.of(use.entry), self._lines[use.entry], use.number == TEXT
+        result = line.observation if is_text else line.results[use.number]
+        if result is None or (kept.text if is_text else use.number in kept.calls):
             return
         new = replace(
             kept,
             cleared=kept.cleared | {use.number},
-            inputs=kept.inputs | {use.number} if inputs and use.number != TEXT else kept.inputs,
+            inputs=kept.inputs | {use.number} if inputs and not is_text else kept.inputs,
         )
         if new == kept:
             return

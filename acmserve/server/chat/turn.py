@@ -138,7 +138,7 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
     exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
     CURRENT.set(exchange)
     recording = _Recording(server, session, before, state, chat, exchange, use, turn_map)
-    request = _edited(chat, state, placed(turn_map, messages, state))
+    request = _edited(chat, state, messages if turn_map is None else placed(turn_map, messages, state))
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
         response.body_iterator = _recorded(recording, response.body_iterator)

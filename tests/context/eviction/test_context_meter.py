@@ -14,9 +14,9 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.episodes.episode import Episode
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
-from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.session.history import adopt
+from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
