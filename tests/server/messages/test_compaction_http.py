@@ -84,7 +84,7 @@ def test_a_conversation_stays_below_its_trigger_on_a_prefix_that_is_kept(claude:
             summary, message = answer.usage.iterations
             assert (summary.type, message.type) == ("compaction", "message")
             assert total(summary) > TRIGGER // 2
-            num_new = total(num_input(claude, [{"role": "user", "content": log_lines(16, first=16 * number)}]))
+            num_new = num_input(claude, [{"role": "user", "content": log_lines(16, first=16 * number)}]).input_tokens
             num_computed = total(summary) - summary.cache_read_input_tokens
             assert num_computed - num_new <= MOST_OLD
             assert total(message) == total(answer.usage)
