@@ -27,7 +27,7 @@ from tests.support.context.conversation import KEY
 from tests.support.context.valid_chat import check_valid, orphans
 
 MEASURED = Measured(growth=20.0, prefill_rate=1000.0, move_rate=10_000.0)
-POLICIES = ("cwl", "pi-cwl", "recency", "clear_tool_uses")
+POLICIES = ("chain", "cwl", "pi-cwl", "recency", "clear_tool_uses")
 
 
 class SpaceWords:
