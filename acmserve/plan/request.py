@@ -29,6 +29,8 @@ class SessionParams:
     redaction reaches the KV cache. `precompute` makes it a background request, whose prompt is a context that may be
     asked for later. The engine computes it, exactly, in moments in which nobody else is served. `account` is whose
     share of the engine's memory of sources the session counts for. The server sets it, and takes none from a client.
+    `unrecorded` requests find what the session was served, and become no source themselves: the conversation goes on
+    from where it was.
     """
 
     session_id: str
@@ -37,6 +39,7 @@ class SessionParams:
     precompute: bool = False
     repair: Repair | None = None
     account: str = ""
+    unrecorded: bool = False
 
     def as_acm(self) -> dict[str, Any]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
@@ -51,6 +54,8 @@ class SessionParams:
             acm["precompute"] = True
         if self.account:
             acm["account"] = self.account
+        if self.unrecorded:
+            acm["unrecorded"] = True
         return acm
 
 
@@ -69,6 +74,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         _check_flag(acm.get("precompute"), f"{field}.precompute"),
         check_repair(acm.get("repair"), f"{field}.repair"),
         "" if acm.get("account") is None else check_session_id(acm["account"], f"{field}.account"),
+        _check_flag(acm.get("unrecorded"), f"{field}.unrecorded"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):

@@ -31,7 +31,8 @@ COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 class ConversationTurn:
     """One completion: what its prompt cost, and what was evicted for it.
 
-    `markers` are tokens of the notes that the eviction left. `summary` are the tokens read and written for a summary.
+    `markers` are tokens of the notes that the eviction left. `summary` are the tokens computed and written for a
+    summary, `num_summary_read` those that it read, most of which may have been in the cache.
     `prompt_messages` are the messages as the model saw them, None where they are not known.
     """
 
@@ -40,6 +41,7 @@ class ConversationTurn:
     evicted: int = 0
     markers: int = 0
     summary: tuple[int, int] = (0, 0)
+    num_summary_read: int = 0
     is_unmet: bool = False
     follows_pause: bool = True
     prompt_messages: list[Message] | None = None
@@ -170,12 +172,14 @@ def read_turn(
         if item["episode"] in descriptions and "remove" in item["levels"]
     ]
     summary = budget.get("summary") or {}
+    num_read = summary.get("input_tokens") or 0
     return ConversationTurn(
         receipt=dict(step["receipt"]),
         seconds=seconds,
         evicted=budget.get("evicted_tokens", 0),
         markers=sum(count_tokens(tokenizer, note) for note in notes),
-        summary=(summary.get("input_tokens") or 0, summary.get("output_tokens") or 0),
+        summary=(summary.get("computed_tokens", num_read), summary.get("output_tokens") or 0),
+        num_summary_read=num_read,
         is_unmet=budget.get("unmet") is not None,
     )
 

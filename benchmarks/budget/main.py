@@ -85,7 +85,9 @@ def _row(run: ConversationRun, new: Sequence[int]) -> dict[str, Any]:
         "total_computed_tokens": sum(turns["computed_tokens"]),
         "total_moved_tokens": sum(turns["moved_tokens"]),
         "total_marker_tokens": sum(turn.markers for turn in run.turns),
-        "summary_prompt_tokens": sum(turn.summary[0] for turn in run.turns),
+        "num_summaries": sum(turn.num_summary_read > 0 for turn in run.turns),
+        "summary_prompt_tokens": sum(turn.num_summary_read for turn in run.turns),
+        "summary_computed_tokens": sum(turn.summary[0] for turn in run.turns),
         "summary_completion_tokens": sum(turn.summary[1] for turn in run.turns),
         "steady_computed_per_new": None if share is None else round(share, 3),
         "turns": {name: turns[name] for name in turns if name.endswith("_tokens")},
@@ -118,8 +120,8 @@ def as_table(report: dict[str, Any]) -> list[str]:
 
 
 def _spent(row: dict[str, Any]) -> int:
-    """Tokens computed for the prompts of a run, and read and written for its summaries."""
-    spent: int = row["total_computed_tokens"] + row["summary_prompt_tokens"] + row["summary_completion_tokens"]
+    """Tokens computed for the prompts of a run, and computed and written for its summaries."""
+    spent: int = row["total_computed_tokens"] + row["summary_computed_tokens"] + row["summary_completion_tokens"]
     return spent
 
 

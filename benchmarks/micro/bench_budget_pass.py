@@ -23,10 +23,10 @@ from acmserve.bench.micro.words import WordCounter
 from acmserve.context.accounting.known_prompt import Counted
 from acmserve.context.episodes.delimiter import Scope, run_delimiter
 from acmserve.context.eviction.context_meter import ContextMeter
-from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
+from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message

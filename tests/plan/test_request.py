@@ -27,7 +27,7 @@ def test_forget_is_read(acm: dict[str, Any], expected: bool) -> None:
     assert parse_acm_params({"session_id": "s", **acm}) == SessionParams("s", acm.get("fidelity"), expected)
 
 
-@pytest.mark.parametrize("key", ["forget", "precompute"])
+@pytest.mark.parametrize("key", ["forget", "precompute", "unrecorded"])
 @pytest.mark.parametrize("value", [1, 0, "true", "", [], {}, 1.0])
 def test_what_is_no_boolean_is_refused_by_name(value: object, key: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -50,6 +50,12 @@ def test_params_travel_unchanged(fidelity: str | None, forget: bool) -> None:
     params = SessionParams("s", fidelity, forget)
     assert parse_acm_params(params.as_acm()) == params
     assert ("forget" in params.as_acm()) is forget
+
+
+def test_a_request_that_leaves_no_source_travels_unchanged() -> None:
+    params = SessionParams("s", "reuse", unrecorded=True)
+    assert parse_acm_params(params.as_acm()) == params
+    assert "unrecorded" not in SessionParams("s").as_acm()
 
 
 @pytest.mark.parametrize("fidelity", [None, "exact"])

@@ -73,7 +73,7 @@ class _Step:
 class EpisodeGraph:
     """`outline` grows with the graph. `live` holds the ended episodes that were not forgotten, by number."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[Message] = (), observations: Collection[int] = ()) -> None:
         self.outline = Outline()
         self.live: dict[int, Episode] = {}
         self.prologue_end: int | None = None
@@ -82,7 +82,7 @@ class EpisodeGraph:
         self._num_episodes = 0
         self._current: _Current | None = None
         self._step: _Step | None = None
-        self.extend(messages)
+        self.extend_read(read_parts(messages, observations))
 
     def __len__(self) -> int:
         """Episodes so far, forgotten and unannotated ones included."""

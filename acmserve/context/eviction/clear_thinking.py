@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
-from acmserve.context.transcript.outline import Outline
+from acmserve.context.transcript.outline import TEXT, Outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ def count_cleared(view: ConversationView) -> Cleared:
         kept = omissions.entries.get(entry)
         if kept is not None:
             num_uses += len((kept.calls | kept.cleared) & frozenset(range(len(line.names))))
-        elif line.names and omissions.in_gone(entry):
-            num_uses += len(line.names)
+            num_uses += line.observation is not None and (kept.text or TEXT in kept.cleared)
+        elif (line.names or line.observation is not None) and omissions.in_gone(entry):
+            num_uses += len(line.names) + (line.observation is not None)
     turns = sum(any(_has_lost_reasoning(omissions, entry) for entry in turn) for turn in _thinking_turns(view.outline))
     return Cleared(num_uses, turns, max(0, view.token_counts.num_tokens - view.shown_tokens()))
 
@@ -79,7 +80,7 @@ def only_cleared(outline: Outline, omissions: Omissions) -> Omissions:
     entries = {
         entry: MessageOmissions(
             reasoning=kept.reasoning and not kept.text,
-            cleared=kept.cleared - kept.calls,
+            cleared=kept.cleared - kept.calls - (frozenset({TEXT}) if kept.text else frozenset()),
             inputs=kept.inputs - kept.calls,
         )
         for entry, kept in omissions.entries.items()

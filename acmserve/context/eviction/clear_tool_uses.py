@@ -7,7 +7,8 @@ the model would see *now*, with earlier clearings in force. A conversation that 
 reached again, and its prefix stays cached meanwhile.
 
 Decisions: `keep` counts all tool uses, those of excluded tools and those that are cleared already, too. Calls without a
-result are never cleared. As a policy it has no trigger of its own: the budget is the trigger.
+result are never cleared. As a policy it has no trigger of its own: the budget is the trigger. An observation counts as
+the result of a tool of that name, `observation`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import ClassVar
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
-from acmserve.context.transcript.outline import Use
+from acmserve.context.transcript.outline import OBSERVATION, TEXT, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,20 @@ class ClearToolUsesPolicy:
         return replace(plan_clear_tool_uses(view, clearing), target=target)
 
 
-def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses) -> EvictionPlan:
-    """Clear the results of all but the last tool uses, before the open branch."""
-    editor, lines, target = view.editor(), view.outline.lines, options.trigger_tokens or 0
+def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses, stop_at: int | None = None) -> EvictionPlan:
+    """Clear the results of all but the last tool uses, before the open branch, until `stop_at` tokens are shown."""
+    editor, lines = view.editor(), view.outline.lines
+    target = (options.trigger_tokens or 0) if stop_at is None else stop_at
     uses, num_shown = _answered_uses(view)
     if not _is_triggered(options, editor.num_tokens, num_shown):
         return finish_plan(view, editor, target)
     steps = []
     for use in uses[: max(0, len(uses) - options.keep)]:
-        name = lines[use.entry].names[use.number]
+        name = OBSERVATION if use.number == TEXT else lines[use.entry].names[use.number]
         if name in options.exclude_tools or (view.end is not None and use.entry >= view.end):
             continue
+        if stop_at is not None and editor.num_tokens <= stop_at:
+            break
         size, num_done = editor.num_tokens, editor.num_operations
         editor.clear_result(use, options.clears_inputs(name))
         if editor.num_operations > num_done:
@@ -100,6 +104,9 @@ def _answered_uses(view: ConversationView) -> tuple[list[Use], int]:
                 continue
             uses.append(Use(entry, number))
             num_shown += kept is None or number not in kept.cleared
+        if line.observation is not None and (kept is None or not kept.text):
+            uses.append(Use(entry, TEXT))
+            num_shown += kept is None or TEXT not in kept.cleared
     return uses, num_shown
 
 

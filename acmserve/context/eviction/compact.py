@@ -19,9 +19,9 @@ Pure: the summary comes from whoever carries the plan out. The same conversation
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
@@ -64,11 +64,17 @@ class CompactPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a model wrote, and the tokens that it read and wrote for it. None where it does not report them."""
+    """What a model wrote, and the tokens that it read and wrote for it. None where it does not report them.
+
+    `receipt` is the engine's where the summary was asked for behind the conversation itself. Where it was not,
+    `flattened_because` says why.
+    """
 
     text: str
     input_tokens: int | None = None
     output_tokens: int | None = None
+    receipt: Mapping[str, Any] | None = None
+    flattened_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ class Compaction:
     """A summary that is wanted: of `text`, which has `num_tokens`, in at most `num_room` tokens with its head.
 
     `steps` are the entries that it covers, ascending. The last message of the assistant among them, `at`, will carry
-    it. It holds for the conversation and the omissions that it was decided on.
+    it. It holds for the conversation and the omissions that it was decided on. The entries before `end` are whole
+    steps, and what it covers is among them.
     """
 
     steps: tuple[int, ...]
@@ -85,6 +92,7 @@ class Compaction:
     num_tokens: int
     num_room: int
     target: int
+    end: int = 0
 
 
 def plan_compaction(
@@ -111,8 +119,13 @@ def plan_compaction(
             num_new += size - editor.num_tokens
     if at is None or num_new <= num_room:
         return None
-    text = _conversation_text(view, omit_from_messages(whole, view.omissions), steps)
-    return Compaction(tuple(steps), at, text, token_counts.count(text), num_room, target)
+    observations = {
+        entry
+        for entry, line in enumerate(view.outline.lines)
+        if line.role is Role.RESULT and whole[entry].get("role") == "user"
+    }
+    text = _conversation_text(view, omit_from_messages(whole, view.omissions, observations), steps)
+    return Compaction(tuple(steps), at, text, token_counts.count(text), num_room, target, _end(view, steps[-1]))
 
 
 def summary_plan(compaction: Compaction, view: ConversationView, summary: str) -> EvictionPlan:
@@ -188,6 +201,17 @@ def _take(editor: OmissionEditor, view: ConversationView, entry: int) -> None:
     editor.drop_step(entry)
     if entry in view.omissions.entries:
         editor.drop_lines(entry)
+
+
+def _end(view: ConversationView, last: int) -> int:
+    """The next message of the assistant behind the entry `last` that has all results of the messages before it."""
+    lines, reached = view.outline.lines, last
+    for entry, line in enumerate(lines):
+        if entry > reached and line.role is Role.ASSISTANT:
+            return entry
+        answers = (*line.results, line.observation)
+        reached = max(reached, *(number for number in answers if number is not None), -1)
+    return len(lines)
 
 
 def _conversation_text(view: ConversationView, shown: Sequence[Message | None], steps: Sequence[int]) -> str:

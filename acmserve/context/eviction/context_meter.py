@@ -35,13 +35,13 @@ from acmserve.context.eviction.clear_thinking import only_cleared
 from acmserve.context.eviction.clearing_edits import VendorEdit, applied_edits, plan_edits
 from acmserve.context.eviction.compact import Compaction, plan_compaction, predicted_plan, summary_plan
 from acmserve.context.eviction.cwl import without_active
-from acmserve.context.eviction.low_watermark import Measured, cheapest_low_watermark
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.eviction.planned_eviction import TurnStats
 from acmserve.context.eviction.protected import evicted_numbers
 from acmserve.context.session.branch import hide_closed
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.known_entries import compare_entries
+from acmserve.context.session.low_watermark import Measured, cheapest_low_watermark
 from acmserve.context.session.render import render_whole
 from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
@@ -171,7 +171,7 @@ class ContextMeter:
                 self._served = replace(self._served, num_entries=min(num_same, self._served.num_entries))
             self._num_written = self.token_counts.between(0, num_same)
         if is_rewound or (self.graph.num_forgotten and state.omissions != self.omissions):
-            self.graph = EpisodeGraph([entry.message for entry in state.entries[:num_same]])
+            self.graph = EpisodeGraph([entry.message for entry in state.entries[:num_same]], state.observations)
         if is_rewound and keep_active:
             omissions = without_active(self.view.with_omissions(state.omissions))
             state = replace(state, omissions=hide_closed(omissions, state.branches))
@@ -179,18 +179,19 @@ class ContextMeter:
             self.scope = None
         if is_rewound or changed:
             self._known.change()
-        self._read([entry.message for entry in state.entries[num_same:]], whole[num_same:])
+        self._read(state.entries[num_same:], whole[num_same:])
         self._entries, self._whole = state.entries, whole
         self._num_free = len(whole) if state.branch is None else state.branch.call_entry
         self._take(state.omissions)
         return state
 
-    def _read(self, written: list[Message], shown: list[Message]) -> None:
+    def _read(self, new: Sequence[TranscriptEntry], shown: list[Message]) -> None:
         """Read new messages, once where they are shown as they were written."""
-        parts = read_parts(written)
-        is_same = all(a is b for a, b in zip(written, shown, strict=True))
+        observations = [index for index, entry in enumerate(new) if entry.is_observation]
+        parts = read_parts((entry.message for entry in new), observations)
+        is_same = all(entry.message is message for entry, message in zip(new, shown, strict=True))
         self.graph.extend_read(parts)
-        self.token_counts.extend_read(parts if is_same else read_parts(shown))
+        self.token_counts.extend_read(parts if is_same else read_parts(shown, observations))
 
     def expect(self, num_overhead: int) -> None:
         """The next prompt has about so many tokens beside the messages: the tools, the words of a preset."""
@@ -270,6 +271,11 @@ class ContextMeter:
     def compaction(self, target: int, max_summary_tokens: int) -> Compaction | None:
         """What is to be summarized so that `target` tokens are left. None where nothing is worth it. Pure."""
         return plan_compaction(self.view, self._whole, target, max_summary_tokens)
+
+    def before(self, end: int, omissions: Omissions) -> int:
+        """Tokens of a prompt that ends in front of the entry `end`, with this left out."""
+        view = self.view.with_omissions(omissions)
+        return view.shown_tokens() - view.shown_tokens(end)
 
     def summarized(self, compaction: Compaction, summary: str | None) -> EvictionPlan:
         """The plan of a compaction. Without a summary what the longest one would give, for showing only. Pure."""

@@ -64,12 +64,21 @@ class BudgetUnmet:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """What one policy of a chain freed. `reason` says why it was not asked, or changed nothing."""
+
+    policy: str
+    num_tokens: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EvictionPlan:
     """`omissions` is all that is taken out when the plan is carried out. Empty `steps`: nothing changes.
 
     `first_entry` is the first message that changes, `num_behind` the tokens shown from there on afterwards: what the
     next turn computes under `exact`. `num_written` of them are a summary that nobody has computed yet. The counters are
-    those of the vendor's `applied_edits`.
+    those of the vendor's `applied_edits`. `stages` are those of a chain, in order.
     """
 
     omissions: Omissions
@@ -83,6 +92,7 @@ class EvictionPlan:
     cleared_tool_uses: int = 0
     cleared_thinking_turns: int = 0
     num_written: int = 0
+    stages: tuple[Stage, ...] = ()
 
     @property
     def changes(self) -> bool:

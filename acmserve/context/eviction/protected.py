@@ -9,7 +9,7 @@ from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import Protected
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.omitted_tokens import message_tokens, result_tokens
-from acmserve.context.transcript.outline import Use
+from acmserve.context.transcript.outline import TEXT, Use
 from acmserve.context.transcript.parts import Role
 
 
@@ -84,7 +84,17 @@ def episode_tokens(view: ConversationView, episode: Episode) -> int:
             total -= sum(size.calls[i] for i in range(len(size.calls)) if i not in kept.calls)
         elif not omissions.in_gone(entry):
             total += size.total - sum(size.calls)
+        total += _observation_tokens(view, entry)
     return total
+
+
+def _observation_tokens(view: ConversationView, entry: int) -> int:
+    """Tokens shown of what answers a text. 0 where nothing does."""
+    result, omissions = view.outline.lines[entry].observation, view.omissions
+    if result is None or omissions.has_lost(Use(entry, TEXT)):
+        return 0
+    size, kept = view.token_counts.sizes[result], omissions.entries.get(entry)
+    return size.total if kept is None else result_tokens(size, kept, TEXT, view.token_counts)
 
 
 def _use_tokens(view: ConversationView, use: Use) -> int:

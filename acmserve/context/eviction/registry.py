@@ -15,6 +15,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
+from acmserve.context.eviction.chain import Chain
 from acmserve.context.eviction.clear_tool_uses import ClearToolUsesPolicy
 from acmserve.context.eviction.compact import CompactPolicy
 from acmserve.context.eviction.cwl import Cwl, PiCwl
@@ -25,6 +26,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.validation import echo_json
 
 POLICIES: dict[str, type[Policy]] = {
+    "chain": Chain,
     "cwl": Cwl,
     "pi-cwl": PiCwl,
     "clear_tool_uses": ClearToolUsesPolicy,
@@ -57,6 +59,11 @@ def policy_of(budget: Budget) -> Policy:
     """The policy of a budget, with its options. Raises `InvalidRequest` for options that contradict each other."""
     build: Callable[..., Policy] = find(budget.policy)
     return build(**budget.options)
+
+
+def ends_in_summary(budget: Budget) -> bool:
+    """Whether a summary is asked for where the plan of the policy does not reach its target."""
+    return bool(getattr(find(budget.policy), "ends_in_summary", False))
 
 
 def load(name: str, field: str = "--eviction-policy") -> type[Policy]:

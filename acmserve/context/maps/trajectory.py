@@ -9,7 +9,7 @@ Pure. It knows messages, neither sessions nor maps.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from acmserve.context.transcript.message import Message, texts
@@ -20,9 +20,9 @@ _GAP = "\n... {num} characters left out ...\n"
 _HEAD_SHARE = 4
 
 
-def last_query(messages: Sequence[Message]) -> list[Message]:
-    """The messages from the last one of the user on."""
-    users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+def last_query(messages: Sequence[Message], observations: Collection[int] = ()) -> list[Message]:
+    """The messages from the last one of the user on. `observations` are results in the user's name."""
+    users = [n for n, message in enumerate(messages) if message.get("role") == "user" and n not in observations]
     return list(messages[users[-1] if users else 0 :])
 
 

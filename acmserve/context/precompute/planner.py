@@ -42,13 +42,13 @@ from acmserve.context.episodes.episode import Kind
 from acmserve.context.eviction import registry
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.eviction.context_meter import ContextMeter
-from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.eviction.planned_eviction import NUM_GROWTHS, PlannedEviction, keep_eviction, takes_what_is_needed
 from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason, candidates_of
 from acmserve.context.precompute.clearing import cleared, clearings, pending_uses
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-DEFAULT_POLICY = "cwl"
+DEFAULT_POLICY = "chain"
 DEFAULT_MAX_TOKENS = 80_000
 OptionValue = frozenset[str] | int | bool | str
 

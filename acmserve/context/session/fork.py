@@ -46,7 +46,7 @@ def fork(state: SessionState, session_id: str, description: str, prompt: str) ->
 
 def num_complete(state: SessionState) -> int:
     """How many entries stand before a step whose tool calls wait for results. All of them, when none does."""
-    outline = Outline(entry.message for entry in state.entries)
+    outline = Outline((entry.message for entry in state.entries), state.observations)
     for number in range(len(outline) - 1, -1, -1):
         line = outline.lines[number]
         if line.role is Role.PROTECTED:

@@ -14,7 +14,7 @@ Every function is pure: state in, state out. How edits are carried over says `ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from acmserve.context.session.carrying.old_digests import with_new_digests
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message, texts
+from acmserve.context.transcript.observations import AUTO, ObservationRule
 
 INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
 
@@ -56,20 +57,43 @@ class SharedHistory:
     num_characters: int
 
 
-def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
+def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRule = AUTO) -> Adoption:
     """Take in the history that a client sent. Pure. The same history twice changes nothing.
+
+    `rule` finds observations among new messages where the session has none of its own.
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
     state = with_new_digests(state, messages)
     history = match_history(state, messages)
     carried = carry_over(state, history, messages)
-    adopted, dropped = carried.state, carried.dropped
+    dropped = carried.dropped
+    entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
+    adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
     if adopted.branch is not None:
         adopted = end_where_interrupted(adopted)
         if adopted.branch is None:
             dropped = (*dropped, DroppedEdit("branch", adopted.branches[-1].call_id, INTERRUPTED_NOW))
     return Adoption(adopted, history.num_known, dropped, _num_of_parent(state, history))
+
+
+def judged(
+    entries: tuple[TranscriptEntry, ...], new: Collection[int], rule: ObservationRule
+) -> tuple[TranscriptEntry, ...]:
+    """The entries, with observations marked among the new ones. The old ones stay as they are."""
+    found = [
+        index
+        for index in new
+        if index > 0
+        and entries[index].origin is Author.CLIENT
+        and rule.takes(entries[index].message, entries[index - 1].message)
+    ]
+    if not found:
+        return entries
+    marked = list(entries)
+    for index in found:
+        marked[index] = replace(marked[index], is_observation=True)
+    return tuple(marked)
 
 
 def shared_history(state: SessionState, messages: Sequence[Message]) -> SharedHistory:

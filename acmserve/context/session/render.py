@@ -29,18 +29,27 @@ def render(state: SessionState, rules: TemplateRules = TAKES_ALL) -> list[Messag
     messages = render_whole(state)
     if state.omissions == EMPTY:
         return messages
-    return alternate(messages, omit_from_messages(messages, state.omissions), rules)
+    return alternate(messages, omit_from_messages(messages, state.omissions, state.observations), rules)
 
 
 def render_merged(state: SessionState, rules: TemplateRules) -> tuple[list[Message], list[list[int]]]:
     """What `render` gives, and the entries that are in each message."""
     messages = render_whole(state)
-    return alternate_entries(messages, omit_from_messages(messages, state.omissions), rules)
+    return alternate_entries(messages, omit_from_messages(messages, state.omissions, state.observations), rules)
 
 
 def render_entries(state: SessionState) -> list[Message | None]:
     """What the model sees of each entry, None where nothing is left of it."""
-    return omit_from_messages(render_whole(state), state.omissions)
+    return omit_from_messages(render_whole(state), state.omissions, state.observations)
+
+
+def shown_observations(state: SessionState) -> frozenset[int]:
+    """The positions of observations among the messages that the model sees."""
+    observations = state.observations
+    if not observations:
+        return frozenset()
+    left = [entry for entry, message in enumerate(render_entries(state)) if message is not None]
+    return frozenset(position for position, entry in enumerate(left) if entry in observations)
 
 
 def evicted_entries(state: SessionState) -> frozenset[int]:
@@ -48,7 +57,7 @@ def evicted_entries(state: SessionState) -> frozenset[int]:
     if not state.omissions:
         return frozenset()
     messages = [entry.message for entry in state.entries]
-    left = omit_from_messages(messages, state.omissions)
+    left = omit_from_messages(messages, state.omissions, state.observations)
     return frozenset(
         index
         for index, (old, new) in enumerate(zip(messages, left, strict=True))

@@ -26,6 +26,7 @@ from acmserve.context.session.parent import Parent
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.thread import Thread
 from acmserve.context.transcript.message import Message, Place, text_at
+from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.errors import IntegrityError, NotFound
 
@@ -51,6 +52,7 @@ class TranscriptEntry:
 
     `turn` numbers the answers made on the server. -1 for the client's own messages. `sealed` entries are never replaced
     by what the client resends. A part of them was redacted, or the client's copy is not what the model reads.
+    With `is_observation` a message of the user is a result, as was judged when it was taken in.
     """
 
     message: Message
@@ -58,6 +60,7 @@ class TranscriptEntry:
     digest: bytes = b""
     turn: int = -1
     sealed: bool = False
+    is_observation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ class SessionState:
     """`num_ids` counts the ids given out, so that no id is ever given twice. Fragments are in order of creation.
 
     `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
-    session's own, None where it has none. `parent` is the session of which this one is a branch, `thread` its place in
-    a family of threads. `redacted` knows every text that was ever redacted, as digests.
+    session's own, None where it has none, as is `observation_rule`. `parent` is the session of which this is a branch,
+    `thread` its place in a family of threads. `redacted` knows every text that was ever redacted, as digests.
     """
 
     entries: tuple[TranscriptEntry, ...] = ()
@@ -92,6 +95,12 @@ class SessionState:
     precompute: PrecomputeOptions | None = None
     thread: Thread | None = None
     redacted: tuple[RedactedText, ...] = ()
+    observation_rule: ObservationRule | None = None
+
+    @property
+    def observations(self) -> frozenset[int]:
+        """The entries that are observations."""
+        return frozenset(index for index, entry in enumerate(self.entries) if entry.is_observation)
 
     @property
     def branch(self) -> Branch | None:

@@ -16,7 +16,11 @@ from acmserve.errors import Conflict
 def _run(state: SessionState, arguments: object, context: ToolContext) -> ToolOutcome:
     if state.branch is not None:
         raise Conflict("action", "episodes are marked in the main conversation only.", "Call return first.")
-    scope = EpisodeGraph(entry.message for entry in state.entries).scope() if context.scope is None else context.scope
+    scope = (
+        EpisodeGraph((entry.message for entry in state.entries), state.observations).scope()
+        if context.scope is None
+        else context.scope
+    )
     marked = run_delimiter(scope, arguments)
     return ToolOutcome(state, marked.result, error=marked.error, scope=marked.scope)
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
 from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
-from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.transcript.outline import TEXT, Outline, Use
 from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import TokenCounts
 
@@ -62,7 +62,7 @@ class OmissionEditor:
 
     def has_lost(self, use: Use) -> bool:
         """Whether a tool call is gone."""
-        return use.number in self.of(use.entry).calls
+        return self.of(use.entry).has_lost(use.number)
 
     def strip_reasoning(self, entry: int) -> None:
         """Take out the reasoning of a message."""
@@ -89,14 +89,15 @@ class OmissionEditor:
         self.drop_calls((use,))
 
     def clear_result(self, use: Use, inputs: bool) -> None:
-        """Put the placeholder in the place of a result. With `inputs` the call loses its arguments too."""
-        kept, result = self.of(use.entry), self._lines[use.entry].results[use.number]
-        if result is None or use.number in kept.calls:
+        """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
+        kept, line, is_text = self.of(use.entry), self._lines[use.entry], use.number == TEXT
+        result = line.observation if is_text else line.results[use.number]
+        if result is None or (kept.text if is_text else use.number in kept.calls):
             return
         new = replace(
             kept,
             cleared=kept.cleared | {use.number},
-            inputs=kept.inputs | {use.number} if inputs else kept.inputs,
+            inputs=kept.inputs | {use.number} if inputs and not is_text else kept.inputs,
         )
         if new == kept:
             return
@@ -110,7 +111,7 @@ class OmissionEditor:
             self.drop_text(entry)
 
     def drop_text(self, entry: int) -> None:
-        """Take out the text and the reasoning of a message, or a result that answers no call."""
+        """Take out the text and the reasoning of a message, with its observation, or a result that answers no call."""
         line = self._lines[entry]
         if line.role is Role.RESULT:
             if entry not in self._gone and not self._before.in_gone(entry):
@@ -121,6 +122,10 @@ class OmissionEditor:
         kept = self.of(entry)
         if not kept.text or not kept.reasoning:
             self.num_reasoning += line.has_reasoning and not kept.reasoning
+            if line.observation is not None and not kept.text:
+                self.num_tokens -= self._result_tokens(line.observation, kept, TEXT)
+                self._gone.add(line.observation)
+                self.num_uses += 1
             self._set(entry, replace(kept, text=True, reasoning=True))
 
     def drop_step(self, entry: int) -> None:

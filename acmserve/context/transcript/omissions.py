@@ -8,6 +8,7 @@
 away shows everything again. Rendering is a pure function, deterministic to the byte, and safe whatever the data says:
 
 - A result shares the fate of its call, so neither is ever left alone. Results are found by pairing, not by the data.
+- An observation shares the fate of the text that it answers. Which messages are observations the caller says.
 - A message of the assistant that would say nothing and call nothing is left out. `tool_calls` is never an empty list.
 - Messages of the user and the system, and all of which nothing is taken, are the very objects that came in.
 
@@ -20,13 +21,13 @@ it. Where it goes (a rewind, a redaction), everything in front of it is shown ag
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.outline import Use, pair_results
+from acmserve.context.transcript.outline import TEXT, Use, pair_results
 from acmserve.context.transcript.parts import Role, has_text, role_of, tool_calls, without_reasoning
 from acmserve.errors import IntegrityError
 
@@ -38,9 +39,9 @@ CLEARED_ARGUMENTS = "{}"
 class MessageOmissions:
     """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
 
-    `calls` are gone with their results. The results of `cleared` are a placeholder, the arguments of `inputs` are
-    empty. `notes` are lines that stand behind what is left of the text. `summary` stands in front of them: it speaks
-    for all that was taken out up to this message, and no two messages have one.
+    `calls` are gone with their results. The results of `cleared` are a placeholder (`TEXT`: that of the text), the
+    arguments of `inputs` are empty. `notes` are lines that stand behind what is left of the text. `summary` stands in
+    front of them: it speaks for all that was taken out up to this message, and no two messages have one.
     """
 
     reasoning: bool = False
@@ -55,6 +56,10 @@ class MessageOmissions:
     def lines(self) -> tuple[str, ...]:
         """What is written in the place of what is gone."""
         return (self.summary, *self.notes) if self.summary else self.notes
+
+    def has_lost(self, number: int) -> bool:
+        """Whether a call is gone, or with `TEXT` the text."""
+        return self.text if number == TEXT else number in self.calls
 
 
 NOTHING = MessageOmissions()
@@ -85,7 +90,7 @@ class Omissions:
     def has_lost(self, use: Use) -> bool:
         """Whether a tool call is gone."""
         kept = self.entries.get(use.entry)
-        return use.number in kept.calls if kept is not None else self.in_gone(use.entry)
+        return kept.has_lost(use.number) if kept is not None else self.in_gone(use.entry)
 
     @property
     def summarized(self) -> int | None:
@@ -109,7 +114,8 @@ class Omissions:
             if end >= start:
                 raise IntegrityError(f"omissions: a range ends at {end}, the next starts at {start}")
         for entry, kept in self.entries.items():
-            if entry < 0 or kept == NOTHING or min(kept.calls | kept.cleared | kept.inputs, default=0) < 0:
+            least = min(kept.calls | kept.inputs | (kept.cleared - {TEXT}), default=0)
+            if entry < 0 or kept == NOTHING or least < 0:
                 raise IntegrityError(f"omissions: entry {entry} has {kept}")
         num_summaries = sum(bool(kept.summary) for kept in self.entries.values())
         if num_summaries > 1:
@@ -143,17 +149,21 @@ def omissions_before_divergence(omissions: Omissions, kept: Sequence[Message]) -
     return omissions.first(limit)
 
 
-def render_without(messages: Sequence[Message], omissions: Omissions) -> list[Message]:
+def render_without(
+    messages: Sequence[Message], omissions: Omissions, observations: Collection[int] = ()
+) -> list[Message]:
     """The messages that are left. `messages` has one for each entry."""
-    return [message for message in omit_from_messages(messages, omissions) if message is not None]
+    return [message for message in omit_from_messages(messages, omissions, observations) if message is not None]
 
 
-def omit_from_messages(messages: Sequence[Message], omissions: Omissions) -> list[Message | None]:
-    """What is left of each message, None where that is nothing."""
+def omit_from_messages(
+    messages: Sequence[Message], omissions: Omissions, observations: Collection[int] = ()
+) -> list[Message | None]:
+    """What is left of each message, None where that is nothing. `observations` are entries of the user's."""
     if not omissions:
         return list(messages)
     rendered: list[Message | None] = []
-    for entry, (message, (role, use)) in enumerate(zip(messages, pair_results(messages), strict=True)):
+    for entry, (message, (role, use)) in enumerate(zip(messages, pair_results(messages, observations), strict=True)):
         left: Message | None = message
         if role is Role.ASSISTANT:
             kept = omissions.entries.get(entry)

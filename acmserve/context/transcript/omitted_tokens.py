@@ -6,7 +6,7 @@ shown = all messages - ranges that are gone (running sums) + what is left of the
 from __future__ import annotations
 
 from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
-from acmserve.context.transcript.outline import Line, Outline
+from acmserve.context.transcript.outline import TEXT, Line, Outline
 from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
 
 
@@ -40,8 +40,8 @@ def message_tokens(line: Line, size: EntrySize, omissions: MessageOmissions, tok
 
 
 def result_tokens(size: EntrySize, omissions: MessageOmissions, index: int, token_counts: TokenCounts) -> int:
-    """Tokens of the result of call `index` of a message of which this is taken out."""
-    if index in omissions.calls:
+    """Tokens of the result of call `index` (`TEXT`: of the text) of a message of which this is taken out."""
+    if omissions.text if index == TEXT else index in omissions.calls:
         return 0
     return size.overhead + token_counts.placeholder_tokens() if index in omissions.cleared else size.total
 
@@ -59,7 +59,7 @@ def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissio
             is_in_gone = bool(omissions.gone) and omissions.in_gone(entry)
             total += message_tokens(line, size, kept, token_counts) - (0 if is_in_gone else size.total)
         for index in kept.cleared - kept.calls if kept.cleared else ():
-            result = line.results[index]
+            result = line.results[index] if index != TEXT else None if kept.text else line.observation
             if result is not None and result >= start:
                 size = token_counts.sizes[result]
                 total += result_tokens(size, kept, index, token_counts) - size.total

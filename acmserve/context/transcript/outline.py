@@ -4,6 +4,8 @@
     role    PROTECTED   PROTECTED   ASSISTANT                 RESULT      RESULT      ASSISTANT
                                     results [3, 4]            use (2, 0)  use (2, 1)
 
+An observation (`observations.py`) is the result of the text in front of it. Its use is (entry, TEXT).
+
 Appended to as the conversation grows. An entry is read once. Decisions:
 
 - Many clients use the same call id again in every turn. So a result answers the latest call of its id that has no
@@ -17,7 +19,7 @@ It does not know episodes, tokens, or what was taken out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,9 +27,14 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import CallParts, Parts, Role, has_reasoning, read_calls, read_parts
 from acmserve.errors import IntegrityError
 
+TEXT = -1
+"""The number of the use that is a message's own text, which an observation answers."""
+OBSERVATION = "observation"
+"""What stands for the name of a tool where there is none."""
+
 
 class Use(NamedTuple):
-    """One tool call: the entry of the assistant's message, and its position in `tool_calls`."""
+    """One tool call: the entry of the assistant's message, and its position in `tool_calls`, or `TEXT`."""
 
     entry: int
     number: int
@@ -35,7 +42,10 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """One message. `results` has the entry of each call's result, None without one. `use` is a result's call."""
+    """One message. `results` has the entry of each call's result, None without one. `use` is a result's call.
+
+    `observation` is the entry of what answers the text.
+    """
 
     role: Role
     is_user: bool = False
@@ -44,16 +54,23 @@ class Line:
     names: tuple[str, ...] = ()
     results: list[int | None] = field(default_factory=list)
     use: Use | None = None
+    observation: int | None = None
 
 
-def pair_results(messages: Sequence[Message]) -> list[tuple[Role, Use | None]]:
+def pair_results(messages: Sequence[Message], observations: Collection[int] = ()) -> list[tuple[Role, Use | None]]:
     """The role of each message, and the call that it answers where it is a result of one."""
     pairing = _Pairing()
     pairs: list[tuple[Role, Use | None]] = []
-    for entry, parts in enumerate(read_calls(messages)):
+    speaker: int | None = None
+    for entry, parts in enumerate(read_calls(messages, observations)):
+        use: Use | None = None
         if parts.role is Role.ASSISTANT:
             pairing.add_calls(entry, parts.calls)
-        use = pairing.take_result(parts.call_id) if parts.role is Role.RESULT else None
+        elif parts.is_observation:
+            use = None if speaker is None else Use(speaker, TEXT)
+        elif parts.role is Role.RESULT:
+            use = pairing.take_result(parts.call_id)
+        speaker = entry if parts.role is Role.ASSISTANT and not parts.calls else None
         pairs.append((parts.role, use))
     return pairs
 
@@ -89,11 +106,11 @@ class _Pairing:
 class Outline:
     """The outline of a transcript that only grows. `lines` are read by everybody and written here only."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[Message] = (), observations: Collection[int] = ()) -> None:
         self.lines: list[Line] = []
         self._pairing = _Pairing()
         self._num_omittable = [0]
-        self.extend(read_parts(messages))
+        self.extend(read_parts(messages, observations))
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -109,12 +126,22 @@ class Outline:
             line.names = tuple([call.name for call in parts.calls])
             line.results = [None] * len(line.names)
             self._pairing.add_calls(len(self.lines), parts.calls)
+        elif parts.is_observation:
+            line.use = self._answered_text()
+            if line.use is not None:
+                self.lines[line.use.entry].observation = len(self.lines)
         elif parts.role is Role.RESULT:
             line.use = self._pairing.take_result(parts.call_id)
             if line.use is not None:
                 self.lines[line.use.entry].results[line.use.number] = len(self.lines)
         self.lines.append(line)
         self._num_omittable.append(self._num_omittable[-1] + (parts.role is not Role.PROTECTED))
+
+    def _answered_text(self) -> Use | None:
+        """The text at the end, where it is the assistant's and calls no tool."""
+        entry = len(self.lines) - 1
+        is_text = entry >= 0 and self.lines[entry].role is Role.ASSISTANT and not self.lines[entry].names
+        return Use(entry, TEXT) if is_text else None
 
     def reread(self, entry: int, message: Message) -> None:
         """A client has sent the same message in other words: without its reasoning, for instance."""
@@ -123,11 +150,12 @@ class Outline:
 
     def name(self, use: Use) -> str:
         """The tool that a call names."""
-        return self.lines[use.entry].names[use.number]
+        return OBSERVATION if use.number == TEXT else self.lines[use.entry].names[use.number]
 
     def result(self, use: Use) -> int | None:
-        """The entry of a call's result."""
-        return self.lines[use.entry].results[use.number]
+        """The entry of a call's result, or of the observation that answers a text."""
+        line = self.lines[use.entry]
+        return line.observation if use.number == TEXT else line.results[use.number]
 
     def uses(self) -> Iterable[Use]:
         """Every tool call, in order."""
@@ -148,6 +176,8 @@ class Outline:
             for index, result in enumerate(line.results):
                 if result is not None and self.lines[result].use != (entry, index):
                     raise IntegrityError(f"outline: call {entry}.{index} has result {result}, which answers another")
+            if line.observation is not None and self.lines[line.observation].use != (entry, TEXT):
+                raise IntegrityError(f"outline: text {entry} has observation {line.observation}, which answers another")
             if line.use is not None and self.result(line.use) != entry:
                 raise IntegrityError(f"outline: result {entry} answers {line.use}, which has {self.result(line.use)}")
         if self._num_omittable[-1] != sum(line.role is not Role.PROTECTED for line in self.lines):

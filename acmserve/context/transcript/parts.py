@@ -8,12 +8,13 @@ a content list, of type `thinking`, `redacted_thinking` or `reasoning`. Reasonin
 text stays there, because it is text to everybody else, too.
 
 Decision: a batch of messages is read once, and the outline, the token counts and the episodes all take the result. It
-does not know which result answers which call, nor what a text weighs.
+does not know which result answers which call, nor what a text weighs. Which messages of the user are observations is
+decided elsewhere (`observations.py`), and told by their positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -47,7 +48,7 @@ class Parts:
     """`texts` and `reasoning` are strings to be counted. `has_text` says whether the message says anything to a reader.
 
     `call_id` is the call that a result names. `calls` and `has_reasoning` are read for the assistant only. `media` are
-    the keys of images and the like.
+    the keys of images and the like. An observation (`is_observation`) answers the text in front of it, not a call.
     """
 
     role: Role
@@ -59,32 +60,39 @@ class Parts:
     reasoning: tuple[str, ...] = ()
     calls: tuple[CallParts, ...] = ()
     media: tuple[bytes, ...] = ()
+    is_observation: bool = False
 
 
-def read_parts(messages: Iterable[Message]) -> list[Parts]:
-    """The parts of each message, in order."""
-    return [_read(message) for message in messages]
+def read_parts(messages: Iterable[Message], observations: Collection[int] = ()) -> list[Parts]:
+    """The parts of each message, in order. `observations` are the positions of the user's that are results."""
+    return [_read(message, is_observation=n in observations) for n, message in enumerate(messages)]
 
 
-def read_calls(messages: Iterable[Message]) -> list[Parts]:
+def read_calls(messages: Iterable[Message], observations: Collection[int] = ()) -> list[Parts]:
     """The parts that say which result answers which call, without the texts. Cheaper where a text is long."""
     return [
         Parts(
-            role, False, (), _id(message.get("tool_call_id")), calls=_calls(message) if role is Role.ASSISTANT else ()
+            Role.RESULT if number in observations else role,
+            False,
+            (),
+            _id(message.get("tool_call_id")),
+            calls=_calls(message) if role is Role.ASSISTANT else (),
+            is_observation=number in observations,
         )
-        for message in messages
+        for number, message in enumerate(messages)
         for role in (role_of(message),)
     ]
 
 
-def _read(message: Message) -> Parts:
-    role = role_of(message)
+def _read(message: Message, *, is_observation: bool) -> Parts:
+    role = Role.RESULT if is_observation else role_of(message)
     thinks = has_reasoning(message)
     said = without_reasoning(message) if thinks else message
     written = tuple(text for _, text in texts(said))
     call_id = _id(message.get("tool_call_id"))
     if role is not Role.ASSISTANT:
-        return Parts(role, message.get("role") == "user", written, call_id, media=media_keys(message))
+        is_user = message.get("role") == "user" and not is_observation
+        return Parts(role, is_user, written, call_id, media=media_keys(message), is_observation=is_observation)
     reasoning = tuple(reasoning_texts(message)) if thinks else ()
     return Parts(role, False, written, call_id, _says(said), thinks, reasoning, _calls(message), media_keys(message))
 

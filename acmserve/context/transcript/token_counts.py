@@ -189,7 +189,8 @@ class TokenCounts:
         if parts.media:
             text += self.media.weight(parts.media)
         if parts.role is not Role.ASSISTANT:
-            return EntrySize(self._result_overhead if parts.role is Role.RESULT else self._message_overhead, text)
+            is_result = parts.role is Role.RESULT and not parts.is_observation
+            return EntrySize(self._result_overhead if is_result else self._message_overhead, text)
         reasoning = sum([self._count(text) for text in parts.reasoning]) if self._shows_reasoning else 0
         calls = tuple(
             [

@@ -163,7 +163,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor.remove(request.request_id)
         self.precompute.remove(request.request_id)
         hidden = withdraw(session, request, self.evictions)
-        if not hidden and self.attached and self.abilities.copy_refusal is None and may_be_source(request):
+        is_source = not hidden and not session.unrecorded and may_be_source(request)
+        if is_source and self.attached and self.abilities.copy_refusal is None:
             self._record_source(session, request, block_ids[0])
         if not session.precompute:
             self._stats.add(session.settle())

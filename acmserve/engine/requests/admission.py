@@ -29,7 +29,7 @@ class SessionTerms:
 
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
     `precompute` marks a background request, which is always `exact`. `account` is whose share of the source store the
-    session counts for.
+    session counts for. An `unrecorded` request becomes no source.
     """
 
     owner: Owner
@@ -38,6 +38,7 @@ class SessionTerms:
     forget: bool = False
     precompute: bool = False
     account: str = ""
+    unrecorded: bool = False
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -71,7 +72,8 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     owner = (params.session_id, request.cache_salt)
     fidelity = "exact" if params.precompute else params.fidelity or default_fidelity
     wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
-    return SessionTerms(owner, wish, _find_refusal(request), params.forget, params.precompute, params.account)
+    refusal = _find_refusal(request)
+    return SessionTerms(owner, wish, refusal, params.forget, params.precompute, params.account, params.unrecorded)
 
 
 def may_be_source(request: Request) -> bool:

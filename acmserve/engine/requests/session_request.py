@@ -55,9 +55,10 @@ class SessionRequest:
     """State of one request. `segments` are sorted and disjoint, and shrink as they are carried out or refused.
 
     `hidden_from` is set when the session is forgotten while this request is alive. Nobody may find its blocks from that
-    one on, and the request does not become a source. `precompute` marks a background request. `inherited_from` is where
-    the tokens begin that it copied in this step and that had been precomputed. `anew` and `choice` are for the receipt:
-    see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan left matches out. `prompt` is int32 [n].
+    one on, and the request does not become a source. Neither does an `unrecorded` one. `precompute` marks a background
+    request. `inherited_from` is where the tokens begin that it copied in this step and that had been precomputed.
+    `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan
+    left matches out. `prompt` is int32 [n].
 
     The request stands aside while `is_planned` is False, and until the keys behind `evictions_ticket` are gone.
     """
@@ -84,6 +85,7 @@ class SessionRequest:
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
     account: str = ""
+    unrecorded: bool = False
 
     @property
     def session_id(self) -> str:

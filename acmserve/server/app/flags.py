@@ -139,6 +139,12 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             + " (default: all of these)",
         ),
         (
+            "--observations",
+            str,
+            "RULE",
+            'messages of the user that are results: auto, user (all behind a text), off, or JSON: ["Observation:"]',
+        ),
+        (
             "--embedder",
             str,
             "WHAT",

@@ -63,6 +63,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         pool_tokens=_pool_tokens(engine_client),
         identifier=open_identifier(config, store, served),
         renderers=PromptRenderers(state, tokenizer, piece_counter(tokenizer)),
+        observations=config.observation_rule,
     )
 
 

@@ -21,9 +21,9 @@ from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.eviction import registry
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
-from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules

@@ -9,7 +9,7 @@ end of an earlier turn, and precomputed, is carried out as it was planned where 
 
 A summary takes a model's time, and the session may be asked meanwhile. The summary is decided and carried out on the
 same state, and the meter is brought back to that state in between. Where no summary can be had nothing is changed, the
-request goes on, and the answer says why. It stores nothing.
+request goes on, and the answer says why. It stores nothing. How a summary is asked for: see `conversation_summary.py`.
 """
 
 from __future__ import annotations
@@ -17,36 +17,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from acmserve.context.eviction import registry
+from acmserve.context.eviction.chain import REACHED, with_summary
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.context.eviction.compact import Compaction, Summary, plan_nothing
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.precompute.planner import kept_plan, ready_plan
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.render import render_entries
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.errors import AcmError, Conflict, Unavailable
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
+from acmserve.server.budget.conversation_summary import (
+    ConversationSummarizer,
+    LivePrompt,
+    SummaryAsked,
+    ask_for_summary,
+)
 from acmserve.server.budget.report import BudgetReport
 
+SLACK_SHARE = 0.02
+"""A plan that misses its target by less has reached it. What a template writes differs from the sum of the parts."""
 NOT_WORTH_IT = "what is left to summarize is no longer than a summary"
 
 logger = logging.getLogger(f"vllm.{__name__}")
-
-
-class ConversationSummarizer(Protocol):
-    """Writes summaries of conversations, of at most `max_tokens` tokens."""
-
-    max_tokens: int
-
-    async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
-        """Raises InvalidRequest where the text is too long, AcmError where the model cannot be reached.
-
-        `num_tokens` counts the text and the instructions.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,7 @@ class Enforcement:
         summarizer: ConversationSummarizer,
         can_move: bool,
         predicts: Callable[[SessionState], bool] = lambda state: False,
+        live: LivePrompt | None = None,
     ) -> None:
         self._budgets = budgets
         self._session = session
@@ -101,6 +100,7 @@ class Enforcement:
         self._summarizer = summarizer
         self._can_move = can_move
         self._predicts = predicts
+        self._live = live
 
     async def enforce(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> Enforced:
         """Bring `state`, which goes on from the session's own, under the edits of its request and under its budget."""
@@ -154,7 +154,7 @@ class Enforcement:
         if dry_run:
             predicted = meter.judge(meter.summarized(compaction, None), budget)
             return Evicted(predicted, Summary("", compaction.num_tokens, self._summarizer.max_tokens))
-        summary = await self._ask(meter, compaction, _instructions(budget))
+        summary = await self._ask(meter, state, compaction, _instructions(budget))
         if self._session.state is not state:
             raise Conflict("budget", "the conversation went on while its summary was written.", "Ask again.")
         meter = self._budgets.meter(self._session)
@@ -190,24 +190,37 @@ class Enforcement:
         """The state under a budget, and the report."""
         if registry.find(budget.policy).needs_model:
             return await self._compact(budget, meter, state)
-        plan = self._due_eviction(budget, meter, state)
-        if plan is not None:
-            state = self._fitting.carry_out(meter, state, plan)
-        return meter, state, BudgetReport(budget, plan)
+        kept = self._kept_eviction(budget, meter, state)
+        if kept is not None or not self._fitting.exceeds(meter, state, budget):
+            state = state if kept is None else self._fitting.carry_out(meter, state, kept)
+            return meter, state, BudgetReport(budget, kept)
+        plan, before = self._planned(budget, meter, state), state
+        state = self._fitting.carry_out(meter, state, plan)
+        if not registry.ends_in_summary(budget):
+            return meter, state, BudgetReport(budget, plan)
+        if plan.num_after <= plan.target * (1 + SLACK_SHARE):
+            return meter, state, BudgetReport(budget, with_summary(plan, None, REACHED), {"summary": None})
+        done = await self._summarize(meter, state, plan.target, _instructions(budget), before)
+        plan = with_summary(plan, done.plan, done.reason)
+        if done.plan is not None and self._fitting.measure(done.meter, done.state):
+            plan = replace(plan, num_after=done.meter.num_tokens)
+        plan = done.meter.judge(plan, budget)
+        return done.meter, done.state, BudgetReport(budget, plan, {"summary": summary_json(done.summary)})
 
-    def _due_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
-        """What goes in front of this step: what the budget demands, or what is ready and soon would have to."""
-        predicts = self._predicts(state)
+    def _kept_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
+        """The eviction that was planned before, where the budget demands it, or soon will and it is ready."""
+        if not self._predicts(state):
+            return None
         if not self._fitting.exceeds(meter, state, budget):
-            ready = ready_plan(meter, state, budget) if predicts else None
+            ready = ready_plan(meter, state, budget)
             return None if ready is None else self._fitting.fit(meter, state, budget, ready)
-        kept = kept_plan(meter, state, budget) if predicts else None
+        kept = kept_plan(meter, state, budget)
         if kept is not None:
             kept = self._fitting.fit(meter, state, budget, kept)
-        return kept if kept is not None and kept.unmet is None else self._planned(budget, meter, state)
+        return kept if kept is not None and kept.unmet is None else None
 
     def _planned(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan:
-        """The eviction of a policy that asks no model, down to the low watermark."""
+        """The eviction of the policies that ask no model, down to the low watermark."""
         measured = self._budgets.measure(meter, budget, can_move=self._can_move)
 
         def plan_again(target: int) -> EvictionPlan:
@@ -231,14 +244,24 @@ class Enforcement:
             plan = meter.judge(plan, budget, done.reason)
         return meter, state, BudgetReport(budget, plan, {"summary": summary_json(summary)})
 
-    async def _summarize(self, meter: ContextMeter, state: SessionState, target: int, instructions: str) -> _Summarized:
-        """Have the oldest steps summarized. The meter, which another request may have moved on, is at the state."""
+    async def _summarize(
+        self,
+        meter: ContextMeter,
+        state: SessionState,
+        target: int,
+        instructions: str,
+        served: SessionState | None = None,
+    ) -> _Summarized:
+        """Have the oldest steps summarized. The meter, which another request may have moved on, is at the state.
+
+        `served` is the state before this request took anything out of it, where that is another one.
+        """
         compaction = meter.compaction(target, self._summarizer.max_tokens)
         if compaction is None:
             return _Summarized(meter, state, reason=NOT_WORTH_IT)
         summary, reason = None, ""
         try:
-            summary = await self._ask(meter, compaction, instructions)
+            summary = await self._ask(meter, served or state, compaction, instructions)
         except AcmError as error:
             logger.warning("acmserve: session %r goes on without a summary: %s", self._session.session_id, error)
             reason = str(error)
@@ -252,9 +275,20 @@ class Enforcement:
             return _Summarized(meter, state, None, summary, reason)
         return _Summarized(meter, meter.carry_out(plan, state), plan, summary)
 
-    async def _ask(self, meter: ContextMeter, compaction: Compaction, instructions: str) -> Summary:
-        num_tokens = compaction.num_tokens + meter.token_counts.count(instructions)
-        return await self._summarizer.summarize_conversation(compaction.text, num_tokens, instructions)
+    async def _ask(
+        self, meter: ContextMeter, served: SessionState, compaction: Compaction, instructions: str
+    ) -> Summary:
+        shown = [message for message in render_entries(served)[: compaction.end] if message is not None]
+        count = meter.token_counts.count
+        asked = SummaryAsked(
+            shown,
+            meter.before(compaction.end, served.omissions),
+            compaction.text,
+            compaction.num_tokens,
+            instructions,
+            count(instructions),
+        )
+        return await ask_for_summary(self._summarizer, asked, self._live, self._budgets.window)
 
 
 def _instructions(budget: Budget) -> str:
@@ -279,4 +313,8 @@ def summary_json(summary: Summary | None) -> dict[str, Any] | None:
     """What a summary cost, as answers say it. None where no model was asked."""
     if summary is None:
         return None
-    return {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
+    fields: dict[str, Any] = {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
+    if summary.receipt is not None:
+        counts = ("kept_tokens", "moved_tokens", "computed_tokens")
+        return fields | {"form": "appended", **{name: summary.receipt[name] for name in counts}}
+    return fields | {"form": "flattened", "reason": summary.flattened_because or None}

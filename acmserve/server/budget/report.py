@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from acmserve.context.accounting.known_prompt import Counted
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Stage
 from acmserve.context.session.budget import Budget
 
 UNKNOWN_MEDIA = "the prompt has media whose tokens were not known before it was served"
@@ -38,6 +38,8 @@ class BudgetReport:
             "evicted": [] if plan is None else steps_json(plan.steps),
             "unmet": unmet_json(self._unmet),
         }
+        if plan is not None and plan.stages:
+            self.fields["stages"] = stages_json(plan.stages)
         self.fields |= summary or {}
 
     def begin(self, counted: Counted, num_unknown_media: int) -> None:
@@ -70,6 +72,13 @@ def steps_json(steps: Sequence[EvictionStep]) -> list[dict[str, Any]]:
         item["levels"][step.level.value] = item["levels"].get(step.level.value, 0) + step.num_tokens
         item["tokens"] += step.num_tokens
     return list(items.values())
+
+
+def stages_json(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """What each policy of a chain did, in order. `reason` says why one was not asked, or changed nothing."""
+    return [
+        {"policy": stage.policy, "evicted_tokens": stage.num_tokens, "reason": stage.reason or None} for stage in stages
+    ]
 
 
 def unmet_json(unmet: BudgetUnmet | None) -> dict[str, Any] | None:

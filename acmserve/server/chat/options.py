@@ -14,6 +14,7 @@ from starlette.requests import Request
 from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
+from acmserve.context.transcript.observations import ObservationRule, parse_observations
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.context.server import ContextServer
@@ -22,6 +23,7 @@ from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import MapOptions, parse_map_options
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.handlers import ChatCompletionRequest
+from acmserve.validation import check_boolean
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,15 @@ class ChatRequest:
     edits: tuple[VendorEdit, ...] | None = None
     precompute: PrecomputeOptions | None = None
     found: Identified | None = None
+    observations: ObservationRule | None = None
+    query_finished: bool | None = None
 
 
 def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
     """The request with what its body asks for. Raises `InvalidRequest`."""
     acm = chat.body.get("acm") or {}
     budget, precompute = acm.get("budget"), acm.get("precompute")
+    observations, finished = acm.get("observations"), acm.get("query_finished")
     edits = parse_context_management(chat.body)
     _check_no_pause(edits or ())
     return replace(
@@ -58,6 +63,8 @@ def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
         map=parse_map_options(acm.get("map")),
         edits=edits,
         precompute=None if precompute is None else parse_precompute(precompute, "acm.precompute"),
+        observations=None if observations is None else parse_observations(observations, "acm.observations"),
+        query_finished=None if finished is None else check_boolean(finished, "acm.query_finished"),
     )
 
 

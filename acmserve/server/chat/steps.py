@@ -37,6 +37,7 @@ from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
 from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, split_calls
+from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.model_step import Spoken, Step
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.context.server import ContextServer
@@ -170,7 +171,7 @@ class ToolLoop:
         must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
         self.spoken.is_silent = must_return
         messages = render((await self._enforce()).state, self.turn.server.rules)
-        shown, wanted = placed(self.turn.turn_map, messages), RETURN if must_return else None
+        shown, wanted = placed(self.turn.turn_map, messages, self.turn.session.state), RETURN if must_return else None
         body = self.request.step(shown, len(self.steps), self.num_calls, wanted)
         try:
             request = ChatCompletionRequest.model_validate(body)
@@ -187,8 +188,10 @@ class ToolLoop:
         turn = self.turn
         renderer = turn.server.renderer(self.request.frame(), partial(_placed, turn.turn_map, self.request.preset_name))
         beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
+        frame = frame_of(self.request.frame(), self.request.preset_name)
+        live = live_prompt(turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state)
         self._enforced = await turn.server.enforce(
-            turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits
+            turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits, live
         )
         if self._enforced.state is not turn.session.state:
             turn.server.store.save(turn.session, self._enforced.state)

@@ -37,6 +37,7 @@ from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import PromptOverhead, set_budget
 from acmserve.server.chat.branches import fail_open
+from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
 from acmserve.server.chat.options import ChatRequest, read_options
@@ -44,7 +45,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, deliver_field
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
-from acmserve.server.maps.turn import MapTurn
+from acmserve.server.maps.turn import MapTurn, placed
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
@@ -132,7 +133,8 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
             num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
             renderer = server.renderer(chat.body, list if turn_map is None else turn_map.place)
             overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
-            enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits)
+            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state)
+            enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits, live)
             state = enforced.state
     messages = render(state, server.rules)
     exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
@@ -141,7 +143,7 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
     exchange.add_fields(adoption.fields)
     CURRENT.set(exchange)
     recording = _Recording(server, session, before, state, chat, exchange, use, turn_map)
-    request = _edited(chat, state, messages if turn_map is None else turn_map.place(messages))
+    request = _edited(chat, state, messages if turn_map is None else placed(turn_map, messages, state))
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
         response.body_iterator = _recorded(recording, response.body_iterator)
@@ -164,7 +166,9 @@ def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> 
 
     Without its tools a branch cannot go on.
     """
-    adoption = adopt(state, chat.body["messages"])
+    if chat.observations is not None and state.observation_rule != chat.observations:
+        state = replace(state, observation_rule=chat.observations)
+    adoption = adopt(state, chat.body["messages"], server.observations)
     adopted = adoption.state
     if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(
@@ -184,7 +188,8 @@ def _begin_map(server: ContextServer, session: Session, chat: ChatRequest, state
     """The context map that the request asks for. Where it asks for none, the session ends to read one."""
     if chat.map is None and session.key not in server.maps.reads:
         return None
-    return server.maps.begin(session, chat.map, state, can_move=server.sessions.can_move(chat.params.fidelity))
+    can_move = server.sessions.can_move(chat.params.fidelity)
+    return server.maps.begin(session, chat.map, state, can_move=can_move, query_finished=chat.query_finished)
 
 
 def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> ChatCompletionRequest:

@@ -24,8 +24,10 @@ from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.batch import Edit
+from acmserve.context.transcript.observations import AUTO, ObservationRule
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
+from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
@@ -62,10 +64,12 @@ class ContextServer:
         pool_tokens: int | None = None,
         identifier: Identifier | None = None,
         renderers: Callable[[Mapping[str, Any], Placing], PromptRenderer] | None = None,
+        observations: ObservationRule = AUTO,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
+        self.observations = observations
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
@@ -130,9 +134,13 @@ class ContextServer:
         overhead: PromptOverhead,
         fidelity: str | None,
         edits: Sequence[VendorEdit] | None = None,
+        live: LivePrompt | None = None,
     ) -> Enforced:
-        """Bring a state, which goes on from the session's own, under the edits of its request and under its budget."""
-        return await self._enforcement(session, overhead, fidelity).enforce(state, edits)
+        """Bring a state, which goes on from the session's own, under the edits of its request and under its budget.
+
+        `live` is how requests of the session are made, for a summary that is asked for behind its conversation.
+        """
+        return await self._enforcement(session, overhead, fidelity, live).enforce(state, edits)
 
     async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
         """Evict down to the low watermark, and store the state. The caller holds the lock. A dry run only plans."""
@@ -141,7 +149,9 @@ class ContextServer:
             self.store.save(session, replace(session.state, omissions=evicted.plan.omissions))
         return evicted
 
-    def _enforcement(self, session: Session, overhead: PromptOverhead, fidelity: str | None) -> Enforcement:
+    def _enforcement(
+        self, session: Session, overhead: PromptOverhead, fidelity: str | None, live: LivePrompt | None = None
+    ) -> Enforcement:
         return Enforcement(
             self.budgets,
             session,
@@ -149,6 +159,7 @@ class ContextServer:
             self._summarizer,
             self.sessions.can_move(fidelity),
             lambda state: self.precompute.options(state).predicts,
+            live,
         )
 
     def _redacted(self, session: Session) -> None:

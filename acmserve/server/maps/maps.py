@@ -4,16 +4,17 @@ from the answer.
     request with acm.map --begin--> MapTurn --place--> messages, slot --> engine
                                                                  answer --finished--> MapUpdates, in the background
 
-A query reads one map from its question to its answer, over all its requests (results of tools between them). What is
-learned meanwhile counts for the next question. What a session has read is remembered in memory only. After a restart
-nothing of it is cached either. It knows no routes.
+A query reads one map from its question to its answer, over all its requests (results of tools and observations between
+them). An answer that calls tools ends no query. Neither does one whose text asks for something to be run. Then the next
+question ends it, or a request that says `query_finished`. What is learned meanwhile counts for the next question. What
+a session has read is remembered in memory only. After a restart nothing of it is cached either. It knows no routes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS, ContextMap
 from acmserve.context.maps.rules import MapRules
@@ -24,6 +25,7 @@ from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.map_store import HeldMap, MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.observations import has_action
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
@@ -38,13 +40,17 @@ _NUM_LEAD_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the running query of a session reads, and where earlier ones left their copies."""
+    """What the running query of a session reads, and where earlier ones left their copies.
+
+    `is_open`: it was answered, and nobody knows yet whether that was all.
+    """
 
     held: HeldMap
     placement: str
     text: str
     version: int
     copies: tuple[MapCopy, ...] = ()
+    is_open: bool = False
 
 
 class Maps:
@@ -85,7 +91,13 @@ class Maps:
         return held, False
 
     def begin(
-        self, session: Session, options: MapOptions | None, state: SessionState, *, can_move: bool = False
+        self,
+        session: Session,
+        options: MapOptions | None,
+        state: SessionState,
+        *,
+        can_move: bool = False,
+        query_finished: bool | None = None,
     ) -> MapTurn | None:
         """The map in the next request of a session, whose history is that of `state`. None without `acm.map`.
 
@@ -98,13 +110,18 @@ class Maps:
         held = self._open(session.tenant, options)
         messages = [entry.message for entry in state.entries]
         placement = placement_for(options, can_move=can_move)
-        before, new_query = self.reads.get(session.key), is_new_query(messages)
+        observations = state.observations
+        before, new_query = self.reads.get(session.key), is_new_query(messages, observations)
+        if before is not None and before.is_open and new_query and before.held is held:
+            asked = last_query(messages[:-1], observations)
+            self.updates.schedule(held, FinishedQuery(asked, session.session_id, options.update))
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
         if before is not None and (before.held is not held or before.placement != placement):
             before = None
-        read = _follow(before, held, placement, messages, new_query=new_query)
+        num_users = sum(m.get("role") == "user" and n not in observations for n, m in enumerate(messages))
+        read = _follow(before, held, placement, num_users, new_query=new_query)
         self.reads[session.key] = read
         self.reads.move_to_end(session.key)
         while len(self.reads) > MAX_READERS:
@@ -120,15 +137,20 @@ class Maps:
             "budget": budget,
             "frozen": held.context_map.frozen,
         }
-        return MapTurn(held, read.text, options.update, slot, read.copies, num_tokens, {"map": fields})
+        said = {"map": fields}
+        return MapTurn(held, read.text, options.update, slot, read.copies, num_tokens, said, query_finished)
 
     def finished(self, turn: MapTurn | None, session: Session) -> None:
-        """Let the map learn from the query that the session's last answer ends. One that calls tools ends none."""
-        entries = session.state.entries
+        """Let the map learn from the query that the session's last answer ends, where it ends one."""
+        entries, read = session.state.entries, self.reads.get(session.key)
         answers = [entry for entry in entries if entry.origin is Author.ANSWER]
         if turn is None or not answers or answers[-1].message.get("tool_calls"):
             return
-        messages = last_query([entry.message for entry in entries])
+        if not _ends_query(turn, answers[-1].message, session.state):
+            if read is not None:
+                self.reads[session.key] = replace(read, is_open=True)
+            return
+        messages = last_query([entry.message for entry in entries], session.state.observations)
         query = FinishedQuery(messages, session.session_id, turn.update)
         self.updates.schedule(turn.held, query)
 
@@ -164,9 +186,15 @@ class Maps:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
 
 
-def _follow(
-    before: _Read | None, held: HeldMap, placement: str, messages: Sequence[Message], *, new_query: bool
-) -> _Read:
+def _ends_query(turn: MapTurn, answer: Message, state: SessionState) -> bool:
+    """Whether an answer without tool calls ends its query: as the request says, or as the text looks."""
+    if turn.query_finished is not None:
+        return turn.query_finished
+    is_off = state.observation_rule is not None and state.observation_rule.mode == "off"
+    return is_off or not has_action(answer)
+
+
+def _follow(before: _Read | None, held: HeldMap, placement: str, num_users: int, *, new_query: bool) -> _Read:
     """What a request reads: the newest map with a new query, else what the query began with."""
     if before is None or new_query:
         text, version = render_map(held.context_map), held.context_map.version
@@ -175,7 +203,6 @@ def _follow(
     if placement == "head":
         return _Read(held, placement, text, version)
     old_copies = () if before is None else before.copies
-    num_users = sum(message.get("role") == "user" for message in messages)
     # A map that says nothing yet is no use in a prompt. One that says nothing any more takes the place of others.
     shown = text if held.context_map.items or old_copies else ""
     copies = follow(old_copies, num_users, shown, new_query=before is None or new_query)

@@ -10,15 +10,17 @@ would be computed again (or moved), also when the map is frozen. What it costs i
 the conversation has seen. Beyond `MAX_COPIES` all but the newest go at once.
 
 The transcript of the session knows nothing of maps: they are put in when a prompt is made. Copies are counted by
-messages of the user, which no edit and no eviction takes away.
+messages of the user, which no edit and no eviction takes away. Observations (results in the user's name) do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from acmserve.context.session.render import shown_observations
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import HeldMap
 from acmserve.context.transcript.message import Message
 from acmserve.server.exchange.map_slot import Slot
@@ -40,7 +42,10 @@ class MapCopy:
 
 @dataclass(frozen=True, slots=True)
 class MapTurn:
-    """`slot` is that of the prompt (head), `copies` what stands where (tail). `num_tokens` is what the map adds."""
+    """`slot` is that of the prompt (head), `copies` what stands where (tail). `num_tokens` is what the map adds.
+
+    `query_finished` says whether the answer ends the query. None: as the answer looks.
+    """
 
     held: HeldMap
     text: str
@@ -49,17 +54,18 @@ class MapTurn:
     copies: tuple[MapCopy, ...] = ()
     num_tokens: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
+    query_finished: bool | None = None
 
-    def place(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with the map in them."""
+    def place(self, messages: Sequence[Message], observations: Collection[int] = ()) -> list[Message]:
+        """The messages with the map in them. `observations` are positions in them."""
         if self.slot is not None:
             return _in_system(messages, f"{_HEAD}\n{self.slot.slots.placeholder(self.slot.budget)}\n")
-        return _in_users(messages, self.copies)
+        return _in_users(messages, self.copies, observations)
 
 
-def placed(turn: MapTurn | None, messages: list[Message]) -> list[Message]:
-    """The messages with the map of a turn in them. The very list where there is none."""
-    return messages if turn is None else turn.place(messages)
+def placed(turn: MapTurn | None, messages: list[Message], state: SessionState) -> list[Message]:
+    """The messages, rendered from a state, with the map of a turn in them. The very list where there is none."""
+    return messages if turn is None else turn.place(messages, shown_observations(state))
 
 
 def num_tokens_of(turn: MapTurn | None) -> int:
@@ -67,9 +73,10 @@ def num_tokens_of(turn: MapTurn | None) -> int:
     return 0 if turn is None else turn.num_tokens
 
 
-def is_new_query(messages: Sequence[Message]) -> bool:
+def is_new_query(messages: Sequence[Message], observations: Collection[int] = ()) -> bool:
     """Whether a request begins a query: its last message is the user's, and not the result of a tool."""
-    return not messages or messages[-1].get("role") == "user"
+    last = len(messages) - 1
+    return not messages or (messages[last].get("role") == "user" and last not in observations)
 
 
 def follow(copies: Sequence[MapCopy], num_users: int, text: str, *, new_query: bool) -> tuple[MapCopy, ...]:
@@ -100,11 +107,11 @@ def _in_system(messages: Sequence[Message], text: str) -> list[Message]:
     return [{**messages[0], "content": merged}, *messages[1:]]
 
 
-def _in_users(messages: Sequence[Message], copies: Sequence[MapCopy]) -> list[Message]:
+def _in_users(messages: Sequence[Message], copies: Sequence[MapCopy], observations: Collection[int]) -> list[Message]:
     texts = {copy.ordinal: f"{_TAIL}\n\n{copy.text}\n\n" for copy in copies}
     placed, ordinal = [], 0
-    for message in messages:
-        if message.get("role") == "user":
+    for position, message in enumerate(messages):
+        if message.get("role") == "user" and position not in observations:
             placed.append(_in_front(message, texts[ordinal]) if ordinal in texts else message)
             ordinal += 1
         else:

@@ -24,15 +24,20 @@ _COUNTERS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "ca
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What the answer says of a compaction. `summary` is None where none could be written."""
+    """What the answer says of a compaction. `summary` is None where none could be written.
+
+    `cached_tokens` were kept or moved, as far as a receipt says so, and are not among the input, as the vendor counts.
+    """
 
     summary: str | None
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
     def iterations(self, usage: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """`usage.iterations`: the summary's, and that of the message where there is one."""
         own = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        own |= {"cache_read_input_tokens": self.cached_tokens}
         fields = [_iteration("compaction", own)]
         return fields if usage is None else [*fields, _iteration("message", usage)]
 

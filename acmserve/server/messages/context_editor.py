@@ -35,7 +35,7 @@ from acmserve.context.eviction.clearing_edits import Compact, EditedHistory, Mem
 from acmserve.context.eviction.compact import HEAD
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
-from acmserve.server.budget.enforcement import ConversationSummarizer
+from acmserve.server.budget.conversation_summary import ConversationSummarizer
 from acmserve.server.exchange.exchange import deliver_field
 from acmserve.server.messages.compaction_answer import deliver_compaction, paused_answer
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
@@ -90,7 +90,8 @@ class ContextEditor:
         if compact is None or edited.history.num_tokens <= compact.trigger_tokens:
             return deliver_field(await self._answer(asked, edited, core), FIELD, fields)
         num_kept = (await self._edit_summarized(asked, HEAD)).history.num_tokens
-        compacted = await self._compactor.compact(Outgrown(compact, edited.shown, num_kept), asked.raw_request)
+        outgrown = Outgrown(compact, edited.shown, num_kept, edited.request)
+        compacted = await self._compactor.compact(outgrown, asked.raw_request)
         if compacted is None:
             return None
         if compacted.summary is None:

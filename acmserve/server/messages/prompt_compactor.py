@@ -4,6 +4,9 @@ The summarizer reads the whole conversation as the model would see it, an earlie
 where that can help. What stays word for word beside the summary may be over the trigger itself (a huge question, huge
 tools). Then every later request would be summarized again, for nothing.
 
+It is asked behind the request's own messages (`live_summary.py`) where the served model writes summaries. Where it
+writes none there, it reads them as one text.
+
 Where no summary comes of it the conversation goes on as it is. The block of the answer has no content then, as the
 vendor does, and the log says why.
 """
@@ -13,17 +16,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
 from acmserve.context.anthropic.blocks import to_chat
 from acmserve.context.eviction.clearing_edits import Compact
+from acmserve.context.eviction.compact import Summary
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.plain_text import write_out
 from acmserve.context.transcript.token_counts import Count
-from acmserve.errors import AcmError, InvalidRequest
-from acmserve.server.budget.enforcement import ConversationSummarizer
+from acmserve.errors import AcmError, InvalidRequest, Unavailable
+from acmserve.server.budget.conversation_summary import WROTE_NOTHING, ConversationSummarizer
 from acmserve.server.messages.compaction_answer import Compacted
+from acmserve.server.messages.live_summary import ask_behind
 from acmserve.server.vllm.handlers import with_cancellation
 
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -31,11 +37,15 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 @dataclass(frozen=True, slots=True)
 class Outgrown:
-    """A prompt over its trigger: `shown` are the messages in it, `num_kept` its tokens if the summary were empty."""
+    """A prompt over its trigger: `shown` are the messages in it, `num_kept` its tokens if the summary were empty.
+
+    `request` is vLLM's.
+    """
 
     edit: Compact
     shown: Sequence[Message]
     num_kept: int
+    request: Any = None
 
 
 class PromptCompactor:
@@ -54,6 +64,12 @@ class PromptCompactor:
         edit = outgrown.edit
         if outgrown.num_kept >= edit.trigger_tokens:
             return _failed(f"{outgrown.num_kept:,} tokens would stay of it, the trigger is {edit.trigger_tokens:,}")
+        live = await self._ask_behind(outgrown, raw_request)
+        if live is not None:
+            receipt = live.receipt or {}
+            num_cached = receipt.get("kept_tokens", 0) + receipt.get("moved_tokens", 0)
+            num_read = max(0, (live.input_tokens or 0) - num_cached)
+            return Compacted(live.text.strip(), num_read, live.output_tokens or 0, num_cached)
         text = write_out(to_chat(outgrown.shown).messages)
         num_tokens = self._count(text)
         try:
@@ -67,6 +83,22 @@ class PromptCompactor:
         num_read = num_tokens if summary.input_tokens is None else summary.input_tokens
         num_written = self._count(written) if summary.output_tokens is None else summary.output_tokens
         return Compacted(written, num_read, num_written)
+
+    async def _ask_behind(self, outgrown: Outgrown, raw_request: Request) -> Summary | None:
+        """The summary that was asked for behind the messages. None where there is none: then the log says why."""
+        handler = getattr(raw_request.app.state, "anthropic_serving_messages", None)
+        if handler is None or outgrown.request is None or self._summarizer.live_refusal(outgrown.request.model):
+            return None
+        text = self._summarizer.live_instruction(outgrown.edit.instructions)
+        try:
+            summary = await ask_behind(handler, outgrown.request, outgrown.shown, text, self._summarizer.max_tokens)
+        except Unavailable as error:
+            logger.warning("acmserve: a summary is asked for with all of its text, because %s", error)
+            return None
+        if not summary.text.strip():
+            logger.warning("acmserve: a summary is asked for with all of its text, because %s", WROTE_NOTHING)
+            return None
+        return summary
 
 
 def _failed(reason: str) -> Compacted:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from acmserve.context.tools.run import SummaryWanted
-from acmserve.server.budget.enforcement import ConversationSummarizer
+from acmserve.server.budget.conversation_summary import ConversationSummarizer
 
 
 class Summarizer(ConversationSummarizer, Protocol):

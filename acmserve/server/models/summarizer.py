@@ -1,30 +1,31 @@
 """Summaries of fragments and conversations, written by a model: the one served here, or one on a server elsewhere.
 
 Summaries are made at temperature 0 and stored by the session, so asking again costs nothing (`context.toolbox`,
-`context.compaction`).
+`context.eviction.compact`). The served model is asked behind the conversation itself where it serves that, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.datastructures import State
 
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.tools.run import SummaryWanted
+from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest, Unavailable
+from acmserve.server.budget.conversation_summary import NUM_INSTRUCTION_TOKENS, LivePrompt, with_instruction
 from acmserve.server.models.openai_server import OpenAIServer
 from acmserve.server.models.protocols import Summarizer
-from acmserve.server.models.served_model import ask_served
+from acmserve.server.models.served_model import ask_on, ask_served
 from acmserve.server.options.config import ContextConfig
 
 API_KEY_VARIABLE = "ACMSERVE_SUMMARY_API_KEY"
 TIMEOUT_SECONDS = 120.0
 # Room for our own words and the chat template beside the text.
 _NUM_PROMPT_TOKENS = 160
-_NUM_CONVERSATION_PROMPT_TOKENS = 200
 _WORDS_PER_TOKEN = 0.6
 
 _PROMPT = """\
@@ -45,6 +46,12 @@ Begin with the summary itself, without a heading or introduction. At most {num_w
 === conversation ===
 {text}
 === end of the conversation ==="""
+
+_APPENDED_PROMPT = """\
+Stop here for a moment, and call no tool. The conversation above becomes too long. What the assistant and its tools \
+wrote in it will be taken away, and the assistant goes on with your summary in its place. What the user wrote stays.
+{instructions}
+Begin with the summary itself, without a heading or introduction. At most {num_words} words."""
 
 _INSTRUCTIONS = """\
 Write what the assistant needs to go on: what was asked for, what was done and found, what was decided, and what is \
@@ -77,7 +84,7 @@ class ServedSummarizer:
     async def summarize_conversation(self, text: str, num_tokens: int, instructions: str = "") -> Summary:
         """Raises what `summarize` does. `num_tokens` counts the text and the instructions."""
         serving, window = self._serving()
-        num_readable = window - _NUM_CONVERSATION_PROMPT_TOKENS
+        num_readable = window - NUM_INSTRUCTION_TOKENS
         if num_tokens > num_readable:
             raise InvalidRequest(
                 "budget",
@@ -86,6 +93,26 @@ class ServedSummarizer:
                 _SMALLER_BUDGET,
             )
         return await self._ask(serving, _conversation_prompt(text, instructions, self.max_tokens))
+
+    def live_refusal(self, model: str) -> str:
+        """Another model has nothing of the conversation in its cache."""
+        if self._model and self._model != model:
+            return f"summaries are written by another model, {self._model}"
+        return ""
+
+    def live_instruction(self, instructions: str = "") -> str:
+        """The server's own words around what the summary is to keep."""
+        return _appended_prompt(instructions, self.max_tokens)
+
+    async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
+        """Raises Unavailable when the model does not answer, or its template refuses the messages."""
+        serving, _ = self._serving()
+        asked = with_instruction(shown, self.live_instruction(instructions))
+        exchange = live.exchange(asked)
+        own = {"temperature": 0, "max_tokens": self.max_tokens}
+        answer = await ask_on(serving, {**live.body(asked), **own}, exchange, "summary")
+        receipt = None if exchange.acm is None else exchange.acm["receipt"]
+        return Summary(answer.text, answer.input_tokens, answer.output_tokens, receipt)
 
     def _serving(self) -> tuple[Any, int]:
         """vLLM's chat handler, and the tokens of a prompt that leave room for the summary."""
@@ -130,6 +157,18 @@ class HttpSummarizer:
             fields = f"a text to summarize of {num_tokens:,} tokens {error.message}"
             raise InvalidRequest("budget", fields, _SMALLER_BUDGET) from error
 
+    def live_refusal(self, model: str) -> str:
+        """Another server has nothing of the conversation in its cache."""
+        return "summaries are written by another server"
+
+    def live_instruction(self, instructions: str = "") -> str:
+        """The server's own words around what the summary is to keep."""
+        return _appended_prompt(instructions, self.max_tokens)
+
+    async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
+        """Raises Unavailable, always."""
+        raise Unavailable(self.live_refusal(live.model))
+
     async def _ask(self, prompt: str) -> Summary:
         self._model = self._model or await self._server.first_model()
         answer = await self._server.post("chat/completions", _body(prompt, self._model, self.max_tokens))
@@ -158,6 +197,11 @@ def _prompt(wanted: SummaryWanted, max_tokens: int) -> str:
 def _conversation_prompt(text: str, instructions: str, max_tokens: int) -> str:
     asked = instructions.strip() or _INSTRUCTIONS
     return _CONVERSATION_PROMPT.format(instructions=asked, num_words=_num_words(max_tokens), text=text)
+
+
+def _appended_prompt(instructions: str, max_tokens: int) -> str:
+    asked = instructions.strip() or _INSTRUCTIONS
+    return _APPENDED_PROMPT.format(instructions=asked, num_words=_num_words(max_tokens))
 
 
 def _num_words(max_tokens: int) -> int:

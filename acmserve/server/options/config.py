@@ -15,6 +15,7 @@ from typing import Any
 
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.storage.session import SessionLimits
+from acmserve.context.transcript.observations import AUTO, ObservationRule, parse_observations
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.identity.sources import parse_sources
@@ -33,6 +34,7 @@ class ContextConfig:
     session which has none of its own: tokens ("80k", "50%"), or a JSON object like `acm.budget`. "": none.
     `precompute`, a mode or a JSON object like `acm.precompute`, is that of every session without one. "": off.
     `eviction_policy` names policies of other packages as `module:Class`, with commas between them.
+    `observations` says which messages of the user are results (`acm.observations`), "" for auto.
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
     `infer_sessions` finds the session of a request without an id by its content.
@@ -55,6 +57,7 @@ class ContextConfig:
     budget: str = ""
     eviction_policy: str = ""
     precompute: str = ""
+    observations: str = ""
     share_prefixes: bool = False
     session_from: str = ""
     infer_sessions: bool = False
@@ -100,10 +103,16 @@ class ContextConfig:
             parse_precompute(flag_value(self.precompute, "--precompute"), "--precompute") if self.precompute else None
         )
 
+    @property
+    def observation_rule(self) -> ObservationRule:
+        """What `observations` writes. Raises `InvalidRequest`."""
+        flag = "--observations"
+        return parse_observations(flag_value(self.observations, flag), flag) if self.observations else AUTO
+
 
 def flag_value(text: str, flag: str) -> object:
-    """A flag as JSON where it is an object, else its text. Raises `InvalidRequest`."""
-    if not text.lstrip().startswith("{"):
+    """A flag as JSON where it is an object or a list, else its text. Raises `InvalidRequest`."""
+    if not text.lstrip().startswith(("{", "[")):
         return text
     try:
         return json.loads(text)

@@ -15,7 +15,7 @@ Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from acmserve.errors import InvalidRequest
@@ -32,7 +32,7 @@ from acmserve.server.options.loop_options import LOOP_KEYS
 from acmserve.validation import check_object
 
 DIRECT = "kv_transfer_params.acm.session_id"
-CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute")
+CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished")
 _Value = TypeVar("_Value", str, Repair)
 ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 
@@ -93,8 +93,9 @@ def parse_session_request(
     if _is_plain(body, named):
         return None
     check_one_answer(body)
-    forget, precompute = (False, False) if direct is None else (direct.forget, direct.precompute)
-    params = SessionParams(given_id, fidelity, forget, precompute, repair)
+    params = SessionParams(given_id, fidelity, repair=repair)
+    if direct is not None:
+        params = replace(direct, session_id=given_id, fidelity=fidelity, repair=repair, account="")
     return NamedRequest(params, DIRECT if named is None else named.source.name, is_explicit)
 
 

@@ -9,6 +9,7 @@ from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest as A
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage as AnthropicMessage
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest as AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesResponse as AnthropicMessagesResponse
+from vllm.entrypoints.anthropic.protocol import AnthropicToolChoice as AnthropicToolChoice
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest as ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse as ChatCompletionResponse
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse as CompletionResponse

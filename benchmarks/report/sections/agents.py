@@ -40,8 +40,8 @@ def computed_with_summaries(run: Report) -> int:
 
 
 def summary_tokens(run: Report) -> int:
-    """Tokens that the summarizer read and wrote in one run of `bench budget`."""
-    return int(run["summary_prompt_tokens"] + run["summary_completion_tokens"])
+    """Tokens that were computed and written for summaries in one run of `bench budget`."""
+    return int(run["summary_computed_tokens"] + run["summary_completion_tokens"])
 
 
 def _budget(reports: Reports) -> Iterator[list[str]]:
@@ -136,8 +136,8 @@ AGENTS = (
             ),
         ),
         (
-            "Compaction is the flattened form: each summary prompt is a text of its own that no cache has.",
-            "Its row counts the tokens that the summarizer sampled, too. The other rows count no sampled tokens.",
+            "Summaries are asked for behind the conversation itself. Their column has what was computed and sampled.",
+            "So the row of compaction counts sampled tokens, too. The other rows count none.",
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
         ),
         "budget.png",

@@ -14,9 +14,9 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.episodes.episode import Episode
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter, Overheads
-from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.session.history import adopt
+from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
@@ -27,7 +27,7 @@ from tests.support.context.conversation import KEY
 from tests.support.context.valid_chat import check_valid, orphans
 
 MEASURED = Measured(growth=20.0, prefill_rate=1000.0, move_rate=10_000.0)
-POLICIES = ("cwl", "pi-cwl", "recency", "clear_tool_uses")
+POLICIES = ("chain", "cwl", "pi-cwl", "recency", "clear_tool_uses")
 
 
 class SpaceWords:

@@ -14,7 +14,6 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.eviction.clear_thinking import ClearThinking
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.context_meter import ContextMeter
-from acmserve.context.eviction.low_watermark import Measured
 from acmserve.context.eviction.planned_eviction import TurnStats, takes_what_is_needed
 from acmserve.context.precompute.candidate import Reason
 from acmserve.context.precompute.clearing import pending_uses
@@ -29,6 +28,7 @@ from acmserve.context.precompute.planner import (
     ready_plan,
 )
 from acmserve.context.session.history import adopt
+from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message

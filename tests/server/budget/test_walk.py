@@ -35,7 +35,7 @@ def walk(policy: str) -> tuple[Walk, Any]:
     return count_walk(evict), enforced[0]
 
 
-@pytest.mark.parametrize("policy", ["cwl", "pi-cwl", "clear_tool_uses", "recency", "compact"])
+@pytest.mark.parametrize("policy", ["chain", "cwl", "pi-cwl", "clear_tool_uses", "recency", "compact"])
 def test_an_eviction_crosses_files_fewer_than_a_thousand_times(policy: str) -> None:
     walked, enforced = walk(policy)
     assert len(MESSAGES) > 70

@@ -74,7 +74,9 @@ def test_a_request_without_a_budget_keeps_the_sessions_own() -> None:
     budget = turn.server.budgets.parse(700, "acm.budget")
     state = set_budget(turn.session.state, budget)
 
-    asked: Any = SimpleNamespace(body={"messages": MESSAGES}, budget=None, loop=None, precompute=None)
+    asked: Any = SimpleNamespace(
+        body={"messages": MESSAGES}, budget=None, loop=None, precompute=None, observations=None
+    )
     assert _taken_in(turn.server, state, asked).budget is budget
     asked.budget = turn.server.budgets.parse(900, "acm.budget")
     assert _taken_in(turn.server, state, asked).budget == asked.budget

@@ -35,6 +35,7 @@ from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import NoEmbedder
 from acmserve.server.options.loop_options import LoopOptions
+from tests.support.server.acm_app import WithoutLive
 
 TEXT = "".join(f"Word number {n} of a long text. " for n in range(40))
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": f"BEGIN {TEXT}END"}]
@@ -50,7 +51,7 @@ class Words:
         return [i for i, letter in enumerate(text) if letter != " " and (i == 0 or text[i - 1] == " ")]
 
 
-class NoSummarizer:
+class NoSummarizer(WithoutLive):
     max_tokens = 64
 
     async def summarize(self, wanted: SummaryWanted) -> str:

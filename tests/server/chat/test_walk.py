@@ -24,7 +24,8 @@ from tests.support.server.acm_app import FirstSentence
 from tests.support.server.vendor_app import Handler, make_editor, vendor_client
 from tests.support.walk import Walk, count_walk
 
-MAX_FILES = 10
+# One of them judges whether a message of the user is a result.
+MAX_FILES = 11
 # What stands behind vLLM's function: the memory of served prompts, and the measured rates.
 MAX_FILES_WITH_ENGINE = MAX_FILES + 2
 HISTORY = [

@@ -16,6 +16,7 @@ from tests.support.server.vendor_asks import total
 
 BETA = "compact-2026-01-12"
 TRIGGER = 1500
+MOST_OLD = 200
 TOOLS: list[Any] = [
     {"name": "read", "description": "Looks it up.", "input_schema": {"type": "object", "properties": {}}}
 ]
@@ -72,7 +73,7 @@ def test_a_conversation_stays_below_its_trigger_on_a_prefix_that_is_kept(claude:
     assert kinds.count(["text"]) + kinds.count(["compaction", "text"]) == 14
     assert [answer.content[-1].text for answer in answers] == [f"Read {number}." for number in range(14)]
     assert all(total(answer.usage) <= TRIGGER for answer in answers)
-    for before, answer, kind in zip(answers, answers[1:], kinds[1:], strict=False):
+    for number, (before, answer, kind) in enumerate(zip(answers, answers[1:], kinds[1:], strict=False), 1):
         receipt = answer.acm["receipt"]
         assert receipt["prompt_tokens"] == total(answer.usage)
         if kind == ["text"]:
@@ -82,7 +83,10 @@ def test_a_conversation_stays_below_its_trigger_on_a_prefix_that_is_kept(claude:
             assert total(answer.usage) < total(before.usage)
             summary, message = answer.usage.iterations
             assert (summary.type, message.type) == ("compaction", "message")
-            assert summary.input_tokens > TRIGGER // 2
+            assert total(summary) > TRIGGER // 2
+            num_new = num_input(claude, [{"role": "user", "content": log_lines(16, first=16 * number)}]).input_tokens
+            num_computed = total(summary) - summary.cache_read_input_tokens
+            assert num_computed - num_new <= MOST_OLD
             assert total(message) == total(answer.usage)
 
 

@@ -146,7 +146,7 @@ def test_without_a_budget_there_is_nothing_to_evict_to(client: TestClient) -> No
 
 
 def test_a_budget_that_cannot_be_met_names_what_is_in_the_way(client: TestClient) -> None:
-    sent(client, "PUT", "budget", json={"max_tokens": 20})
+    sent(client, "PUT", "budget", json={"max_tokens": 20, "policy": "cwl"})
     unmet = sent(client, "POST", "evict?dry_run=true")["unmet"]
     assert unmet["tokens_over"] > 0
     assert "user turns" in [item["what"] for item in unmet["protected"]]

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from acmserve.bench.report.markdown_text import points
-from acmserve.bench.report.sections.agents import computed_with_summaries
 from acmserve.bench.report.sections.answers import count_answers, task_row
 from acmserve.bench.report.sections.edits import median_seconds, times_sooner, total_seconds
 from acmserve.engine.config import EngineConfig
@@ -58,11 +57,6 @@ def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], f
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
 
 
-def _compaction(report: Any) -> float:
-    runs = {run["name"]: computed_with_summaries(run) for run in report["runs"]}
-    return 100 * (runs["compaction"] / runs["uncapped"] - 1)
-
-
 def _answers(index: int) -> Callable[[], int]:
     return lambda: count_answers(read_result(name) for name in _TASKS)[index]
 
@@ -90,7 +84,6 @@ FIGURES = (
     Figure("1.18 s", "precompute-foreground", _p99("predict", max), "{:.2f} s", (CHANGELOG,)),
     Figure("0.45 s", "precompute-foreground", _p99("off", min), "{:.2f} s", (CHANGELOG,)),
     Figure("0.74 s", "precompute-foreground", _p99("off", max), "{:.2f} s", (CHANGELOG,)),
-    Figure("191 %", "budget", _compaction, "{:.0f} %", (CHANGELOG,)),
     Figure("45 %", "", lambda: 100 * DEFAULT_THRESHOLDS.plain_ratio, "{:.0f} %", (FIDELITY,)),
     Figure("0.2 s", "", lambda: EngineConfig().precompute_chunk_s, "{:g} s", (PRECOMPUTE,)),
     Figure("60 s", "", lambda: EngineConfig().precompute_min_age_s, "{:g} s", (PRECOMPUTE,)),

@@ -13,7 +13,9 @@ from starlette.testclient import TestClient
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.storage.session_store import SessionLimits, SessionStore
 from acmserve.context.tools.run import SummaryWanted
+from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest, Unavailable
+from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.routes.router import router
@@ -43,7 +45,20 @@ class Words:
         return "".join(self._words[token_id] for token_id in token_ids)
 
 
-class FirstSentence:
+class WithoutLive:
+    """A summarizer that is not asked behind a conversation."""
+
+    def live_refusal(self, model: str) -> str:
+        return "summaries are written elsewhere"
+
+    def live_instruction(self, instructions: str = "") -> str:
+        raise AssertionError("asked behind a conversation")
+
+    async def summarize_live(self, live: LivePrompt, shown: Sequence[Message], instructions: str = "") -> Summary:
+        raise AssertionError("asked behind a conversation")
+
+
+class FirstSentence(WithoutLive):
     """Summarizes by the first sentence. Counts its work, and keeps what conversations it was asked for."""
 
     max_tokens = 30
@@ -61,7 +76,7 @@ class FirstSentence:
         return f"{wanted.text.partition('.')[0]}."
 
 
-class OutOfReach:
+class OutOfReach(WithoutLive):
     """A summary model that is down, and no embedder: what a small installation looks like on a bad day."""
 
     max_tokens = 30

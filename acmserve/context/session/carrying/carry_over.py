@@ -51,10 +51,11 @@ UNKNOWN_REDACTION = (
 
 @dataclass(frozen=True, slots=True)
 class CarriedOver:
-    """The state with the new history, and a record of every edit that it has not."""
+    """The state with the new history, a record of every edit that it has not, and which entries are new."""
 
     state: SessionState
     dropped: tuple[DroppedEdit, ...]
+    new: tuple[int, ...] = ()
 
 
 def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> CarriedOver:
@@ -77,7 +78,8 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     lost += dropped_omissions(
         state.omissions, carried.omissions, landings, [entry.message for entry in cut.entries], state.branches
     )
-    return CarriedOver(carried, (*held_back, *lost, *dropped))
+    new = tuple(index for index, slot in enumerate(slots) if slot.old is None)
+    return CarriedOver(carried, (*held_back, *lost, *dropped), new)
 
 
 def _slots(cut: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> list[EntrySlot]:

@@ -26,6 +26,7 @@ from acmserve.context.storage.codecs.branch import relations_from, relations_val
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from acmserve.context.transcript.message import Place
+from acmserve.context.transcript.observations import parse_observations
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
@@ -138,7 +139,7 @@ def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
         "digest": entry.digest.hex(),
         "turn": entry.turn,
         "sealed": entry.sealed,
-    }
+    } | ({"observation": True} if entry.is_observation else {})
 
 
 def fragment_rows(state: SessionState) -> tuple[RedactedText | Fragment, ...]:
@@ -170,6 +171,8 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
     value = relations_value(state)
     if state.precompute is not None:
         value["precompute"] = state.precompute.as_dict()
+    if state.observation_rule is not None:
+        value["observations"] = state.observation_rule.as_json()
     if not value and state.omissions == EMPTY and state.budget is None:
         return []
     budget = None if state.budget is None else budget_value(state.budget)
@@ -246,6 +249,7 @@ def _limits(rows: Sequence[Any]) -> dict[str, Any]:
         "budget": budget,
         **relations_from(row),
         "precompute": None if "precompute" not in row else parse_precompute(_is(row["precompute"], "precompute", dict)),
+        "observation_rule": parse_observations(row["observations"], "observations") if "observations" in row else None,
     }
 
 
@@ -261,6 +265,7 @@ def _entry(value: Any) -> TranscriptEntry:
         digest=bytes.fromhex(_field(value, "digest", str)),
         turn=_field(value, "turn", int),
         sealed=_field(value, "sealed", bool),
+        is_observation=_is(value.get("observation", False), "observation", bool),
     )
 
 

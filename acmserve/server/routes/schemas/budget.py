@@ -133,6 +133,20 @@ class SummaryCost(BaseModel):
 
     input_tokens: int | None = Field(description="Tokens that its model read; null where it does not report them.")
     output_tokens: int | None = Field(description="Tokens that it wrote.")
+    form: Literal["appended", "flattened"] = Field(
+        default="flattened",
+        description="Asked for behind the conversation, or made of its text written out.",
+    )
+    reason: str | None = Field(default=None, description="Why it was not asked for behind the conversation.")
+    computed_tokens: int | None = Field(default=None, description="Tokens of the input that were computed (appended).")
+
+
+class StageView(BaseModel):
+    """What one policy of a chain freed."""
+
+    policy: str
+    evicted_tokens: int
+    reason: str | None = Field(description="Why it was not asked, or changed nothing.")
 
 
 class Eviction(BaseModel):
@@ -146,6 +160,9 @@ class Eviction(BaseModel):
     first_message: int | None = Field(description="The first message that changes; null: nothing does.")
     next_turn: NextTurns
     summary: SummaryCost | None = Field(description="The summary that a model wrote (compact), or would in a dry run.")
+    stages: list[StageView] | None = Field(
+        default=None, description="What each policy of a chain freed, in order; null for any other policy."
+    )
     unmet: Unmet | None = Field(description="Why max_tokens cannot be met; null where it is.")
     storage: StorageView | None = Field(
         default=None,

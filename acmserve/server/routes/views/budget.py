@@ -12,13 +12,14 @@ from acmserve.context.eviction.protected import episode_tokens, is_evicted
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.server.budget.enforcement import Evicted, summary_json
-from acmserve.server.budget.report import steps_json, unmet_json
+from acmserve.server.budget.report import stages_json, steps_json, unmet_json
 from acmserve.server.routes.schemas.budget import (
     EpisodeList,
     EpisodeView,
     EvictedEpisode,
     Eviction,
     NextTurns,
+    StageView,
     SummaryCost,
     TurnCost,
     Unmet,
@@ -27,7 +28,7 @@ from acmserve.server.routes.schemas.budget import (
 
 def episode_list(state: SessionState, meter: ContextMeter) -> EpisodeList:
     """Every episode of a session, evicted ones included. `meter` follows the state."""
-    graph = EpisodeGraph(entry.message for entry in state.entries)
+    graph = EpisodeGraph((entry.message for entry in state.entries), state.observations)
     active = graph.active
     names = {number: name for name, (number, _) in graph.names.items()}
     episodes = [*graph.live.values(), *((active,) if active is not None else ())]
@@ -84,5 +85,6 @@ def eviction_view(evicted: Evicted, meter: ContextMeter, before: Omissions, *, d
             reuse=TurnCost(recomputed_tokens=num_new, moved_tokens=max(0, plan.num_behind - num_new)),
         ),
         summary=None if evicted.summary is None else SummaryCost.model_validate(summary_json(evicted.summary)),
+        stages=[StageView.model_validate(stage) for stage in stages_json(plan.stages)] or None,
         unmet=None if unmet is None else Unmet.model_validate(unmet),
     )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from acmserve.context.eviction.low_watermark import Measured, cheapest_low_watermark, cost_per_turn, reread_share
+from acmserve.context.session.low_watermark import Measured, cheapest_low_watermark, cost_per_turn, reread_share
 from acmserve.errors import InvalidRequest
 
 NUM_TURNS = 6_000

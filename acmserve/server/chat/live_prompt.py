@@ -1,0 +1,49 @@
+"""How one more request of a session is made, for a summary that is asked for behind its conversation.
+
+    chat request   {tools, template's arguments, salt, ...} + messages --.
+    live prompt    the same                + messages so far, instruction '--> the same tokens up to the instruction
+
+The request has the frame of the chat request, its preset and its context map, all of which stand in the prompt. Its
+answer goes to the server alone. The session's memory of what was served stays as it is, and the engine's, too. It asks
+nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.session import Session
+from acmserve.context.transcript.message import Message
+from acmserve.plan.request import SessionParams
+from acmserve.server.budget.conversation_summary import LivePrompt
+from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.maps.turn import MapTurn, placed
+from acmserve.server.precompute.background_request import RequestFrame
+from acmserve.server.sessions.sessions import Sessions
+
+
+def live_prompt(
+    sessions: Sessions,
+    session: Session,
+    params: SessionParams,
+    frame: RequestFrame,
+    turn_map: MapTurn | None,
+    state: SessionState,
+) -> LivePrompt:
+    """The requests of a session that go on from what its model was served. `frame` is that of the chat request.
+
+    `state` is what they are rendered from.
+    """
+
+    def body(messages: Sequence[Message]) -> dict[str, Any]:
+        return frame.body(placed(turn_map, list(messages), state)) | {"add_generation_prompt": True}
+
+    def exchange(messages: Sequence[Message]) -> Exchange:
+        made = sessions.exchange(session, replace(params, unrecorded=True), messages, None, turn_map)
+        made.remembers = False
+        return made
+
+    return LivePrompt(str(frame.fields.get("model") or ""), body, exchange)
