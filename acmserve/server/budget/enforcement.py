@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from acmserve.context.eviction import registry
@@ -122,6 +122,19 @@ class Enforcement:
         if report is not None:
             report["tokens"] = counted.num_tokens
         return Enforced(state, report, edited, lambda served: meter.calibrate(counted, served))
+
+    def preview(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> tuple[SessionState, int]:
+        """The state that would be rendered, and its tokens. A summary is neither written nor foreseen."""
+        budget = self._budgets.of(state)
+        self._num_beside = self._budgets.num_overhead(self._beside)
+        meter, state = self._budgets.follow(self._session, state)
+        meter.expect(self._num_beside)
+        state = state if edits is None else meter.edit(edits, state)
+        if budget is not None and not registry.find(budget.policy).needs_model:
+            plan = self._due_eviction(budget, meter, state)
+            state = state if plan is None else replace(state, omissions=plan.omissions)
+            meter = self._budgets.meter_at(self._session, state)
+        return state, meter.num_tokens
 
     async def evict(self, *, dry_run: bool) -> Evicted:
         """Plan an eviction down to the low watermark, whether the budget is exceeded or not.

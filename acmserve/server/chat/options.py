@@ -5,11 +5,13 @@ It reads and checks. What is asked for is done by the turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
@@ -22,12 +24,36 @@ from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import MapOptions, parse_map_options
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 
+_OPTIONS = ("acm", "cache_salt")
+"""Fields of ours, and of vLLM's, that mean the same on every route."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCall:
+    """A request of a session as one of vLLM's routes got it. `request` is the route's object, `body` its JSON.
+
+    `leave(reason)` has vLLM's own function answer instead, with a session of the engine alone. The answer says why.
+    """
+
+    request: Any
+    raw_request: Request
+    body: dict[str, Any]
+    params: SessionParams
+    tenant: str
+    leave: Callable[[str], Awaitable[Response | None]]
+
+    def chat(self, body: Mapping[str, Any]) -> ChatRequest:
+        """The chat that this request is converted to, see `converted`."""
+        return converted(body, self.body, self.raw_request, self.params, self.tenant)
+
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A chat request of a session, validated: `request` is vLLM's object, `body` the JSON that it was read from.
 
     They share nothing: vLLM changes the messages of its request in place, and those of `body` become the transcript.
+    With `goes_on_from`, an answer's id, the session holds the history, and `body` has what follows. `answer_fields` are
+    kept with the message of the answer.
     """
 
     request: ChatCompletionRequest
@@ -40,6 +66,34 @@ class ChatRequest:
     map: MapOptions | None = None
     edits: tuple[VendorEdit, ...] | None = None
     precompute: PrecomputeOptions | None = None
+    goes_on_from: str | None = None
+    answer_fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def converted(
+    body: Mapping[str, Any], sent: Mapping[str, Any], raw_request: Request, params: SessionParams, tenant: str
+) -> ChatRequest:
+    """A chat that a request of another route is converted to, with the options that were `sent` with it.
+
+    Nothing is shared. Raises what pydantic raises for a body that is no chat.
+    """
+    options = {name: sent[name] for name in _OPTIONS if sent.get(name) is not None}
+    whole = copy.deepcopy({**options, **body})
+    request = ChatCompletionRequest.model_validate(copy.deepcopy(whole))
+    return ChatRequest(request, raw_request, whole, params, tenant)
+
+
+def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
+    """The request with what it asks for beside an answer. The very object where that is nothing."""
+    if chat.params.precompute:
+        raise InvalidRequest(
+            "kv_transfer_params.acm.precompute",
+            "has no meaning in a chat of a session, whose answer is recorded.",
+            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
+        )
+    if chat.body.get("acm") or chat.body.get(FIELD) is not None:
+        return read_options(server, chat)
+    return chat
 
 
 def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class Turn:
     """One answer to be made: the session whose lock the caller holds, and what its request asks for.
 
-    `is_watched`: something may be precomputed behind it.
+    `is_watched`: something may be precomputed behind it. `answer_fields` are kept with the message of the answer.
     """
 
     server: ContextServer
@@ -67,6 +67,7 @@ class Turn:
     turn_map: MapTurn | None = None
     edits: tuple[VendorEdit, ...] | None = None
     is_watched: bool = True
+    answer_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -260,7 +261,8 @@ class ToolLoop:
             state = self.branches.settle(append_internal(state, [message, *results]))
         else:
             state = self.branches.settle(state)
-            state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
+            answer = message | dict(self.turn.answer_fields)
+            state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
         turn.server.store.save(turn.session, state)
         if self.stopped_by is not None and turn.turn_map is not None:

@@ -106,6 +106,17 @@ class ContextServer:
         """Bring a state, which goes on from the session's own, under the edits of its request and under its budget."""
         return await self._enforcement(session, overhead, fidelity).enforce(state, edits)
 
+    def preview(
+        self,
+        session: Session,
+        state: SessionState,
+        overhead: PromptOverhead,
+        fidelity: str | None,
+        edits: Sequence[VendorEdit] | None = None,
+    ) -> tuple[SessionState, int]:
+        """What `enforce` would show as far as no model is asked for it, and about how many tokens that has."""
+        return self._enforcement(session, overhead, fidelity).preview(state, edits)
+
     async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
         """Evict down to the low watermark, and store the state. The caller holds the lock. A dry run only plans."""
         evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)

@@ -24,11 +24,12 @@ _COUNTERS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "ca
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What the answer says of a compaction. `summary` is None where none could be written."""
+    """What the answer says of a compaction. `summary` is None where none could be written, for this `reason`."""
 
     summary: str | None
     input_tokens: int = 0
     output_tokens: int = 0
+    reason: str = ""
 
     def iterations(self, usage: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """`usage.iterations`: the summary's, and that of the message where there is one."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from acmserve.context.anthropic.blocks import to_chat
 from acmserve.context.eviction.clearing_edits import Compact
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.plain_text import write_out
@@ -31,7 +30,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 @dataclass(frozen=True, slots=True)
 class Outgrown:
-    """A prompt over its trigger: `shown` are the messages in it, `num_kept` its tokens if the summary were empty."""
+    """A prompt over its trigger: `shown` is the chat in it, `num_kept` its tokens if the summary were empty."""
 
     edit: Compact
     shown: Sequence[Message]
@@ -54,7 +53,7 @@ class PromptCompactor:
         edit = outgrown.edit
         if outgrown.num_kept >= edit.trigger_tokens:
             return _failed(f"{outgrown.num_kept:,} tokens would stay of it, the trigger is {edit.trigger_tokens:,}")
-        text = write_out(to_chat(outgrown.shown).messages)
+        text = write_out(outgrown.shown)
         num_tokens = self._count(text)
         try:
             num_asked = num_tokens + self._count(edit.instructions)
@@ -71,4 +70,4 @@ class PromptCompactor:
 
 def _failed(reason: str) -> Compacted:
     logger.warning("acmserve: a conversation was not compacted: %s", reason)
-    return Compacted(None)
+    return Compacted(None, reason=reason)
