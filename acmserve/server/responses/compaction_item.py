@@ -61,9 +61,9 @@ def _standing(summary: str, kept: Sequence[Any]) -> list[Any]:
     part = {"type": "input_text", "text": f"{HEAD}\n{summary}"}
     if rest and role_of(rest[0]) == "user":
         content = rest[0].get("content")
-        own = [{"type": "input_text", "text": content}] if isinstance(content, str) else list(content or ())
-        rest[0] = {**rest[0], "content": [part, *own]}
-        return [*head, *rest]
+        own = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+        if isinstance(own, list):
+            return [*head, {**rest[0], "content": [part, *own]}, *rest[1:]]
     return [*head, {"type": "message", "role": "user", "content": [part]}, *rest]
 
 

@@ -142,7 +142,7 @@ class Agent:
         asked: dict[str, Any] = {"model": MODEL, "input": to_items(history), "max_output_tokens": 600, "temperature": 0}
         asked |= {"extra_body": extra, "store": False}
         if tools:
-            asked["tools"] = [{"type": "function", **tool["function"], "strict": False} for tool in tools]
+            asked["tools"] = [{"type": "function", **tool["function"]} for tool in tools]
         told = []
         with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
             if self.stream:
