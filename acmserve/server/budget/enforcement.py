@@ -124,7 +124,7 @@ class Enforcement:
         return Enforced(state, report, edited, lambda served: meter.calibrate(counted, served))
 
     def preview(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> tuple[SessionState, int]:
-        """The state that would be rendered, and its tokens. A summary is neither written nor foreseen."""
+        """The state that would be rendered, and its tokens. A summary is neither written nor guessed."""
         budget = self._budgets.of(state)
         self._num_beside = self._budgets.num_overhead(self._beside)
         meter, state = self._budgets.follow(self._session, state)

@@ -1,7 +1,7 @@
 """What the model would see of a request of a session now, without an answer: for counts, and for triggers.
 
 The history is taken in as the turn would do it, on a copy. Nothing is stored. No model is asked, so a summary that the
-request or its budget would have written is not foreseen.
+request or its budget would have written is not told.
 """
 
 from __future__ import annotations

@@ -71,8 +71,9 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_RESPONSES}.utils:should_continue_final_message", ("request_input",)),
     *attributes(
         f"{_RESPONSES}.serving:OpenAIServingResponses",
-        "use_harmony tool_server default_sampling_params model_config",
+        "use_harmony tool_server default_sampling_params",
     ),
+    *attributes("vllm.entrypoints.serve.engine.serving:BaseServing", "model_config"),
     Seam("vllm.entrypoints.generate.base.protocol:DeltaMessage"),
     Seam("vllm.entrypoints.generate.base.protocol:FunctionCall"),
     Seam(f"{_CHAT}.api_router:create_chat_completion", ("request", "raw_request")),
