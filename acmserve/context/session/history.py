@@ -23,13 +23,7 @@ from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.omissions import omissions_before_divergence
-from acmserve.errors import InvalidRequest, NotFound
-from acmserve.validation import echo
-
-RESPONSE_ID = "response_id"
-"""The field of an answer's message that names it. It is no part of the message's identity, and no template shows it."""
-END = ""
-"""Behind everything, where the id of an answer could stand."""
+from acmserve.errors import InvalidRequest
 
 PLACED = -1
 """The turn of what was put into the conversation from outside: it stays as long as what stands before it."""
@@ -70,57 +64,6 @@ def adopt(state: SessionState, messages: Sequence[Message]) -> Adoption:
         adopted = end_where_interrupted(adopted)
     stays = {fragment.fragment_id for fragment in left.fragments}
     return Adoption(adopted, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
-
-
-def go_on(state: SessionState, response_id: str, messages: Sequence[Message]) -> Adoption:
-    """Take in what a client sent behind an answer whose history it leaves to the session. Pure.
-
-    A system message at the head takes the place of the session's own, or goes without one. What stands behind the
-    answer is cut off. Raises `NotFound` where the session has no such answer, and what `adopt` raises.
-    """
-    kept = _up_to(state, response_id)
-    head = [message for message in messages[:1] if message.get("role") == "system"]
-    has_head = bool(kept) and kept[0].message.get("role") == "system" and kept[0].origin is Author.CLIENT
-    if bool(head) is not has_head and kept:
-        held = [entry.message for entry in kept[has_head:] if entry.origin is not Author.INTERNAL]
-        return adopt(state, [*head, *held, *messages[len(head) :]])
-    if head and kept and not _begins_with(kept[0].message, head[0]):
-        kept[0] = TranscriptEntry(head[0], Author.CLIENT, _digest(0, head[0], state.digest_key))
-    left = cut_back(state, kept)
-    new = messages[len(head) if kept else 0 :]
-    digests = [_digest(index, message, state.digest_key) for index, message in enumerate(new)]
-    entries = [TranscriptEntry(message, Author.CLIENT, digest) for message, digest in zip(new, digests, strict=True)]
-    continued = replace(left, entries=(*left.entries, *entries))
-    if continued.branches:
-        continued = end_where_interrupted(continued)
-    num_known = sum(entry.origin is not Author.INTERNAL for entry in left.entries)
-    stays = {fragment.fragment_id for fragment in left.fragments}
-    return Adoption(continued, num_known, tuple(f.fragment_id for f in state.fragments if f.fragment_id not in stays))
-
-
-def _up_to(state: SessionState, response_id: str) -> list[TranscriptEntry]:
-    """The entries up to an answer, with what belongs to its turn."""
-    if response_id == END:
-        return list(state.entries)
-    for index, entry in enumerate(state.entries):
-        if entry.origin is Author.ANSWER and entry.message.get(RESPONSE_ID) == response_id:
-            end = index + 1
-            while end < len(state.entries) and state.entries[end].origin is Author.INTERNAL:
-                end += 1
-            return list(state.entries[:end])
-    raise NotFound(
-        "previous_response_id",
-        f"{echo(response_id)} is no answer that this session holds.",
-        "Send the whole history instead, without `previous_response_id`.",
-    )
-
-
-def _begins_with(message: Message, head: Message) -> bool:
-    """Whether a system message is this one, or this one with instructions of the conversation behind it."""
-    own, given = message.get("content"), head.get("content")
-    if isinstance(own, str) and isinstance(given, str):
-        return own == given or own.startswith(f"{given}\n\n")
-    return bool(own == given)
 
 
 def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionState:

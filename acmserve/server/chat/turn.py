@@ -25,7 +25,8 @@ from typing import Any
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.session.branch import hide_closed
-from acmserve.context.session.history import adopt, append_answer, end_turn, go_on
+from acmserve.context.session.going_on import go_on
+from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.session import Session, SessionUse

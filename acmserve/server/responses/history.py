@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from acmserve.context.session.history import END, RESPONSE_ID
+from acmserve.context.session.going_on import END, RESPONSE_ID
 from acmserve.errors import InvalidRequest
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from acmserve.context.session.history import END, RESPONSE_ID, adopt, append_answer, append_internal, end_turn, go_on
+from acmserve.context.session.going_on import END, RESPONSE_ID, go_on
+from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.errors import NotFound
