@@ -53,6 +53,7 @@ class ResponsesAnswer(ResponsesResponse):
     """An answer of /v1/responses. In a stream it is the `response` of the closing event."""
 
     acm: ReceiptFields | None = _ACM
+    context_management: dict[str, Any] | None = _EDITED
 
 
 class MessagesAnswer(AnthropicMessagesResponse):
@@ -74,7 +75,7 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
     "/v1/completions": ("session_id", "acm"),
     "/v1/responses": ("session_id", "acm"),
     "/v1/messages": ("session_id", "acm", "context_management"),
-    "/v1/messages/count_tokens": ("session_id", "context_management"),
+    "/v1/messages/count_tokens": ("session_id", "acm", "context_management"),
 }
 
 

@@ -7,16 +7,21 @@ inside authentication and CORS, and reads the body that the framework has parsed
 the same arguments. A middleware named with `--middleware` would run outside of authentication and would have to parse
 each body a second time.
 
-Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and its count_tokens. On vLLM's other routes
-(batches, token-in-token-out) a session counts as well, validated in `exchange.py`. Its receipt is in
-`kv_transfer_params` there. `context_management` counts on /v1/messages and /v1/chat/completions, see
-`context_editor.py`. /v1/responses has a field of that name with another meaning, which is vLLM's.
+    route                      session held here        session of the engine alone       no session
+    /v1/chat/completions       `SESSION_ANSWERS`        `with_session`                    vLLM's own function
+    /v1/messages, its count    `SESSION_ANSWERS`        `with_session`                    vLLM's own function
+    /v1/responses              `SESSION_ANSWERS`        `with_session`                    vLLM's own function
+    /v1/completions                                     `with_session`                    vLLM's own function
+
+The sessions held here have one layer, the turn of a chat (`chat/turn.py`). A route converts to it and back. Where
+several API servers run, only the engine knows sessions. On vLLM's other routes (batches, token-in-token-out) a session
+counts as well, validated in `exchange.py`. Its receipt is in `kv_transfer_params` there. `context_management` counts
+without a session, too, see `context_editor.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -27,7 +32,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.datastructures import State
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from vllm.engine.protocol import EngineClient
 from vllm.logger import init_logger
 
@@ -36,29 +41,33 @@ from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdi
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch, InvalidRequest
-from acmserve.plan.request import SessionParams
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
+from acmserve.server.app.in_session import NOT_APPLIED, SessionAnswer, in_session, refuse
 from acmserve.server.app.openapi import document_requests, documented
+from acmserve.server.app.signatures import extended_signature
 from acmserve.server.app.startup import open_identifier, open_server
-from acmserve.server.chat.turn import chat_route
+from acmserve.server.chat.turn import answer_chat_call
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, tap_generate
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.exchange.redaction import Engines
-from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import CallerMiddleware, Tenants, account_of, engine_session_id
 from acmserve.server.http.vendor_route import VendorRoute
 from acmserve.server.identity.sources import SESSION_HEADER
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
-from acmserve.server.messages.request import extended_signature
+from acmserve.server.messages.request import plain_body
+from acmserve.server.messages.route import answer_messages, count_messages
+from acmserve.server.models.message_roles import open_roles
 from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import open_probe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.session_params import check_no_loop, is_plain
+from acmserve.server.responses.compact import compact_route
+from acmserve.server.responses.route import answer_responses
 from acmserve.server.routes.router import router
 from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
@@ -69,15 +78,27 @@ from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_cli
 CHAT_PATH = "/v1/chat/completions"
 MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
+RESPONSES_PATH = "/v1/responses"
+COMPACT_PATH = "/v1/responses/compact"
 REQUIRED_PATHS = frozenset({CHAT_PATH, "/v1/completions"})
-PATHS = REQUIRED_PATHS | {"/v1/responses", MESSAGES_PATH, COUNT_PATH}
+PATHS = REQUIRED_PATHS | {RESPONSES_PATH, MESSAGES_PATH, COUNT_PATH}
 EDITED_PATHS = (CHAT_PATH, MESSAGES_PATH, COUNT_PATH)
 
+COMPACTION_HEADER = "X-ACM-Compaction"
+NO_COMPACTION = "none, context_management of /v1/responses needs a session id"
 NO_RECEIPT = "none, this request has several answers or prompts and was answered without its session"
 
 logger = init_logger(f"vllm.{__name__}")
 
 Endpoint = Callable[..., Awaitable[Response | None]]
+
+SESSION_ANSWERS: Mapping[str, SessionAnswer] = {
+    CHAT_PATH: answer_chat_call,
+    MESSAGES_PATH: answer_messages,
+    COUNT_PATH: count_messages,
+    RESPONSES_PATH: answer_responses,
+}
+"""Who answers where a session is held here. Each converts to the turn of a chat and back."""
 
 
 class SessionEndpoint:
@@ -100,15 +121,17 @@ class SessionEndpoint:
         if missing:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
         document_requests(app)
+        chat_core = next(route.endpoint for route in routes if route.path == CHAT_PATH)
         app.add_middleware(CallerMiddleware)
         on_shutdown(app, ENGINE_DEATH.look)
         if _has_sessions(app.state.args):
             app.include_router(router())
             on_shutdown(app, _close)
+            _add_compact(app, routes)
         for route in routes:
             app.router.add_api_route(
                 route.path,
-                _coated(route),
+                _coated(route, chat_core),
                 methods=["POST"],
                 route_class_override=VendorRoute,
                 dependencies=route.dependencies,
@@ -131,10 +154,12 @@ class SessionEndpoint:
         tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants, engines))
         count_overflows(engine_client.renderer)
         echo_names(state.openai_serving_models)
-        start_with_cached_tokens(getattr(state, "anthropic_serving_messages", None))
+        for handler in ("anthropic_serving_messages", "openai_serving_chat"):
+            start_with_cached_tokens(getattr(state, handler, None))
         tokenizer = engine_client.renderer.get_tokenizer()
         counting = ServedTokenizer(tokenizer)
         probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
+        state.acm_message_roles = open_roles(tokenizer, args.chat_template)
         state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
         if _has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)
@@ -142,15 +167,32 @@ class SessionEndpoint:
             state.acm_identifier = open_identifier(config)
 
 
-def _coated(route: APIRoute) -> Endpoint:
+def _add_compact(app: FastAPI, routes: Sequence[APIRoute]) -> None:
+    """POST /v1/responses/compact, which vLLM does not have, with what its route of responses depends on."""
+    for route in routes:
+        if route.path == RESPONSES_PATH:
+            app.router.add_api_route(
+                COMPACT_PATH,
+                compact_route(lambda request: getattr(request.app.state, "acm_server", None)),
+                methods=["POST"],
+                route_class_override=VendorRoute,
+                dependencies=route.dependencies,
+                summary="Compact a conversation",
+                tags=route.tags,
+                response_model=None,
+            )
+
+
+def _coated(route: APIRoute, chat_core: Endpoint) -> Endpoint:
     """Ours around vLLM's function of a route. Its name and its signature, which FastAPI reads, stay.
 
-    Only the requests of /v1/messages may have more than vLLM's own: compaction blocks.
+    Some bodies may hold more than vLLM's own: compaction blocks and items.
     """
     core: Endpoint = route.endpoint
     endpoint = with_session(core)
-    if route.path == CHAT_PATH:
-        endpoint = functools.wraps(core)(chat_route(core, endpoint))
+    if route.path in SESSION_ANSWERS:
+        answer, only_counts = SESSION_ANSWERS[route.path], route.path == COUNT_PATH
+        endpoint = functools.wraps(core)(in_session(answer, chat_core, endpoint, leaves_no_trace=only_counts))
     endpoint = _named(endpoint)
     set_signature(endpoint, extended_signature(core))
     return endpoint
@@ -168,13 +210,12 @@ def _named(endpoint: Endpoint) -> Endpoint:
 
 
 def with_session(core: Endpoint) -> Endpoint:
-    """Wrap one of vLLM's route functions `(request, raw_request)`. `chat_route` has the chats of sessions held here."""
+    """Wrap one of vLLM's route functions `(request, raw_request)`. `in_session` has the sessions held here."""
 
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
         raw_request: Request = kwargs["raw_request"]
         body = await raw_request.json()
-        server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
         path = raw_request.url.path
         CURRENT.set(None)
         try:
@@ -189,12 +230,12 @@ def with_session(core: Endpoint) -> Endpoint:
                     return await _answer_plainly(core, kwargs)
                 if all(source.path != SESSION_HEADER for source in _identifier(raw_request).sources):
                     _hide_session_header(raw_request)
-                return await core(*args, **kwargs)
+                return _noted(await core(*args, **kwargs), body, path)
             with nullcontext(Attempt()) if found is None else found.attempt() as attempt:
                 if found is not None:
                     check_no_loop(body)
-                    CURRENT.set(_engine_exchange(found))
-                answer = _answer_edited(server, params, core, kwargs) if is_edited else core(*args, **kwargs)
+                    CURRENT.set(_engine_exchange(found, raw_request))
+                answer = _answer_edited(core, kwargs) if is_edited else core(*args, **kwargs)
                 response = await answer
                 attempt.is_answered = response is not None and response.status_code == 200
         except InvalidRequest as error:
@@ -220,18 +261,20 @@ def _hide_session_header(raw_request: Request) -> None:
     headers[:] = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER.encode()]
 
 
-async def _answer_edited(
-    server: ContextServer | None, params: SessionParams | None, core: Endpoint, kwargs: Mapping[str, Any]
-) -> Response | None:
-    """Answer a request with `context_management`. What is cleared is remembered where sessions are."""
+def _noted(response: Response | None, body: Any, path: str) -> Response | None:
+    """vLLM's answer. A compaction that vLLM would have passed over in silence is told in a header."""
+    if response is not None and path.endswith(RESPONSES_PATH) and isinstance(body, Mapping) and body.get(FIELD):
+        response.headers[COMPACTION_HEADER] = NO_COMPACTION
+    return response
+
+
+async def _answer_edited(core: Endpoint, kwargs: Mapping[str, Any]) -> Response | None:
+    """Answer a request with `context_management` that is judged alone."""
     raw_request: Request = kwargs["raw_request"]
     editor: ContextEditor = raw_request.app.state.acm_context_editor
-    body = parse_json(await raw_request.body())
-    key = None
-    if server is not None and params is not None:
-        key = (server.sessions.tenant_of(raw_request.headers, body.get("cache_salt")), params.session_id)
+    body = plain_body(parse_json(await raw_request.body()))
     edits = parse_context_management(body) or ()
-    asked = EditingRequest(kwargs["request"], raw_request, body, edits, key)
+    asked = EditingRequest(kwargs["request"], raw_request, body, edits)
     path = raw_request.url.path
     if path.endswith(CHAT_PATH):
         _check_no_compact(edits)
@@ -272,26 +315,13 @@ def _identifier(raw_request: Request) -> Identifier:
     return identifier
 
 
-def _engine_exchange(found: Identified) -> Exchange:
+def _engine_exchange(found: Identified, raw_request: Request) -> Exchange:
     """The exchange of a request whose session only the engine knows."""
     name, account = engine_session_id(found.tenant, found.engine_id), account_of(found.tenant)
     engine_params = replace(found.params, session_id=name, account=account)
-    return Exchange(engine_params, found.params.session_id, fields=found.fields)
-
-
-def refuse(error: InvalidRequest, path: str) -> JSONResponse:
-    """The error in the shape of vLLM's own, the field in `error.param`, the remedy beside it.
-
-    Anthropic's clients look for `type` beside `error`, and inside for the vendor's names of errors. Of the fields they
-    show the message alone, so the remedy is in it.
-    """
-    response = problem_response(error)
-    if not path.endswith((MESSAGES_PATH, COUNT_PATH)):
-        return response
-    fields = json.loads(bytes(response.body))["error"]
-    fields["type"] = "not_found_error" if response.status_code == 404 else "invalid_request_error"
-    fields["message"] = str(error)
-    return JSONResponse({"type": "error", "error": fields}, status_code=response.status_code)
+    reason = getattr(raw_request.state, NOT_APPLIED, None)
+    fields = found.fields if reason is None else {**found.fields, NOT_APPLIED: reason}
+    return Exchange(engine_params, found.params.session_id, fields=fields)
 
 
 async def _close(app: FastAPI) -> None:

@@ -131,6 +131,21 @@ class Enforcement:
 
         return Enforced(state, None if report is None else report.fields, edited, take_served)
 
+    def preview(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> tuple[SessionState, int]:
+        """The state that would be rendered, and its tokens. A summary is neither written nor guessed."""
+        budget = self._budgets.of(state)
+        self._num_beside = self._budgets.num_overhead(self._beside)
+        meter, state = self._budgets.follow(self._session, state)
+        meter.expect(self._num_beside)
+        state = state if edits is None else meter.edit(edits, state)
+        if budget is not None and not registry.find(budget.policy).needs_model:
+            plan = self._kept_eviction(budget, meter, state)
+            if plan is None and self._fitting.exceeds(meter, state, budget):
+                plan = self._planned(budget, meter, state)
+            state = state if plan is None else replace(state, omissions=plan.omissions)
+            meter = self._budgets.meter_at(self._session, state)
+        return state, meter.num_tokens
+
     async def evict(self, *, dry_run: bool) -> Evicted:
         """Plan an eviction down to the low watermark, whether the budget is exceeded or not.
 

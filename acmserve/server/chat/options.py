@@ -5,11 +5,13 @@ It reads and checks. What is asked for is done by the turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
@@ -25,13 +27,43 @@ from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 from acmserve.validation import check_boolean
 
+_OPTIONS = ("acm", "cache_salt")
+"""Fields of ours, and of vLLM's, that mean the same on every route."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCall:
+    """A request of a session as one of vLLM's routes got it. `request` is the route's object, `body` its JSON.
+
+    `leave(reason)` has vLLM's own function answer instead, with a session of the engine alone. The answer says why.
+    """
+
+    request: Any
+    raw_request: Request
+    body: dict[str, Any]
+    found: Identified
+    leave: Callable[[str], Awaitable[Response | None]]
+
+    @property
+    def params(self) -> SessionParams:
+        return self.found.params
+
+    @property
+    def tenant(self) -> str:
+        return self.found.tenant
+
+    def chat(self, body: Mapping[str, Any]) -> ChatRequest:
+        """The chat that this request is converted to, see `converted`."""
+        return converted(body, self.body, self.raw_request, self.found)
+
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A chat request of a session, validated: `request` is vLLM's object, `body` the JSON that it was read from.
 
     `found` says how its session was found. Request and body share nothing: vLLM changes the messages of its request in
-    place, and those of `body` become the transcript.
+    place, and those of `body` become the transcript. With `goes_on_from`, an answer's id, the session holds the
+    history, and `body` has what follows. `answer_fields` are kept with the message of the answer.
     """
 
     request: ChatCompletionRequest
@@ -47,6 +79,32 @@ class ChatRequest:
     found: Identified | None = None
     observations: ObservationRule | None = None
     query_finished: bool | None = None
+    goes_on_from: str | None = None
+    answer_fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def converted(body: Mapping[str, Any], sent: Mapping[str, Any], raw_request: Request, found: Identified) -> ChatRequest:
+    """A chat that a request of another route is converted to, with the options that were `sent` with it.
+
+    Nothing is shared. Raises what pydantic raises for a body that is no chat.
+    """
+    options = {name: sent[name] for name in _OPTIONS if sent.get(name) is not None}
+    whole = copy.deepcopy({**options, **body})
+    request = ChatCompletionRequest.model_validate(copy.deepcopy(whole))
+    return ChatRequest(request, raw_request, whole, found.params, found.tenant, found=found)
+
+
+def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
+    """The request with what it asks for beside an answer. The very object where that is nothing."""
+    if chat.params.precompute:
+        raise InvalidRequest(
+            "kv_transfer_params.acm.precompute",
+            "has no meaning in a chat of a session, whose answer is recorded.",
+            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
+        )
+    if chat.body.get("acm") or chat.body.get(FIELD) is not None:
+        return read_options(server, chat)
+    return chat
 
 
 def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -30,7 +29,6 @@ from acmserve.context.session.history import append_answer, append_internal, end
 from acmserve.context.session.marker import RESTORE_TOOLS
 from acmserve.context.session.render import render
 from acmserve.context.storage.session import Session
-from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import PromptOverhead
@@ -43,7 +41,7 @@ from acmserve.server.chat.request import LoopRequest
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.http.errors import problem_response
-from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed
+from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.options.preset import with_preset
@@ -63,7 +61,7 @@ class Turn:
     """One answer to be made: the session whose lock the caller holds, and what its request asks for.
 
     `is_watched`: something may be precomputed behind it. `found` says how its session was found, `dropped` what its
-    history did not keep.
+    history did not keep. `answer_fields` are kept with the message of the answer.
     """
 
     server: ContextServer
@@ -75,6 +73,7 @@ class Turn:
     is_watched: bool = True
     found: Identified | None = None
     dropped: Mapping[str, Any] = field(default_factory=dict)
+    answer_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -186,7 +185,9 @@ class ToolLoop:
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
         turn = self.turn
-        renderer = turn.server.renderer(self.request.frame(), partial(_placed, turn.turn_map, self.request.preset_name))
+        place = placing(turn.turn_map, turn.session.state)
+        preset = self.request.preset_name
+        renderer = turn.server.renderer(self.request.frame(), lambda shown: with_preset(place(shown), preset))
         beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
         frame = frame_of(self.request.frame(), self.request.preset_name)
         live = live_prompt(turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state)
@@ -273,7 +274,8 @@ class ToolLoop:
             state = self.branches.settle(append_internal(state, [message, *results]))
         else:
             state = self.branches.settle(state)
-            state = end_turn(append_internal(append_answer(state, message, self.client_message()), results))
+            answer = message | dict(self.turn.answer_fields)
+            state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
         turn.server.store.save(turn.session, state)
         if self.stopped_by is not None and turn.found is not None:
@@ -291,11 +293,6 @@ class ToolLoop:
         if self.client_calls:
             message["tool_calls"] = self.client_calls
         return message
-
-
-def _placed(turn_map: MapTurn | None, preset: str | None, messages: Sequence[Message]) -> list[Message]:
-    """The messages of a step's prompt."""
-    return with_preset(placed(turn_map, list(messages)), preset)
 
 
 def _refused(error: Exception) -> JSONResponse:

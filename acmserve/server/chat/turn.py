@@ -22,10 +22,10 @@ from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.session.branch import hide_closed
+from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
@@ -33,19 +33,16 @@ from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
-from acmserve.errors import Conflict, InvalidRequest, StorageFailed
-from acmserve.plan.request import SessionParams
+from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import PromptOverhead, set_budget
 from acmserve.server.chat.branches import fail_open
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
-from acmserve.server.chat.options import ChatRequest, read_options
+from acmserve.server.chat.options import ChatRequest, SessionCall, with_options
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver, deliver_field
-from acmserve.server.http.errors import problem_response
-from acmserve.server.http.strict_json import parse_json
-from acmserve.server.maps.turn import MapTurn, placed
+from acmserve.server.maps.turn import MapTurn, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
@@ -54,43 +51,17 @@ from acmserve.server.vllm.handlers import ChatCompletionRequest
 Endpoint = Callable[..., Awaitable[Response | None]]
 
 
-def chat_route(core: Endpoint, otherwise: Endpoint) -> Endpoint:
-    """vLLM's route function of chats, `core(request, raw_request)`, for the sessions that are held here.
-
-    A request without a session, and all where no sessions are held, are answered by `otherwise`.
-    """
-
-    async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
-        raw_request: Request = kwargs["raw_request"]
-        server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
-        CURRENT.set(None)
-        try:
-            found = None if server is None else server.identify(await raw_request.json(), raw_request.headers)
-            if found is None or server is None:
-                return await otherwise(*args, **kwargs)
-            with found.attempt() as attempt:
-                body = parse_json(await raw_request.body())
-                _check_no_background(found.params)
-                chat = ChatRequest(kwargs["request"], raw_request, body, found.params, found.tenant, found=found)
-                if body.get("acm") or body.get(FIELD) is not None:
-                    chat = read_options(server, chat)
-                response = await answer_chat(server, chat, core)
-                attempt.is_answered = response is not None and response.status_code == 200
-        except (InvalidRequest, StorageFailed) as error:
-            return problem_response(error)
-        exchange = CURRENT.get()
-        return response if exchange is None else deliver(response, exchange)
-
-    return endpoint
+async def answer_chat_call(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:
+    """Answer a request of /v1/chat/completions."""
+    chat = ChatRequest(call.request, call.raw_request, call.body, call.params, call.tenant, found=call.found)
+    return await answer_session(server, chat, core)
 
 
-def _check_no_background(params: SessionParams) -> None:
-    if params.precompute:
-        raise InvalidRequest(
-            "kv_transfer_params.acm.precompute",
-            "has no meaning in a chat of a session, whose answer is recorded.",
-            "Use acm.precompute, or POST /v1/acm/sessions/{session_id}/prepare.",
-        )
+async def answer_session(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
+    """Answer a chat of a session, whatever route it came by, with its receipt. Raises InvalidRequest, StorageFailed."""
+    response = await answer_chat(server, with_options(server, chat), core)
+    exchange = CURRENT.get()
+    return response if exchange is None else deliver(response, exchange)
 
 
 async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
@@ -125,13 +96,13 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
     use = server.store.use(session)
     async with server.sessions.locked(session):
         before = session.state
-        adoption = _taken_in(server, before, chat)
+        adoption = taken_in(server, before, chat)
         state = adoption.state
         turn_map = _begin_map(server, session, chat, state)
         enforced = None
         if _must_enforce(server, session, chat, state):
             num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
-            renderer = server.renderer(chat.body, list if turn_map is None else turn_map.place)
+            renderer = server.renderer(chat.body, placing(turn_map, state))
             overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
             live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits, live)
@@ -161,14 +132,15 @@ def _must_enforce(server: ContextServer, session: Session, chat: ChatRequest, st
     return has_budget or chat.edits is not None or session.key in server.budgets.scoped
 
 
-def _taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> Adoption:
+def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> Adoption:
     """The session's state with the history, the budget and the `precompute` of a request, and what it dropped.
 
     Without its tools a branch cannot go on.
     """
     if chat.observations is not None and state.observation_rule != chat.observations:
         state = replace(state, observation_rule=chat.observations)
-    adoption = adopt(state, chat.body["messages"], server.observations)
+    messages, answer = chat.body["messages"], chat.goes_on_from
+    adoption = adopt(state, messages, server.observations) if answer is None else go_on(state, answer, messages)
     adopted = adoption.state
     if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(
@@ -234,11 +206,12 @@ class _Recording:
         state = self.after
         if self.session.state is not self.before:
             omissions = self.session.state.omissions if self._is_stale else self.after.omissions
-            adoption = _taken_in(self.server, self.session.state, self.chat)
+            adoption = taken_in(self.server, self.session.state, self.chat)
             self.exchange.add_fields(adoption.fields)
             state = replace(adoption.state, omissions=hide_closed(omissions, adoption.state.branches))
         if message is not None and not self.chat.request.continue_final_message:
-            state = append_answer(state, {name: value for name, value in message.items() if value is not None})
+            said = {name: value for name, value in message.items() if value is not None}
+            state = append_answer(state, said | dict(self.chat.answer_fields))
         try:
             self.server.store.save(self.session, end_turn(state))
         except Conflict as error:
@@ -290,13 +263,21 @@ async def _answer_in_loop(
         await held.enter_async_context(server.sessions.locked(session))
         before = session.state
         server.budgets.know(session)
-        adoption = _taken_in(server, before, chat)
+        adoption = taken_in(server, before, chat)
         server.store.save(session, adoption.state)
         try:
             turn_map = _begin_map(server, session, chat, session.state)
-            is_watched = is_watched and turn_map is None
             turn = Turn(
-                server, session, chat.loop, chat.params, turn_map, chat.edits, is_watched, chat.found, adoption.fields
+                server,
+                session,
+                chat.loop,
+                chat.params,
+                turn_map,
+                chat.edits,
+                is_watched=is_watched and turn_map is None,
+                found=chat.found,
+                dropped=adoption.fields,
+                answer_fields=chat.answer_fields,
             )
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:

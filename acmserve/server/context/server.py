@@ -142,6 +142,17 @@ class ContextServer:
         """
         return await self._enforcement(session, overhead, fidelity, live).enforce(state, edits)
 
+    def preview(
+        self,
+        session: Session,
+        state: SessionState,
+        overhead: PromptOverhead,
+        fidelity: str | None,
+        edits: Sequence[VendorEdit] | None = None,
+    ) -> tuple[SessionState, int]:
+        """What `enforce` would show as far as no model is asked for it, and about how many tokens that has."""
+        return self._enforcement(session, overhead, fidelity).preview(state, edits)
+
     async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
         """Evict down to the low watermark, and store the state. The caller holds the lock. A dry run only plans."""
         evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)

@@ -15,7 +15,7 @@ messages of the user, which no edit and no eviction takes away. Observations (re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,11 @@ class MapTurn:
 def placed(turn: MapTurn | None, messages: list[Message], state: SessionState) -> list[Message]:
     """The messages, rendered from a state, with the map of a turn in them. The very list where there is none."""
     return messages if turn is None else turn.place(messages, shown_observations(state))
+
+
+def placing(turn: MapTurn | None, state: SessionState) -> Callable[[Sequence[Message]], list[Message]]:
+    """`placed`, for messages that are rendered from a state."""
+    return lambda messages: placed(turn, list(messages), state)
 
 
 def num_tokens_of(turn: MapTurn | None) -> int:

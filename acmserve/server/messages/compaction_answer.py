@@ -24,7 +24,7 @@ _COUNTERS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "ca
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What the answer says of a compaction. `summary` is None where none could be written.
+    """What the answer says of a compaction. `summary` is None where none could be written, for this `reason`.
 
     `cached_tokens` were kept or moved, as far as a receipt says so, and are not among the input, as the vendor counts.
     """
@@ -33,6 +33,7 @@ class Compacted:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    reason: str = ""
 
     def iterations(self, usage: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """`usage.iterations`: the summary's, and that of the message where there is one."""

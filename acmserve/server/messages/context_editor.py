@@ -5,12 +5,11 @@
     /v1/messages/count_tokens  counted twice, as sent and as edited     --> input_tokens, original_input_tokens
     /v1/chat/completions       messages --edit--> messages --> vLLM --> answer + context_management.applied_edits
 
-With a session, what was cleared once is cleared in every later turn: the edited prefix is in the cache. This memory is
-taken over when vLLM has accepted the request. It has no text, only digests, and the sessions used longest ago are
-forgotten. `count_tokens` looks at the memory and leaves it alone, and never writes a summary.
+Each request is judged alone here. What is cleared in a session is kept by the session itself (`route.py`), which comes
+here only for a summary. `count_tokens` never writes one.
 
 Compaction needs no memory: the client has the summary, and sends it back. Requests arrive here with the blocks of
-earlier summaries applied (see `messages_request.py`). The transformation is repeated on the JSON body.
+earlier summaries applied (see `request.py`). The transformation is repeated on the JSON body.
 
 Tokens are counted part by part, by the served tokenizer and with what the template writes around them (see
 `template_probe.py`). So a trigger is right to a few tokens, and the prompt is not rendered twice for it. Images count
@@ -20,22 +19,21 @@ nothing, and reasoning counts whether the template shows it or not.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from acmserve.context.anthropic.blocks import edit_blocks
+from acmserve.context.anthropic.blocks import edit_blocks, to_chat
 from acmserve.context.anthropic.compaction_blocks import has_compaction, resume, with_summary, without_compaction
-from acmserve.context.eviction.clearing_edits import Compact, EditedHistory, Memory, VendorEdit, edit_chat
+from acmserve.context.eviction.clearing_edits import Compact, EditedHistory, VendorEdit, edit_chat
 from acmserve.context.eviction.compact import HEAD
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
-from acmserve.server.budget.conversation_summary import ConversationSummarizer
+from acmserve.server.budget.conversation_summary import ConversationSummarizer, LivePrompt
 from acmserve.server.exchange.exchange import deliver_field
 from acmserve.server.messages.compaction_answer import deliver_compaction, paused_answer
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
@@ -43,23 +41,18 @@ from acmserve.server.models.template_probe import TemplateFrame, TemplateProbe
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.vllm.handlers import AnthropicMessage, ChatCompletionRequest
 
-MAX_SESSIONS = 1024
-SessionKey = tuple[str, str]
 Endpoint = Callable[..., Awaitable[Response | None]]
+Answer = Callable[[Any], Awaitable[Response | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class EditingRequest:
-    """A request to edit and answer: `request` is vLLM's object, `body` the JSON that it was read from.
-
-    `key` is tenant and session id. None judges the request alone.
-    """
+    """A request to edit and answer: `request` is vLLM's object, `body` the JSON that it was read from."""
 
     request: Any
     raw_request: Request
     body: Mapping[str, Any]
     edits: tuple[VendorEdit, ...]
-    key: SessionKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +65,54 @@ class EditedBlocks:
 
 
 class ContextEditor:
-    """At `app.state.acm_context_editor`. One per API server process."""
+    """At `app.state.acm_context_editor`. One per API server process. `compactor` writes the summaries."""
 
-    def __init__(
-        self, probe: TemplateProbe, summarizer: ConversationSummarizer, max_sessions: int = MAX_SESSIONS
-    ) -> None:
-        self._max_sessions = max_sessions
-        self._memories: OrderedDict[SessionKey, Memory] = OrderedDict()
+    def __init__(self, probe: TemplateProbe, summarizer: ConversationSummarizer) -> None:
         self._probe = probe
-        self._compactor = PromptCompactor(summarizer, probe.count)
+        self.compactor = PromptCompactor(summarizer, probe.count)
 
     async def answer_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/messages with vLLM's route function."""
         edited = await self._edit_blocks(asked)
-        fields = {"applied_edits": edited.history.applied}
         compact = next((edit for edit in asked.edits if isinstance(edit, Compact)), None)
+
+        async def answer(request: Any) -> Response | None:
+            return await core(request=request, raw_request=asked.raw_request)
+
         if compact is None or edited.history.num_tokens <= compact.trigger_tokens:
-            return deliver_field(await self._answer(asked, edited, core), FIELD, fields)
+            response = await answer(edited.request)
+        else:
+            whole = replace(asked, request=edited.request)
+            response = await self.answer_compacted(whole, to_chat(edited.shown).messages, answer, blocks=edited.shown)
+        return deliver_field(response, FIELD, {"applied_edits": edited.history.applied})
+
+    async def answer_compacted(
+        self,
+        asked: EditingRequest,
+        shown: Sequence[Message],
+        answer: Answer,
+        *,
+        live: LivePrompt | None = None,
+        blocks: Sequence[Message] = (),
+    ) -> Response | None:
+        """The answer behind a summary of what the model was `shown`, a chat in OpenAI's form. None: the client is gone.
+
+        `answer` takes vLLM's request. Where no summary is had, that is the one that was asked. The summary is asked for
+        behind the conversation of a session (`live`), or behind the `blocks` of a request without one.
+        """
+        compact = next(edit for edit in asked.edits if isinstance(edit, Compact))
         num_kept = (await self._edit_summarized(asked, HEAD)).history.num_tokens
-        outgrown = Outgrown(compact, edited.shown, num_kept, edited.request)
-        compacted = await self._compactor.compact(outgrown, asked.raw_request)
+        outgrown = Outgrown(compact, shown, num_kept, live, asked.request, blocks)
+        compacted = await self.compactor.compact(outgrown, asked.raw_request)
         if compacted is None:
             return None
         if compacted.summary is None:
-            response = await self._answer(asked, edited, core)
-        elif compact.pause_after_compaction:
+            return deliver_compaction(await answer(asked.request), compacted)
+        if compact.pause_after_compaction:
             response = paused_answer(asked.body["model"], compacted, stream=bool(asked.request.stream))
-            return deliver_field(response, FIELD, fields)
-        else:
-            response = await self._answer(asked, await self._edit_summarized(asked, compacted.summary), core)
-        return deliver_field(deliver_compaction(response, compacted), FIELD, fields)
+            return deliver_field(response, FIELD, {"applied_edits": []})
+        later = await self._edit_summarized(asked, compacted.summary)
+        return deliver_compaction(await answer(later.request), compacted)
 
     async def count_messages(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/messages/count_tokens. vLLM counts, also what is too long for the model without the edits."""
@@ -118,10 +129,6 @@ class ContextEditor:
         response = await core(request=edited.request, raw_request=asked.raw_request)
         return deliver_field(response, FIELD, {"original_input_tokens": num_original})
 
-    def forget(self, key: SessionKey) -> bool:
-        """Forget what was cleared in a session. Whether anything was remembered."""
-        return self._memories.pop(key, None) is not None
-
     async def answer_chat(self, asked: EditingRequest, core: Endpoint) -> Response | None:
         """Answer /v1/chat/completions of a request that is judged alone."""
         messages, request = asked.body["messages"], asked.request
@@ -135,9 +142,8 @@ class ContextEditor:
     async def _edit_blocks(self, asked: EditingRequest) -> EditedBlocks:
         """The request with what is left of its messages. The very object where all is left."""
         messages: list[Message] = resume(asked.body["messages"])
-        memory = None if asked.key is None else self._memories.get(asked.key)
         weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
-        shown, history = edit_blocks(messages, asked.edits, weights, memory)
+        shown, history = edit_blocks(messages, asked.edits, weights)
         if len(shown) == len(messages) and all(new is old for new, old in zip(shown, messages, strict=True)):
             return EditedBlocks(asked.request, shown, history)
         return EditedBlocks(_with_messages(asked.request, messages, shown), shown, history)
@@ -148,18 +154,6 @@ class ContextEditor:
         weights = await self._probe.weigh(_frame(asked.body), asked.raw_request)
         shown, history = edit_blocks(messages, asked.edits, weights)
         return EditedBlocks(_with_messages(asked.request, (), shown), shown, history)
-
-    async def _answer(self, asked: EditingRequest, edited: EditedBlocks, core: Endpoint) -> Response | None:
-        response = await core(request=edited.request, raw_request=asked.raw_request)
-        if asked.key is not None and response is not None and response.status_code == 200:
-            self._remember(asked.key, edited.history.memory)
-        return response
-
-    def _remember(self, key: SessionKey, memory: Memory) -> None:
-        self._memories[key] = memory
-        self._memories.move_to_end(key)
-        while len(self._memories) > self._max_sessions:
-            self._memories.popitem(last=False)
 
 
 def _with_messages(request: Any, messages: Sequence[Message], shown: Sequence[Message]) -> Any:

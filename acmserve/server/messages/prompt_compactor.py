@@ -20,14 +20,13 @@ from typing import Any
 
 from starlette.requests import Request
 
-from acmserve.context.anthropic.blocks import to_chat
 from acmserve.context.eviction.clearing_edits import Compact
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.plain_text import write_out
 from acmserve.context.transcript.token_counts import Count
-from acmserve.errors import AcmError, InvalidRequest, Unavailable
-from acmserve.server.budget.conversation_summary import WROTE_NOTHING, ConversationSummarizer
+from acmserve.errors import AcmError, InvalidRequest
+from acmserve.server.budget.conversation_summary import WROTE_NOTHING, ConversationSummarizer, LivePrompt
 from acmserve.server.messages.compaction_answer import Compacted
 from acmserve.server.messages.live_summary import ask_behind
 from acmserve.server.vllm.handlers import with_cancellation
@@ -37,15 +36,17 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 @dataclass(frozen=True, slots=True)
 class Outgrown:
-    """A prompt over its trigger: `shown` are the messages in it, `num_kept` its tokens if the summary were empty.
+    """A prompt over its trigger: `shown` is the chat in it, `num_kept` its tokens if the summary were empty.
 
-    `request` is vLLM's.
+    `live` makes the next request of its session. Without one, `request` is vLLM's, and `blocks` are its messages.
     """
 
     edit: Compact
     shown: Sequence[Message]
     num_kept: int
+    live: LivePrompt | None = None
     request: Any = None
+    blocks: Sequence[Message] = ()
 
 
 class PromptCompactor:
@@ -64,13 +65,13 @@ class PromptCompactor:
         edit = outgrown.edit
         if outgrown.num_kept >= edit.trigger_tokens:
             return _failed(f"{outgrown.num_kept:,} tokens would stay of it, the trigger is {edit.trigger_tokens:,}")
-        live = await self._ask_behind(outgrown, raw_request)
-        if live is not None:
-            receipt = live.receipt or {}
+        behind = await self._ask_behind(outgrown, raw_request)
+        if behind is not None:
+            receipt = behind.receipt or {}
             num_cached = receipt.get("kept_tokens", 0) + receipt.get("moved_tokens", 0)
-            num_read = max(0, (live.input_tokens or 0) - num_cached)
-            return Compacted(live.text.strip(), num_read, live.output_tokens or 0, num_cached)
-        text = write_out(to_chat(outgrown.shown).messages)
+            num_read = max(0, (behind.input_tokens or 0) - num_cached)
+            return Compacted(behind.text.strip(), num_read, behind.output_tokens or 0, num_cached)
+        text = write_out(outgrown.shown)
         num_tokens = self._count(text)
         try:
             num_asked = num_tokens + self._count(edit.instructions)
@@ -86,13 +87,19 @@ class PromptCompactor:
 
     async def _ask_behind(self, outgrown: Outgrown, raw_request: Request) -> Summary | None:
         """The summary that was asked for behind the messages. None where there is none: then the log says why."""
+        live, request = outgrown.live, outgrown.request
         handler = getattr(raw_request.app.state, "anthropic_serving_messages", None)
-        if handler is None or outgrown.request is None or self._summarizer.live_refusal(outgrown.request.model):
+        model = request.model if live is None and request is not None else "" if live is None else live.model
+        if not model or self._summarizer.live_refusal(model):
             return None
-        text = self._summarizer.live_instruction(outgrown.edit.instructions)
+        instructions = outgrown.edit.instructions
         try:
-            summary = await ask_behind(handler, outgrown.request, outgrown.shown, text, self._summarizer.max_tokens)
-        except Unavailable as error:
+            if live is not None:
+                summary = await self._summarizer.summarize_live(live, outgrown.shown, instructions)
+            else:
+                text = self._summarizer.live_instruction(instructions)
+                summary = await ask_behind(handler, request, outgrown.blocks, text, self._summarizer.max_tokens)
+        except AcmError as error:
             logger.warning("acmserve: a summary is asked for with all of its text, because %s", error)
             return None
         if not summary.text.strip():
@@ -103,4 +110,4 @@ class PromptCompactor:
 
 def _failed(reason: str) -> Compacted:
     logger.warning("acmserve: a conversation was not compacted: %s", reason)
-    return Compacted(None)
+    return Compacted(None, reason=reason)

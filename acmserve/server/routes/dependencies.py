@@ -19,7 +19,6 @@ from acmserve.context.storage.session import Session
 from acmserve.errors import Forbidden
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.context.server import ContextServer
-from acmserve.server.messages.context_editor import ContextEditor
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class Caller:
 
     server: ContextServer
     tenant: str
-    editor: ContextEditor | None = None
     is_local: bool = True
 
     def check_may_list(self) -> None:
@@ -53,10 +51,6 @@ class Caller:
         async with self.server.sessions.locked(self.session(session_id)):
             yield self.session(session_id)
 
-    def forget_edits(self, session_id: str) -> bool:
-        """Forget what `context_management` cleared in a session of that id. Whether there was anything."""
-        return self.editor is not None and self.editor.forget((self.tenant, session_id))
-
 
 def _caller(
     request: Request,
@@ -66,8 +60,7 @@ def _caller(
     ] = None,
 ) -> Caller:
     server: ContextServer = request.app.state.acm_server
-    editor: ContextEditor | None = getattr(request.app.state, "acm_context_editor", None)
-    return Caller(server, server.sessions.tenant_of(request.headers), editor, _is_local(request))
+    return Caller(server, server.sessions.tenant_of(request.headers), _is_local(request))
 
 
 def _is_local(request: Request) -> bool:

@@ -113,14 +113,13 @@ async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
 async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
-    The id is free then: a later chat request with it begins a new session. Its branches and its side threads are
-    deleted, too. What `context_management` cleared in /v1/messages under this id is forgotten. Such a session has no
-    transcript, but it can be deleted.
+    The id is free then: a later request with it begins a new session. Its branches and its side threads are deleted,
+    too.
 
     The answer is 503 where the sessions' file cannot be written. The session is gone then, but its text is still in the
     file. The server erases it with the next write that succeeds, or when you delete the session once more.
     """
-    server, had_edits = caller.server, caller.forget_edits(session_id)
+    server = caller.server
     branches: Sequence[SessionHead] = ()
     failures: list[StorageFailed] = []
     try:
@@ -128,10 +127,9 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
             branches = [*branches_of(server, session), *_threads_of(session_id, caller)]
             failures += _deleted(partial(server.delete, session))
     except NotFound:
-        if server.store.is_erasing(caller.tenant, session_id):
-            failures += _deleted(partial(server.store.delete, caller.tenant, session_id))
-        elif not had_edits:
+        if not server.store.is_erasing(caller.tenant, session_id):
             raise
+        failures += _deleted(partial(server.store.delete, caller.tenant, session_id))
     for branch in branches:
         with suppress(NotFound):
             async with caller.held(branch.session_id) as held:

@@ -8,6 +8,7 @@ from acmserve.seams import Seam, attributes, broken_seams, methods
 _CHAT = "vllm.entrypoints.openai.chat_completion"
 _ANTHROPIC = "vllm.entrypoints.anthropic"
 _RENDERER = "vllm.renderers.online_renderer"
+_RESPONSES = "vllm.entrypoints.openai.responses"
 _CLIENT = "vllm.v1.engine.async_llm:AsyncLLM"
 
 SEAMS: tuple[Seam, ...] = (
@@ -35,6 +36,47 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_ANTHROPIC}.protocol:AnthropicMessagesRequest"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicCountTokensRequest"),
     Seam(f"{_ANTHROPIC}.api_router:count_tokens", ("request", "raw_request")),
+    *methods(
+        f"{_ANTHROPIC}.serving:AnthropicServingMessages",
+        to_chat_completion_request="anthropic_request merge_inline_system disabled_thinking_effort",
+        messages_full_converter="self generator",
+        message_stream_converter="self generator",
+        render_chat_request="self request",
+        _get_disabled_thinking_effort="self",
+    ),
+    Seam(f"{_RESPONSES}.protocol:ResponsesRequest"),
+    *methods(
+        f"{_RESPONSES}.protocol:ResponsesRequest", to_sampling_params="self default_max_tokens default_sampling_params"
+    ),
+    *methods(
+        f"{_RESPONSES}.protocol:ResponsesResponse",
+        from_request="request sampling_params model_name created_time output status usage",
+    ),
+    *methods(
+        f"{_RESPONSES}.streaming_events:SimpleStreamingEventProcessor",
+        resolve_target_state="self delta_message",
+        needs_transition="self target_state tool_call",
+        close_current="self",
+        open="self target_state tool_call",
+        emit_delta="self delta_message output get_logprobs",
+    ),
+    *attributes(f"{_RESPONSES}.streaming_events:SimpleStreamingEventProcessor", "output_items"),
+    *attributes(f"{_RESPONSES}.streaming_events:SimpleStreamingState", "output_index"),
+    Seam(f"{_RESPONSES}.streaming_events:split_delta", ("delta",)),
+    Seam(
+        f"{_RESPONSES}.utils:build_response_output_items", ("reasoning", "content", "tool_calls", "logprobs", "tools")
+    ),
+    Seam(f"{_RESPONSES}.utils:construct_input_messages", ("request_instructions", "request_input")),
+    Seam(f"{_RESPONSES}.utils:construct_tool_dicts", ("tools", "tool_choice")),
+    Seam(f"{_RESPONSES}.utils:extract_tool_types", ("tools",)),
+    Seam(f"{_RESPONSES}.utils:should_continue_final_message", ("request_input",)),
+    *attributes(
+        f"{_RESPONSES}.serving:OpenAIServingResponses",
+        "use_harmony tool_server default_sampling_params",
+    ),
+    *attributes("vllm.entrypoints.serve.engine.serving:BaseServing", "model_config"),
+    Seam("vllm.entrypoints.generate.base.protocol:DeltaMessage"),
+    Seam("vllm.entrypoints.generate.base.protocol:FunctionCall"),
     Seam(f"{_CHAT}.api_router:create_chat_completion", ("request", "raw_request")),
     Seam("vllm.entrypoints.serve.exception_handling.error_response:create_error_response", ("message",)),
     Seam("vllm.entrypoints.serve.utils.sse_keep_alive:with_sse_keep_alive", ("generator",)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from acmserve.context.session.history import adopt
 from acmserve.server.budget.budgets import set_budget
-from acmserve.server.chat.turn import _taken_in
+from acmserve.server.chat.turn import taken_in
 from tests.server.chat.test_steps import MESSAGES, Model, call, make_turn, parsed, run, said
 from tests.support.context.valid_chat import orphans
 
@@ -75,8 +75,8 @@ def test_a_request_without_a_budget_keeps_the_sessions_own() -> None:
     state = set_budget(turn.session.state, budget)
 
     asked: Any = SimpleNamespace(
-        body={"messages": MESSAGES}, budget=None, loop=None, precompute=None, observations=None
+        body={"messages": MESSAGES}, budget=None, loop=None, precompute=None, observations=None, goes_on_from=None
     )
-    assert _taken_in(turn.server, state, asked).budget is budget
+    assert taken_in(turn.server, state, asked).state.budget is budget
     asked.budget = turn.server.budgets.parse(900, "acm.budget")
-    assert _taken_in(turn.server, state, asked).budget == asked.budget
+    assert taken_in(turn.server, state, asked).state.budget == asked.budget

@@ -12,8 +12,8 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from acmserve.server.app.session_endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
 from tests.support.server.acm_app import FirstSentence
 from tests.support.server.bad_context_management import BAD_VALUES, THINKING, TOOLS
-from tests.support.server.block_story import PLACEHOLDER, Blocks, cleared_ids
-from tests.support.server.vendor_app import EVENTS, MAX_SESSIONS, Handler, make_editor, vendor_client
+from tests.support.server.block_story import PLACEHOLDER, Blocks, cleared_ids, cleared_in_chat
+from tests.support.server.vendor_app import EVENTS, Handler, make_editor, vendor_client
 
 CLEAR_NOW: dict[str, Any] = {"edits": [{"type": TOOLS, "trigger": {"type": "tool_uses", "value": 3}}]}
 CLEAR_LATE: dict[str, Any] = {"edits": [{"type": TOOLS}]}
@@ -82,7 +82,8 @@ def test_a_session_remembers_what_was_cleared(client: TestClient, handler: Handl
     client.post(MESSAGES_PATH, json=body(story, CLEAR_LATE, session_id="other"))
     client.post(MESSAGES_PATH, json=body(story, CLEAR_LATE, session_id="s"), headers={"X-Cache-Salt": "mine"})
     client.post(MESSAGES_PATH, json=body(story, CLEAR_LATE))
-    assert [cleared_ids(seen) for seen in handler.seen[2:]] == [[], [], []]
+    assert [cleared_in_chat(seen) for seen in handler.seen[:4]] == [["toolu_1", "toolu_2"]] * 2 + [[], []]
+    assert cleared_ids(handler.seen[4]) == []
 
 
 def test_a_refused_request_is_not_remembered(client: TestClient, handler: Handler) -> None:
@@ -92,7 +93,7 @@ def test_a_refused_request_is_not_remembered(client: TestClient, handler: Handle
     assert refused.json()["error"]["message"] == "too long"
     handler.error = None
     client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_LATE, session_id="s"))
-    assert cleared_ids(handler.seen[1]) == []
+    assert [cleared_in_chat(seen) for seen in handler.seen] == [["toolu_1", "toolu_2"], []]
 
 
 def test_a_deleted_session_is_forgotten(client: TestClient, handler: Handler) -> None:
@@ -102,17 +103,7 @@ def test_a_deleted_session_is_forgotten(client: TestClient, handler: Handler) ->
     assert deleted == [204, 404]
     client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_LATE, session_id="s"))
     client.post(MESSAGES_PATH, json=body(reads(5), CLEAR_LATE, session_id="s"), headers={"X-Cache-Salt": "mine"})
-    assert [cleared_ids(seen) for seen in handler.seen[2:]] == [[], ["toolu_1", "toolu_2"]]
-
-
-def test_the_session_used_longest_ago_is_forgotten(client: TestClient, handler: Handler) -> None:
-    for session in ("s0", "s1", "s2", "s0", "s3"):
-        client.post(MESSAGES_PATH, json=body(reads(4), CLEAR_NOW, session_id=session))
-    assert MAX_SESSIONS == 3
-    for session in ("s0", "s1"):
-        client.post(COUNT_PATH, json=body(reads(4), CLEAR_LATE, session_id=session))
-        handler.seen.append(handler.counted[-1])
-    assert [cleared_ids(seen) for seen in handler.seen[-2:]] == [["toolu_1"], []]
+    assert [cleared_in_chat(seen) for seen in handler.seen[2:]] == [[], ["toolu_1", "toolu_2"]]
 
 
 def test_count_tokens_counts_both(client: TestClient, handler: Handler) -> None:
@@ -127,14 +118,18 @@ def test_count_tokens_counts_both(client: TestClient, handler: Handler) -> None:
     assert handler.counted[-1] == story.messages
 
 
-def test_count_tokens_sees_the_memory_and_leaves_it(client: TestClient, handler: Handler) -> None:
+def test_count_tokens_sees_the_session_and_leaves_it(client: TestClient, handler: Handler) -> None:
     story = reads(5)
     client.post(COUNT_PATH, json=body(story, CLEAR_NOW, session_id="s"))
+    assert client.get("/v1/acm/sessions/s").status_code == 404
     client.post(MESSAGES_PATH, json=body(story, CLEAR_LATE, session_id="s"))
-    assert cleared_ids(handler.seen[-1]) == []
+    assert cleared_in_chat(handler.seen[-1]) == []
     client.post(MESSAGES_PATH, json=body(story, CLEAR_NOW, session_id="s"))
-    client.post(COUNT_PATH, json=body(story, CLEAR_LATE, session_id="s"))
-    assert cleared_ids(handler.counted[-1]) == ["toolu_1", "toolu_2"]
+    counted = client.post(COUNT_PATH, json=body(story, CLEAR_LATE, session_id="s")).json()
+    edited, sent = handler.counted[-2:]
+    assert [cleared_in_chat(messages) for messages in (edited, sent)] == [["toolu_1", "toolu_2"], []]
+    assert counted["input_tokens"] == len(json.dumps(edited).split())
+    assert counted["context_management"] == {"original_input_tokens": len(json.dumps(sent).split())}
 
 
 def test_the_template_is_measured_once_for_each_set_of_tools(client: TestClient, handler: Handler) -> None:

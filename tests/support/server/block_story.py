@@ -68,6 +68,11 @@ def cleared_ids(messages: Sequence[Message]) -> list[str]:
     return [block["tool_use_id"] for block in blocks_of(messages, "tool_result") if block["content"] == PLACEHOLDER]
 
 
+def cleared_in_chat(messages: Sequence[Message]) -> list[str]:
+    """The same in a chat."""
+    return [message["tool_call_id"] for message in messages if message.get("content") == PLACEHOLDER]
+
+
 _words = st.integers(0, 12).map(lambda number: " ".join(["w"] * number))
 
 

@@ -28,7 +28,6 @@ from acmserve.server.messages.context_editor import ContextEditor
 from acmserve.server.models.template_probe import TemplateProbe
 from tests.support.server.acm_app import FirstSentence, OutOfReach, Words, make_server
 
-MAX_SESSIONS = 3
 DELTA = {"type": "content_block_delta", "index": 0, "delta": {"text": '"type":"message_delta"'}}
 END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
 EVENTS = [f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n" for event in (DELTA, END)]
@@ -64,7 +63,17 @@ class Handler:
 
     async def create_chat_completion(self, request: Any, raw_request: Any) -> ChatCompletionResponse:
         self.seen.append(list(request.messages))
-        return ChatCompletionResponse(id="c", created=1, model="m", choices=[], usage=UsageInfo())
+        if self.error is not None:
+            return self.error
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Done ."}, "finish_reason": "stop"}
+        return ChatCompletionResponse.model_validate(
+            {"id": "c", "created": 1, "model": "m", "choices": [choice], "usage": UsageInfo()}
+        )
+
+    async def render_chat_request(self, request: Any) -> Any:
+        """Vllm's answer to a count: the conversation, and a prompt of one token for each word."""
+        self.counted.append(list(request.messages))
+        return None, [{"prompt_token_ids": json.dumps(self.counted[-1]).split()}]
 
 
 def _dumped(request: Any) -> list[dict[str, Any]]:
@@ -73,7 +82,7 @@ def _dumped(request: Any) -> list[dict[str, Any]]:
 
 def make_editor(summarizer: FirstSentence | OutOfReach) -> ContextEditor:
     words = Words()
-    return ContextEditor(TemplateProbe(lambda text: count_tokens(words, text)), summarizer, MAX_SESSIONS)
+    return ContextEditor(TemplateProbe(lambda text: count_tokens(words, text)), summarizer)
 
 
 def vendor_client(handler: Handler, editor: ContextEditor) -> TestClient:

@@ -71,10 +71,11 @@ class ReceiptFields(BaseModel):
     map: dict[str, Any] | None = Field(default=None, description="The context map that was read.")
     storage: StorageView | None = Field(default=None, description="Why the server's file lacks this turn.")
     forgotten_by: int | None = Field(default=None, ge=1, description="Engines that acknowledged a redaction.")
+    edits_not_applied: str | None = Field(default=None, description="Why vLLM answered without the session's edits.")
 
 
 class AcmFields(BaseModel):
-    """How a session request is served. Beside `fidelity` and `repair` all fields count in /v1/chat/completions only."""
+    """How a session request is served. Beside `fidelity` and `repair` no field counts in /v1/completions."""
 
     model_config = ConfigDict(extra="forbid")
     fidelity: Fidelity | None = Field(default=None, description="May KV be moved? Default: the server's `--fidelity`.")

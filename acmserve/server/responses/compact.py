@@ -1,0 +1,160 @@
+"""Summaries of conversations in OpenAI's form: behind a threshold of /v1/responses, and at /v1/responses/compact.
+
+    /v1/responses           what the model sees  -->  summary   beside what is being answered, word for word
+    /v1/responses/compact   what the model sees  -->  summary   behind the messages of the user
+
+The summarizer reads what the model would see, the session's edits applied. The session is left as it is: its next
+request has the item, and what the item stands for is what the session takes in then.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from acmserve.context.eviction.clearing_edits import Compact
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.tokenizer import count_tokens
+from acmserve.errors import AcmError, InvalidRequest, Unavailable
+from acmserve.server.budget.budgets import PromptOverhead
+from acmserve.server.chat.options import SessionCall, converted
+from acmserve.server.chat.preview import Preview, preview_session
+from acmserve.server.context.server import ContextServer
+from acmserve.server.http.errors import problem_response
+from acmserve.server.http.strict_json import parse_json
+from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
+from acmserve.server.models.message_roles import MessageRoles
+from acmserve.server.options.context_management import MAX_VALUE
+from acmserve.server.responses.answer import usage_of
+from acmserve.server.responses.compaction_item import COMPACTION, compaction_item, expand
+from acmserve.server.responses.history import continued_from
+from acmserve.server.responses.items import (
+    as_items,
+    being_answered,
+    items_of,
+    leading_instructions,
+    plain_items,
+    role_of,
+)
+from acmserve.server.responses.to_chat import to_chat_body
+from acmserve.server.vllm.responses import ResponsesRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SummarizedItems:
+    """A summary of a conversation, and the items that stay beside it. `summary` is None for the `reason`."""
+
+    summary: str | None
+    kept: Sequence[Any]
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reason: str = ""
+
+    def as_edit(self) -> dict[str, Any]:
+        """What the answer says of it."""
+        cost = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        return {"type": COMPACTION, "summary": cost}
+
+
+async def summarize_items(
+    server: ContextServer, call: SessionCall, seen: Preview, items: Sequence[Any], threshold: int
+) -> SummarizedItems | None:
+    """Summarize what the model would see of a call. None when the client has gone meanwhile.
+
+    What is being answered stays word for word. It is looked for in the client's items, or in what the session holds.
+    """
+    shown = seen.messages
+    if continued_from(call.body) is not None:
+        items = items_of([message for message in shown if message is not shown[0] or message.get("role") != "system"])
+    head = leading_instructions(items)
+    kept = [*head, *being_answered(items[len(head) :])]
+    num_kept = server.budgets.num_overhead(PromptOverhead(seen.body.get("tools") or ()))
+    num_kept += count_tokens(server.tokenizer, str(kept))
+    outgrown = Outgrown(Compact(threshold), shown, num_kept, seen.live)
+    return await _summarized(call.raw_request, outgrown, kept)
+
+
+def compact_route(server_of: Callable[[Request], ContextServer | None]) -> Callable[..., Awaitable[Response | None]]:
+    """The route function of POST /v1/responses/compact."""
+
+    async def compact(raw_request: Request) -> Response | None:
+        """Gives the conversation back as the user's messages and one compaction item, for the next request."""
+        server = server_of(raw_request)
+        try:
+            if server is None:
+                raise Unavailable("this server holds no sessions, and writes no summaries")
+            return await _compact(server, raw_request)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False)) from error
+        except AcmError as error:
+            return problem_response(error)
+
+    return compact
+
+
+async def _compact(server: ContextServer, raw_request: Request) -> Response | None:
+    body = parse_json(await raw_request.body())
+    items = plain_items(expand(as_items(body.get("input"))))
+    request: ResponsesRequest = ResponsesRequest.model_validate({**body, "input": items, "stream": False})
+    shown = await _shown(server, raw_request, body, request)
+    if continued_from(body) is not None:
+        items = items_of(shown)
+    done = await _summarized(raw_request, Outgrown(Compact(MAX_VALUE), shown, 0), ())
+    if done is None:
+        return None
+    if done.summary is None:
+        raise Unavailable(f"the conversation was not compacted: {done.reason}")
+    item = compaction_item(done.summary, (), covers_all=False)
+    usage = {"prompt_tokens": done.input_tokens, "completion_tokens": done.output_tokens}
+    answer = {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [*(_user_item(item) for item in items if role_of(item) == "user"), item],
+        "usage": usage_of(usage),
+    }
+    return JSONResponse(answer)
+
+
+async def _shown(
+    server: ContextServer, raw_request: Request, body: Mapping[str, Any], request: ResponsesRequest
+) -> list[Message]:
+    """What the model would see of the conversation: with a session as the session shows it."""
+    roles = getattr(raw_request.app.state, "acm_message_roles", MessageRoles())
+    goes_on_from = continued_from(body)
+    chat_body = to_chat_body(request, body, roles, begins=goes_on_from is None)
+    tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    found = server.identifier.look(body, raw_request.headers, tenant)
+    if found is None:
+        if goes_on_from is not None:
+            raise InvalidRequest(
+                "previous_response_id", "needs a session, which holds the history.", "Send the whole `input`."
+            )
+        messages: list[Message] = chat_body["messages"]
+        return messages
+    chat = converted(chat_body, body, raw_request, found)
+    return (await preview_session(server, replace(chat, goes_on_from=goes_on_from))).messages
+
+
+async def _summarized(raw_request: Request, outgrown: Outgrown, kept: Sequence[Any]) -> SummarizedItems | None:
+    compactor: PromptCompactor = raw_request.app.state.acm_context_editor.compactor
+    done = await compactor.compact(outgrown, raw_request)
+    if done is None:
+        return None
+    return SummarizedItems(done.summary, kept, done.input_tokens, done.output_tokens, done.reason)
+
+
+def _user_item(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of the user as an output item."""
+    content = item.get("content")
+    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    own = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "user", "status": "completed"}
+    return {**own, "content": parts}

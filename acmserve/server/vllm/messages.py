@@ -1,0 +1,69 @@
+"""vLLM's own conversion between Anthropic's protocol and chats, as the sessions use it.
+
+    Anthropic request --chat_request--> chat request         chat answer --message/message_events--> Anthropic answer
+
+vLLM's handler does all three in one function. Here they stand apart, so that a session can act on the chat in between.
+Decision: an inline system message is never merged into the system text here. Whoever calls has to place it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+from acmserve.server.vllm.handlers import (
+    AnthropicCountTokensRequest,
+    AnthropicMessagesRequest,
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    ErrorResponse,
+)
+
+DISABLED = "none"
+
+
+async def chat_request(
+    serving: Any, request: AnthropicMessagesRequest | AnthropicCountTokensRequest
+) -> ChatCompletionRequest:
+    """The chat that asks for the same answer. `serving` is vLLM's handler of messages."""
+    effort: Any = DISABLED
+    if request.thinking is not None and request.thinking.type == "disabled":
+        effort = await serving._get_disabled_thinking_effort()
+    converted: ChatCompletionRequest = AnthropicServingMessages.to_chat_completion_request(
+        request, merge_inline_system=False, disabled_thinking_effort=effort
+    )
+    return converted
+
+
+def message(serving: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole chat answer in Anthropic's form."""
+    answer = ChatCompletionResponse.model_validate(body)
+    converted = AnthropicServingMessages.messages_full_converter(serving, answer)
+    fields: dict[str, Any] = converted.model_dump(exclude_none=True)
+    return fields
+
+
+def message_events(serving: Any, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
+    """The stream of a chat answer as Anthropic's events. `events` may hold nothing but data."""
+    converted: AsyncGenerator[str, None] = AnthropicServingMessages.message_stream_converter(serving, events)
+    return converted
+
+
+async def count_prompt(serving: Any, request: ChatCompletionRequest) -> int | JSONResponse:
+    """Tokens of the prompt that vLLM renders for a chat, or the error that it gives instead."""
+    rendered = await serving.render_chat_request(request)
+    if isinstance(rendered, ErrorResponse):
+        return JSONResponse(rendered.model_dump(), rendered.error.code)
+    _, prompts = rendered
+    return sum(len(prompt["prompt_token_ids"]) for prompt in prompts if "prompt_token_ids" in prompt)
+
+
+def payload_of(event: str) -> dict[str, Any] | None:
+    """The JSON of a server-sent event. None for a comment, and for the end of a stream."""
+    data = event.partition("data: ")[2]
+    payload: dict[str, Any] | None = json.loads(data) if data.startswith("{") else None
+    return payload
