@@ -240,7 +240,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""
-        self._mover = KVMover(self._vllm_config, kv_caches, self.config.num_threads)
+        self._mover = KVMover(self._vllm_config, self._kv_cache_config, kv_caches, self.config.num_threads)
 
     def inspect(self, model: torch.nn.Module) -> None:
         """Worker: the model is loaded. Learn its rotations (before the handshake)."""

@@ -19,6 +19,7 @@ from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
+from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
@@ -64,8 +65,15 @@ class Abilities:
 class KVMover:
     """The KV cache tensors of one worker and the kernel that moves in them."""
 
-    def __init__(self, vllm_config: VllmConfig, kv_caches: dict[str, torch.Tensor], num_threads: int) -> None:
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        kv_caches: dict[str, torch.Tensor],
+        num_threads: int,
+    ) -> None:
         self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
         self._kv_caches = kv_caches
         self._num_threads = num_threads or torch.get_num_threads()
         self._layer_mover: dispatch.LayerMover | None = None
@@ -91,14 +99,38 @@ class KVMover:
                 layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
             except ValueError as unfit:
                 move_refusal = f"model: {unfit}"
+            self._block_size = self._check_blocks(layers)
             self._layer_mover = dispatch.LayerMover(layers, self._num_threads)
         except MoveRefused as refused:
             return Abilities(refused.reason, refused.reason)
         except ValueError as unfit:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
-        self._block_size = layers[0].layout.block_size
         return Abilities(None, move_refusal)
+
+    def _check_blocks(self, layers: Sequence[KVLayer]) -> int:
+        """The block size that the scheduler counts in. The tensors may cut its blocks into smaller ones.
+
+            scheduler's block ids     |        b         |       b + 1      |      128 tokens
+            the tensor's rows         |   2b   |  2b + 1 | 2b + 2 | 2b + 3  |       64 tokens
+            slots                      128 b ............................ 128 b + 255
+
+        A token has one slot number in both, so slots are made of the scheduler's ids and its block size, never of the
+        tensor's. Raises `MoveRefused` for a tensor that is no such cut.
+        """
+        sizes = {group.kv_cache_spec.block_size for group in self._kv_cache_config.kv_cache_groups}
+        if len(sizes) != 1:
+            raise MoveRefused(f"kv cache: blocks of {sorted(sizes)} tokens side by side are not supported")
+        (block_size,) = sizes
+        num_slots = self._kv_cache_config.num_blocks * block_size
+        for layer in layers:
+            num_rows, row_size = layer.kv.shape[0], layer.layout.block_size
+            if block_size % row_size or num_rows * row_size != num_slots:
+                raise MoveRefused(
+                    f"kv cache: {num_rows} blocks of {row_size} tokens, where the scheduler has "
+                    f"{self._kv_cache_config.num_blocks} of {block_size}"
+                )
+        return block_size
 
     def carry_out(self, copies: Sequence[KVCopy]) -> None:
         """Run all copies of one step, all layers, in one call of the kernel."""
