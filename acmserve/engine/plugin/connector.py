@@ -243,9 +243,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover = KVMover(self._vllm_config, self._kv_cache_config, kv_caches, self.config.num_threads)
 
     def inspect(self, model: torch.nn.Module) -> None:
-        """Worker: the model is loaded. Learn its rotations (before the handshake)."""
+        """Worker: the model is loaded. Learn its rotations (before the handshake), where anything can be copied."""
         assert self._mover is not None
-        self.abilities = self.abilities.both(self._mover.inspect(model))
+        if self.abilities.copy_refusal is None:
+            self.abilities = self.abilities.both(self._mover.inspect(model))
         self._is_inspected = True
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
@@ -44,9 +45,12 @@ class Abilities:
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
         """Judge the engine's configuration."""
-        from vllm.v1.kv_cache_interface import FullAttentionSpec
+        from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
         groups = kv_cache_config.kv_cache_groups
+        kinds = {type(group.kv_cache_spec) for group in groups}
+        has_windows = kinds == {FullAttentionSpec, SlidingWindowSpec}
+        remedy = "; --disable-hybrid-kv-cache-manager makes one" if has_windows else ""
         parallel = vllm_config.parallel_config
         refusals = {
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
@@ -54,7 +58,7 @@ class Abilities:
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
             or parallel.prefill_context_parallel_size > 1,
-            f"model: {len(groups)} KV cache groups; one group of full attention is supported": len(groups) != 1,
+            f"model: {len(groups)} KV cache groups; one group of full attention is supported{remedy}": len(groups) != 1,
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
         if reason is None and type(groups[0].kv_cache_spec) is not FullAttentionSpec:
@@ -89,7 +93,7 @@ class KVMover:
         move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
-            ropes = ropes_of_model(model, names)
+            ropes = ropes_of_model(model, names, RecordedForward(model, self._vllm_config, names))
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:
