@@ -180,8 +180,9 @@ class _Shrink:
             text.pad_token_id = 0
         if self._narrow:
             _narrow_heads(text)
-        if getattr(text, "layer_types", None):
-            text.layer_types = list(text.layer_types)[:num_layers]
+        for name, entries in list(vars(text).items()):
+            if isinstance(entries, list | tuple) and len(entries) == text.num_hidden_layers:
+                setattr(text, name, list(entries)[:num_layers])  # an entry for each layer
         with suppress(AttributeError, NotImplementedError):  # some configurations count their layers themselves
             text.num_hidden_layers = num_layers
         return config

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
+METHODS_WITHOUT_KV = ("ngram", "suffix")
+"""Methods of speculative decoding whose drafter has no KV cache. Drafts alone change nothing that is moved."""
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """Why KV may not be copied, or not be moved. None where it may. No copy means no move."""
@@ -52,9 +56,10 @@ class Abilities:
         has_windows = kinds == {FullAttentionSpec, SlidingWindowSpec}
         remedy = "; --disable-hybrid-kv-cache-manager makes one" if has_windows else ""
         parallel = vllm_config.parallel_config
+        method = getattr(vllm_config.speculative_config, "method", None)
         refusals = {
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
-            "engine: speculative decoding is not supported": vllm_config.speculative_config is not None,
+            f"engine: speculative decoding by {method} is not supported": method not in (None, *METHODS_WITHOUT_KV),
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
             or parallel.prefill_context_parallel_size > 1,
