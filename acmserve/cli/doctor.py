@@ -3,8 +3,8 @@
 Each finding is ok, a note, or broken. A model that refuses moves is a note: it is served exactly, and that is no
 defect. Broken is what keeps acmserve from working at all: no vLLM, a hook that does not fit, no fast kernel.
 
-It only asks the layers that know (version, dispatch, rope_check) and loads no weights. The last word on a model has the
-engine, which sees the loaded modules.
+It only asks the layers that know (version, dispatch, model_verdict) and loads no weights. A model is judged by what
+judges it in the engine, on its own class with few layers and random weights.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +20,17 @@ from typing import Any
 
 from acmserve.cli.command import Command
 from acmserve.cli.installation import check_torchvision
-from acmserve.errors import AcmError, EngineMismatch, MoveRefused
+from acmserve.errors import AcmError, EngineMismatch
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
+WITHOUT_HYBRID = (
+    "with --disable-hybrid-kv-cache-manager moves are allowed; the KV of layers with a window is then kept for the "
+    "whole context, so fewer tokens fit into the cache"
+)
+COST_OF_NOTHING = (
+    "acmserve moves nothing here, and being a KV connector costs features of vLLM: blocks are freed later under async "
+    "scheduling, and --use-replayssm is refused; where only moves are wanted, start vLLM without acmserve"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +72,7 @@ def examine(model: str | None = None) -> Report:
         return Report((Finding("torch", BROKEN, str(error)),))
     findings = [_vllm(), _torch(), *_kernels()]
     if model is not None:
-        moves = _model(model)
-        findings += [_template(model), moves]
+        findings += [_template(model), *_model(model)]
     return Report(tuple(findings))
 
 
@@ -106,16 +114,30 @@ def _kernels() -> list[Finding]:
     return findings
 
 
-def _model(model: str) -> Finding:
-    from acmserve.engine.worker.rope_check import describe_config
+def _model(model: str) -> list[Finding]:
+    """The model as the engine would find it, built small here."""
+    from acmserve.engine.config import engine_config
+    from acmserve.engine.worker.model_verdict import judge_model
 
-    config = _read_config(model)
+    folder = _folder(model)
+    config = _read_config(folder, model)
     kind = f"{getattr(config, 'model_type', 'unknown')}, {getattr(config, 'max_position_embeddings', '?')} positions"
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # vLLM tells on stdout how it builds the small model
     try:
-        positions = describe_config(config)
-    except MoveRefused as refused:
-        return Finding("model", NOTE, f"{kind}: no moves ({refused.reason}); it is served exactly")
-    return Finding("model", OK, f"{kind}: moves allowed ({positions})")
+        verdict = judge_model(folder, **engine_config())
+    except Exception as error:  # noqa: BLE001 -- whatever a model class raises, the engine has the last word
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        detail = f"{kind}: vLLM cannot build it small ({reason}); the engine measures it when it starts"
+        return [Finding("model", NOTE, detail)]
+    finally:
+        logging.disable(before)
+    if verdict.refusal is None:
+        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})")]
+    detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
+    if verdict.refusal_without_hybrid is not None:
+        return [Finding("model", NOTE, detail), Finding("model", NOTE, COST_OF_NOTHING)]
+    return [Finding("model", NOTE, detail), Finding("model", NOTE, f"{WITHOUT_HYBRID} ({verdict.describe_keys()})")]
 
 
 def _template(model: str) -> Finding:
@@ -134,12 +156,12 @@ def _template(model: str) -> Finding:
     return Finding("template", OK, str(rules_of(template_render(tokenizer))))
 
 
-def _read_config(model: str) -> Any:
+def _read_config(folder: str, model: str) -> Any:
     from transformers import AutoConfig
 
     load: Callable[[str], Any] = AutoConfig.from_pretrained
     try:
-        return load(_folder(model))
+        return load(folder)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise AcmError(f"cannot read the configuration of {model!r}: {reason}") from error

@@ -5,7 +5,7 @@ inv_freq[i] gives the key at p + delta, whatever the key is. The frequencies mus
 factors (YaRN's mscale) are already in the cached key and must not be applied again, so this module has no place for
 one.
 
-Does not know where the frequencies come from (`engine/worker/rope_check.py`) nor how keys are stored (`layout.py`).
+Does not know where the frequencies come from (`engine/worker/rope_module.py`) nor how keys are stored (`layout.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`acmserve doctor`: this installation is sound, and what a model's configuration says is passed on with its reason."""
+"""`acmserve doctor`: this installation is sound, and what a small build of a model shows is passed on, with reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
+from transformers import GPT2Config, GptOssConfig, LlamaConfig, PretrainedConfig
 
 from acmserve.cli import main
 from acmserve.cli.doctor import BROKEN, NOTE, OK, Finding, Report, examine
@@ -15,8 +15,8 @@ from acmserve.errors import AcmError
 from tests.support.templates.fixtures import source, tokenizer
 
 
-def write_config(folder: Path, **rope: object) -> str:
-    config = LlamaConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=2, rope_parameters=rope)
+def write_config(folder: Path, config: PretrainedConfig, architecture: str) -> str:
+    config.architectures = [architecture]
     config.save_pretrained(folder)
     return str(folder)
 
@@ -27,22 +27,42 @@ def test_this_installation_is_sound() -> None:
     assert {finding.topic for finding in report.findings} == {"vllm", "torch", "kernel"}
 
 
-def test_a_model_with_plain_rotary_positions_may_move(tmp_path: Path) -> None:
-    finding = examine(write_config(tmp_path, rope_type="default", rope_theta=10000.0)).findings[-1]
+def test_a_large_model_with_rotary_positions_may_move(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, num_hidden_layers=32, vocab_size=128256
+    )
+    finding = examine(write_config(tmp_path, config, "LlamaForCausalLM")).findings[-1]
     assert finding.status == OK
-    assert "moves allowed" in finding.detail
+    assert "moves allowed (128 dimensions turn in NeoX pairs)" in finding.detail
 
 
 def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = write_config(tmp_path, rope_type="dynamic", rope_theta=10000.0, factor=2.0)
+    model = write_config(tmp_path, GPT2Config(n_embd=64, n_layer=1, n_head=2), "GPT2LMHeadModel")
     assert main(["doctor", model, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(capfd.readouterr().out)
     assert answer["ok"] is True
-    assert answer["findings"][-1]["status"] == NOTE
-    assert "dynamic" in answer["findings"][-1]["detail"]
-    assert "served exactly" in answer["findings"][-1]["detail"]
+    refusal, cost = answer["findings"][-2:]
+    assert refusal["status"] == cost["status"] == NOTE
+    assert "positions: values of transformer.h.0.attn.attn change by" in refusal["detail"]
+    assert "served exactly" in refusal["detail"]
+    assert "moves nothing" in cost["detail"]
+
+
+def test_a_model_with_windows_has_one_flag_that_allows_moves(tmp_path: Path) -> None:
+    config = GptOssConfig(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
+    refusal, remedy = examine(write_config(tmp_path, config, "GptOssForCausalLM")).findings[-2:]
+    assert "2 KV cache groups" in refusal.detail
+    assert "--disable-hybrid-kv-cache-manager moves are allowed" in remedy.detail
+    assert "fewer tokens fit" in remedy.detail
+    assert refusal.status == remedy.status == NOTE
+
+
+def test_a_model_that_vllm_cannot_build_is_left_to_the_engine(tmp_path: Path) -> None:
+    finding = examine(write_config(tmp_path, LlamaConfig(hidden_size=64), "UnknownForCausalLM")).findings[-1]
+    assert finding.status == NOTE
+    assert "cannot build it small" in finding.detail
 
 
 def test_the_chat_template_is_probed_and_the_policy_named(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def test_the_worker_finds_it_in_the_registry(monkeypatch: pytest.MonkeyPatch) ->
     kv = make_case().layers[0].kv
     context = {"layer": SimpleNamespace(isa="zipped", head_size=32, kv_cache_dtype="auto")}
     config: Any = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=context))
-    mover = KVMover(config, {"layer": kv}, 1)
+    group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16))
+    cache_config: Any = SimpleNamespace(num_blocks=kv.shape[0], kv_cache_groups=[group])
+    mover = KVMover(config, cache_config, {"layer": kv}, 1)
     assert mover.inspect(torch.nn.Module()).copy_refusal == "kv cache: CPU layout 'zipped' is not supported"
 
     monkeypatch.setattr("acmserve.kernels.layouts.registry.LAYOUTS", [*LAYOUTS, ZippedLayout])

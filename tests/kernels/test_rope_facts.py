@@ -1,4 +1,4 @@
-"""Rotations found in vLLM's own rotary modules, and refusals by name; each family against vLLM's own rotation."""
+"""Rotations found in vLLM's own rotary modules; each family against vLLM's own rotation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-from acmserve.engine.worker.rope_check import rope_of_module, ropes_of_model
+from acmserve.engine.worker.rope_module import rope_of_module
 from acmserve.errors import MoveRefused
 from acmserve.kernels.movers import reference
 
@@ -55,6 +54,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "factor": 4.0,
         "original_max_position_embeddings": 1024,
     },
+    "dynamic ntk, whose base vLLM fixes at the start": {"rope_type": "dynamic", "factor": 2.0},
+    "dynamic ntk by alpha": {"rope_type": "dynamic", "alpha": 2.0},
+    "bailing mrope": {"rope_type": "bailing_mrope", "mrope_section": [8, 12, 12]},
     "deepseek yarn": {
         "rope_type": "deepseek_yarn",
         "factor": 4.0,
@@ -137,148 +139,46 @@ def test_a_rounded_table_is_recognised(dtype: torch.dtype) -> None:
         rope_of_module(make_module(family, dtype=dtype))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({"rope_type": "dynamic", "factor": 2.0}, "rope: dynamic NTK is not additive"),
-        ({"rope_type": "dynamic", "alpha": 2.0}, "rope: dynamic NTK is not additive"),
-        ({"rope_type": "bailing_mrope", "mrope_section": [8, 12, 12]}, "rope: this form of mrope is not supported"),
-    ],
-)
-def test_refused_families(parameters: dict[str, Any], reason: str) -> None:
-    with pytest.raises(MoveRefused) as refused:
-        rope_of_module(make_module(parameters))
-    assert refused.value.reason == reason
+class SurpriseRotaryEmbedding(RotaryEmbedding):
+    """A class that nobody knows."""
 
 
-def test_an_unknown_class_is_refused() -> None:
-    class SurpriseRotaryEmbedding(RotaryEmbedding):
-        pass
+def test_frequencies_of_an_unknown_class_are_read_off_its_table() -> None:
+    """To the float32 number that the table was made of."""
+    known = RotaryEmbedding(64, 48, 4096, 10_000, True, torch.float32)
+    unknown = SurpriseRotaryEmbedding(64, 48, 4096, 10_000, True, torch.float32)
+    unknown.cos_sin_cache *= 1.3  # a magnitude, as YaRN has one
+    expected, found = rope_of_module(known), rope_of_module(unknown)
+    assert (found.rot_dim, found.is_neox) == (48, True)
+    assert torch.tensor(found.inv_freq) == pytest.approx(torch.tensor(expected.inv_freq), rel=1e-7, abs=1e-10)
 
-    with pytest.raises(MoveRefused, match="rope: unknown class SurpriseRotaryEmbedding"):
-        rope_of_module(SurpriseRotaryEmbedding(64, 64, 128, 10_000, True, torch.float32))
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_rounded_table_of_an_unknown_class_is_read(dtype: torch.dtype) -> None:
+    exact = rope_of_module(RotaryEmbedding(64, 64, 4096, 10_000, False, torch.float32))
+    found = rope_of_module(SurpriseRotaryEmbedding(64, 64, 4096, 10_000, False, dtype))
+    allowed = torch.finfo(dtype).eps / 4096
+    assert torch.tensor(found.inv_freq) == pytest.approx(torch.tensor(exact.inv_freq), abs=allowed)
+
+
+@pytest.mark.parametrize("row", [1, 2000, 4095])
+def test_a_table_that_is_no_rotation_is_refused(row: int) -> None:
+    module = SurpriseRotaryEmbedding(HEAD_SIZE, HEAD_SIZE, 4096, 10_000, True, torch.float32)
+    module.cos_sin_cache[row:] *= 1.25
+    with pytest.raises(MoveRefused, match="SurpriseRotaryEmbedding's table is no rotation"):
+        rope_of_module(module)
+
+
+def test_a_module_without_a_table_is_refused() -> None:
+    module = SurpriseRotaryEmbedding(HEAD_SIZE, HEAD_SIZE, 4096, 10_000, True, torch.float32)
+    module.cos_sin_cache = module.cos_sin_cache[None]
+    with pytest.raises(MoveRefused, match="has no table of 64 columns"):
+        rope_of_module(module)
 
 
 @pytest.mark.parametrize("row", [1, 2000, 4095])
 def test_a_table_that_disagrees_with_its_parameters_is_refused(row: int) -> None:
     module = RotaryEmbedding(HEAD_SIZE, HEAD_SIZE, 4096, 10_000, True, torch.float32)
     module.cos_sin_cache[row:] *= 1.25
-    with pytest.raises(MoveRefused, match="table is not what its parameters say"):
+    with pytest.raises(MoveRefused, match="table is no rotation by the frequencies of its parameters"):
         rope_of_module(module)
-
-
-class Attention(nn.Module):
-    """As much of vLLM's `Attention` as the search for ropes looks at."""
-
-    def __init__(self, layer_name: str, alibi_slopes: object = None) -> None:
-        super().__init__()
-        self.layer_name, self.head_size = layer_name, HEAD_SIZE
-        self.impl = SimpleNamespace(alibi_slopes=alibi_slopes)
-
-    def forward(self, q: Any, k: Any, v: Any) -> Any:
-        return q
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, attn: Attention, rotary_emb: nn.Module | None, use_rope: bool = True) -> None:
-        super().__init__()
-        self.attn, self.rotary_emb, self.use_rope = attn, rotary_emb, use_rope
-
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        q, k = self.rotary_emb(positions, q, k)  # type: ignore[misc]
-        return self.attn(q, k, v)
-
-
-class OptionalSelfAttention(SelfAttention):
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        if self.use_rope:
-            q, k = self.rotary_emb(positions, q, k)  # type: ignore[misc]
-        k = k.view(-1, HEAD_SIZE)
-        return self.attn(q, k, v)
-
-
-class NormBehindRope(SelfAttention):
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        q, k = self.rotary_emb(positions, q, k)  # type: ignore[misc]
-        k = self.attn.norm(k)
-        return self.attn(q, k, v)
-
-
-class InPlaceBehindRope(SelfAttention):
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        q, k = self.rotary_emb(positions, q, k)  # type: ignore[misc]
-        torch.relu_(k)
-        return self.attn(q, k, v)
-
-
-class ShiftedPositions(SelfAttention):
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        positions = positions + 2
-        q, k = self.rotary_emb(positions, q, k)  # type: ignore[misc]
-        return self.attn(q, k, v)
-
-
-class SlidingOnly(SelfAttention):
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        if self.use_rope or self.training:
-            q, k = self.rotary_emb(positions, q, k)  # type: ignore[misc]
-        return self.attn(q, k, v)
-
-
-class NoRope(SelfAttention):
-    def forward(self, positions: Any, q: Any, k: Any, v: Any) -> Any:
-        return self.attn(q, k, v)
-
-
-def make_model(*layers: nn.Module) -> nn.Module:
-    model = nn.Module()
-    model.layers = nn.ModuleList(layers)
-    return model
-
-
-def test_ropes_are_found_per_layer() -> None:
-    """Two thetas and a layer without positions in one model; modules that vLLM shares are found for each layer."""
-    local, global_ = make_module({"rope_theta": 10_000}), make_module({"rope_theta": 1_000_000})
-    model = make_model(
-        SelfAttention(Attention("layers.0.attn"), local),
-        SelfAttention(Attention("layers.1.attn"), global_),
-        SelfAttention(Attention("layers.2.attn"), local),
-        OptionalSelfAttention(Attention("layers.3.attn"), global_),
-        OptionalSelfAttention(Attention("layers.4.attn"), global_, use_rope=False),
-    )
-    ropes = ropes_of_model(model, [f"layers.{i}.attn" for i in range(5)])
-    assert ropes["layers.0.attn"] == ropes["layers.2.attn"] == rope_of_module(local)
-    assert ropes["layers.1.attn"] == ropes["layers.3.attn"] == rope_of_module(global_)
-    assert ropes["layers.4.attn"] is None
-
-
-@pytest.mark.parametrize(
-    ("layer_class", "reason"),
-    [
-        (NormBehindRope, "changes its keys behind the rotary embedding"),
-        (InPlaceBehindRope, "changes its keys behind the rotary embedding"),
-        (ShiftedPositions, "under a condition or in another form"),
-        (SlidingOnly, "under a condition or in another form"),
-        (NoRope, "applies no rotary embedding"),
-    ],
-)
-def test_a_forward_that_does_more_than_rotate_is_refused(layer_class: type[SelfAttention], reason: str) -> None:
-    model = make_model(layer_class(Attention("layers.0.attn"), make_module({})))
-    with pytest.raises(MoveRefused, match=rf"positions: {layer_class.__name__}.*{reason}"):
-        ropes_of_model(model, ["layers.0.attn"])
-
-
-def test_other_positions_are_refused() -> None:
-    alibi = make_model(SelfAttention(Attention("a", alibi_slopes=torch.ones(4)), make_module({})))
-    with pytest.raises(MoveRefused, match="positions: alibi"):
-        ropes_of_model(alibi, ["a"])
-    latent = make_model(SelfAttention(Attention("a"), make_module({})))
-    latent.layers[0].attn.kv_lora_rank = 512
-    with pytest.raises(MoveRefused, match="multi-head latent attention"):
-        ropes_of_model(latent, ["a"])
-    learned = make_model(SelfAttention(Attention("a"), make_module({})))
-    learned.wpe = nn.Embedding(8, 8)
-    with pytest.raises(MoveRefused, match=r"positions: learned position embeddings \(wpe\)"):
-        ropes_of_model(learned, ["a"])
-    with pytest.raises(MoveRefused, match="attention layer b is not among its modules"):
-        ropes_of_model(make_model(SelfAttention(Attention("a"), make_module({}))), ["b"])

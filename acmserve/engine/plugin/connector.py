@@ -171,10 +171,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return False, session.answer()
 
     def _record_source(self, session: SessionRequest, request: Request, block_ids: list[int]) -> None:
-        """Source = the tokens whose KV is computed. The last sampled token has none, in-flight steps do not count."""
+        """Source = the tokens whose KV is computed."""
         bs = self._block_size
-        num_processed = request.num_computed_tokens - request.num_in_flight_tokens
-        num_tokens = min(num_processed, request.num_tokens - 1)
+        num_tokens = num_served_tokens(request)
         if num_tokens < self.config.min_move_tokens:
             return
         tokens = session.tokens_with(request.output_token_ids[:])[:num_tokens]
@@ -241,12 +240,13 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""
-        self._mover = KVMover(self._vllm_config, kv_caches, self.config.num_threads)
+        self._mover = KVMover(self._vllm_config, self._kv_cache_config, kv_caches, self.config.num_threads)
 
     def inspect(self, model: torch.nn.Module) -> None:
-        """Worker: the model is loaded. Learn its rotations (before the handshake)."""
+        """Worker: the model is loaded. Learn its rotations (before the handshake), where anything can be copied."""
         assert self._mover is not None
-        self.abilities = self.abilities.both(self._mover.inspect(model))
+        if self.abilities.copy_refusal is None:
+            self.abilities = self.abilities.both(self._mover.inspect(model))
         self._is_inspected = True
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
@@ -275,3 +275,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         """Nothing is saved."""
+
+
+def num_served_tokens(request: Request) -> int:
+    """Tokens of a finished request whose KV is computed and verified.
+
+        computed      [ prompt ... sampled ... | in flight: not processed yet    ]
+        tokens        [ prompt ... sampled ... last ]                                 the last one went through no step
+
+    vLLM takes rejected drafts of speculative decoding back from the computed ones before it finishes a request. Those
+    accepted behind a stop token stay, so the tokens that the request has are a bound, too.
+    """
+    num_processed = request.num_computed_tokens - request.num_in_flight_tokens
+    return min(num_processed, request.num_tokens - 1)

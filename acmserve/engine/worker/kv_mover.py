@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
+from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
@@ -26,6 +28,10 @@ from acmserve.kernels.slots import SlotRun, slot_range
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+METHODS_WITHOUT_KV = ("ngram", "suffix")
+"""Methods of speculative decoding whose drafter has no KV cache. Drafts alone change nothing that is moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +49,21 @@ class Abilities:
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
         """Judge the engine's configuration."""
-        from vllm.v1.kv_cache_interface import FullAttentionSpec
+        from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
         groups = kv_cache_config.kv_cache_groups
+        kinds = {type(group.kv_cache_spec) for group in groups}
+        has_windows = kinds == {FullAttentionSpec, SlidingWindowSpec}
+        remedy = "; --disable-hybrid-kv-cache-manager makes one" if has_windows else ""
         parallel = vllm_config.parallel_config
+        method = getattr(vllm_config.speculative_config, "method", None)
         refusals = {
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
-            "engine: speculative decoding is not supported": vllm_config.speculative_config is not None,
+            f"engine: speculative decoding by {method} is not supported": method not in (None, *METHODS_WITHOUT_KV),
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
             or parallel.prefill_context_parallel_size > 1,
-            f"model: {len(groups)} KV cache groups; one group of full attention is supported": len(groups) != 1,
+            f"model: {len(groups)} KV cache groups; one group of full attention is supported{remedy}": len(groups) != 1,
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
         if reason is None and type(groups[0].kv_cache_spec) is not FullAttentionSpec:
@@ -64,8 +74,15 @@ class Abilities:
 class KVMover:
     """The KV cache tensors of one worker and the kernel that moves in them."""
 
-    def __init__(self, vllm_config: VllmConfig, kv_caches: dict[str, torch.Tensor], num_threads: int) -> None:
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        kv_caches: dict[str, torch.Tensor],
+        num_threads: int,
+    ) -> None:
         self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
         self._kv_caches = kv_caches
         self._num_threads = num_threads or torch.get_num_threads()
         self._layer_mover: dispatch.LayerMover | None = None
@@ -81,7 +98,7 @@ class KVMover:
         move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
-            ropes = ropes_of_model(model, names)
+            ropes = ropes_of_model(model, names, RecordedForward(model, self._vllm_config, names))
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:
@@ -91,14 +108,38 @@ class KVMover:
                 layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
             except ValueError as unfit:
                 move_refusal = f"model: {unfit}"
+            self._block_size = self._check_blocks(layers)
             self._layer_mover = dispatch.LayerMover(layers, self._num_threads)
         except MoveRefused as refused:
             return Abilities(refused.reason, refused.reason)
         except ValueError as unfit:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
-        self._block_size = layers[0].layout.block_size
         return Abilities(None, move_refusal)
+
+    def _check_blocks(self, layers: Sequence[KVLayer]) -> int:
+        """The block size that the scheduler counts in. The tensors may cut its blocks into smaller ones.
+
+            scheduler's block ids     |        b         |       b + 1      |      128 tokens
+            the tensor's rows         |   2b   |  2b + 1 | 2b + 2 | 2b + 3  |       64 tokens
+            slots                      128 b ............................ 128 b + 255
+
+        A token has one slot number in both, so slots are made of the scheduler's ids and its block size, never of the
+        tensor's. Raises `MoveRefused` for a tensor that is no such cut.
+        """
+        sizes = {group.kv_cache_spec.block_size for group in self._kv_cache_config.kv_cache_groups}
+        if len(sizes) != 1:
+            raise MoveRefused(f"kv cache: blocks of {sorted(sizes)} tokens side by side are not supported")
+        (block_size,) = sizes
+        num_slots = self._kv_cache_config.num_blocks * block_size
+        for layer in layers:
+            num_rows, row_size = layer.kv.shape[0], layer.layout.block_size
+            if block_size % row_size or num_rows * row_size != num_slots:
+                raise MoveRefused(
+                    f"kv cache: {num_rows} blocks of {row_size} tokens, where the scheduler has "
+                    f"{self._kv_cache_config.num_blocks} of {block_size}"
+                )
+        return block_size
 
     def carry_out(self, copies: Sequence[KVCopy]) -> None:
         """Run all copies of one step, all layers, in one call of the kernel."""

@@ -1,300 +1,226 @@
-"""Which rotation is in the cached keys of each attention layer, or why it may not be turned further.
+"""Which rotation is in the cached keys of each attention layer, measured on the loaded model.
 
-`ropes_of_model` asks the loaded model, per layer, for three things. These are the module that holds the attention
-layer, the rotary embedding which its `forward` really applies (`rope_source.py`), and that embedding's class. The
-frequencies are computed anew from the module's parameters, by the float32 arithmetic of vLLM, then held in float64. For
-moves across 131,072 positions, tables from the ideal frequencies would be twice as far from the engine's own keys. They
-must reproduce the module's `cos_sin_cache`, so a class that changed its meaning is refused instead of silently
-mis-rotated.
+The model runs on the same tokens at several positions (`engine/vllm/recorded_forward.py`), and each layer's keys are
+compared. Attention answers zeros meanwhile, so nothing but the positions can make a difference.
 
-`describe_config` judges a Hugging Face configuration the same way as far as that goes without a model, for
-`acmserve doctor`. Does not know KV caches, layouts or blocks.
+    base run      keys K(p), values V(p)
+    equal run     the same once more: what the model differs from itself is its noise
+    shifted runs  K(p + d) must be R(d) K(p) for one rotation R of the model, or K(p) in a layer without positions.
+                  V(p + d) must be V(p).
 
-Source of the families: vllm/model_executor/layers/rotary_embedding (0.32.0). YaRN: arXiv 2309.00071.
+Each layer is measured at each shift, the largest one ending at the last position that the engine allows. So a change of
+frequencies at some length shows, and so do a temperature, positions in the values, and learned positions anywhere
+below. No source is read and no class has to be known. The rotations to choose from are those of the model's own rotary
+modules (`rope_module.py`), because frequencies that are read off keys would be less precise than the engine's.
+
+Decision: the whole model runs, instead of one attention module a kind of layer. That costs seven steps of eight tokens.
+It takes no guess at how modules are called or which layers are alike, and sees what lies outside of the modules.
+
+Does not know KV caches, layouts or blocks.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from acmserve.engine.worker.rope_source import rope_use
+from acmserve.engine.vllm.recorded_forward import RecordedKV
+from acmserve.engine.worker.rope_module import is_rotary, num_rows_of, rope_of_module
 from acmserve.errors import MoveRefused
+from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 
-NO_LATENT = "rope: multi-head latent attention is not supported"
-REFUSED_CLASSES = {
-    "DynamicNTKScalingRotaryEmbedding": "rope: dynamic NTK is not additive",
-    "DynamicNTKAlphaRotaryEmbedding": "rope: dynamic NTK is not additive",
-    "DualChunkRotaryEmbedding": "rope: dual chunk attention counts positions per chunk",
-    "FourierRotaryEmbedding": "rope: Fourier position embedding is not a rotation by one frequency",
-    "MRotaryEmbeddingInterleaved": "rope: this form of mrope is not supported",
-    "BailingMRotaryEmbedding": "rope: this form of mrope is not supported",
-    "Ernie4_5_VLRotaryEmbedding": "rope: this form of mrope is not supported",
-    "DeepseekV4ScalingRotaryEmbedding": NO_LATENT,
-}
-REFUSED_TYPES = {
-    "dynamic": "rope: dynamic NTK is not additive",
-    "bailing_mrope": "rope: this form of mrope is not supported",
-    "deepseek_yarn": NO_LATENT,
-}
-SUPPORTED_TYPES = frozenset({"default", "linear", "ntk", "llama3", "yarn", "proportional", "longrope", "su", "mrope"})
-LEARNED_POSITIONS = frozenset({"wpe", "embed_positions", "position_embedding", "position_embeddings"})
+logger = logging.getLogger(__name__)
+
+NUM_TOKENS = 8
+SHIFTS = (1, 61, 1021)
+"""Positions by which the tokens are shifted. Half of what the engine allows, and all of it, are added."""
+MAX_NOISE = 0.03
+"""Relative difference of two equal runs up to which a model can be measured."""
+MIN_TURN = 10.0
+"""A rotation shows when unturned keys are off by this many times what is allowed."""
 
 
-def ropes_of_model(model: nn.Module, layer_names: Sequence[str]) -> dict[str, Rope | None]:
+class Forward(Protocol):
+    """`RecordedForward`, or what a test puts in its place."""
+
+    @property
+    def num_positions(self) -> int:
+        """Positions that a request may reach."""
+
+    def shared_with(self, name: str) -> str:
+        """The layer whose KV cache this one uses, itself for most."""
+
+    def __call__(self, positions: Tensor) -> Mapping[str, RecordedKV]:
+        """The KV of each layer that makes some."""
+
+
+def ropes_of_model(model: nn.Module, layer_names: Sequence[str], forward: Forward) -> dict[str, Rope | None]:
     """The rotation in the keys of each named attention layer. None for a layer whose keys carry no position.
 
     Args:
         model: a loaded vLLM model.
-        layer_names: names of `Attention` modules as vLLM's KV caches are named (`model.layers.0.self_attn.attn`).
+        layer_names: names of attention layers as vLLM's KV caches are named (`model.layers.0.self_attn.attn`).
+        forward: runs the model.
 
     Raises:
-        MoveRefused: at least one layer's keys may not be turned; the reason names the fact.
+        MoveRefused: at least one layer's keys may not be turned; the reason names it, and what was measured.
 
     """
-    for name, module in model.named_modules():
-        if name.rsplit(".", 1)[-1] in LEARNED_POSITIONS and getattr(module, "weight", None) is not None:
-            raise MoveRefused(f"positions: learned position embeddings ({name})")
-    holders = _holders(model)
-    known: dict[int, Rope] = {}
+    base = torch.arange(NUM_TOKENS)
+    try:
+        with _note_calls(model) as called:
+            first, second = forward(base), forward(base)
+        candidates, unreadable = _rotations(called)
+        _check_tables(called, forward.num_positions)
+        shifted = {shift: forward(base + shift) for shift in _shifts(forward.num_positions)}
+    except MoveRefused:
+        raise
+    except Exception as error:
+        logger.warning("acmserve: the model could not be run to measure its keys", exc_info=True)
+        raise MoveRefused(f"positions: the model cannot be measured ({type(error).__name__}: {error})") from error
+    eps = _eps_of(model)
     ropes: dict[str, Rope | None] = {}
     for name in layer_names:
-        if name not in holders:
-            raise MoveRefused(f"model: attention layer {name} is not among its modules")
-        holder, attribute = holders[name]
-        ropes[name] = _rope_of_layer(holder, attribute, known)
+        owner = forward.shared_with(name)
+        if owner not in first:
+            raise MoveRefused(f"positions: layer {name} was not called")
+        runs = {shift: kv[owner] for shift, kv in shifted.items()}
+        layer = _Layer(name, first[owner], runs, eps)
+        layer.check_noise(second[owner])
+        layer.check_values()
+        ropes[name] = layer.rope(candidates, unreadable)
     return ropes
 
 
-def rope_of_module(module: nn.Module) -> Rope:
-    """The rotation that one of vLLM's rotary embedding modules applies.
+@contextmanager
+def _note_calls(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """The rotary modules that are called meanwhile. A multimodal model has others, which text never meets."""
+    called: dict[int, nn.Module] = {}
 
-    Raises MoveRefused for a class whose rotation is not additive or not known, and where the recomputed frequencies do
-    not reproduce the module's own table.
-    """
-    name = type(module).__name__
-    if name in REFUSED_CLASSES:
-        raise MoveRefused(REFUSED_CLASSES[name])
-    if name not in _FREQUENCIES:
-        raise MoveRefused(f"rope: unknown class {name}")
-    facts: Any = module
-    if name == "Phi3LongRoPEScaledRotaryEmbedding":
-        facts = _LongRope(facts)
-    frequencies, position_scale = _FREQUENCIES[name](facts)
-    _check_table(facts, frequencies, position_scale, magnitude=float(getattr(facts, "mscale", 1.0)))
-    inv_freq = (frequencies.double() / position_scale).tolist()
-    return Rope(tuple(inv_freq), int(facts.rotary_dim), bool(facts.is_neox_style))
+    def note(module: nn.Module, args: object) -> None:
+        called[id(module)] = module
+
+    handles = [module.register_forward_pre_hook(note) for module in model.modules() if is_rotary(module)]
+    found: list[nn.Module] = []
+    try:
+        yield found
+    finally:
+        found.extend(called.values())
+        for handle in handles:
+            handle.remove()
 
 
-def describe_config(config: Any) -> str:
-    """Positions of a model in words, from its Hugging Face configuration alone.
-
-    Raises MoveRefused where they do not allow moves. The last word has the loaded model (`ropes_of_model`): how its
-    code applies the rotation is not in a configuration.
-    """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    if getattr(text, "is_encoder_decoder", False):
-        raise MoveRefused("model: encoder-decoder attention is not supported")
-    if getattr(text, "alibi", False) or getattr(text, "model_type", "") in {"bloom", "mpt", "baichuan_alibi"}:
-        raise MoveRefused("positions: alibi")
-    if getattr(text, "kv_lora_rank", None):
-        raise MoveRefused(NO_LATENT)
-    layer_types = set(getattr(text, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise MoveRefused(f"model: layers of kind {', '.join(sorted(layer_types - {'full_attention'}))}")
-    parameters = _rope_parameters(text)
-    if not parameters:
-        raise MoveRefused("positions: the configuration names no rotary embedding")
-    return "; ".join(sorted({_describe_parameters(text, entry) for entry in parameters}))
+def _rotations(modules: Sequence[nn.Module]) -> tuple[list[Rope], list[str]]:
+    """The rotations of rotary modules, and why those of others are not known."""
+    found: dict[Rope, None] = {}
+    unreadable: dict[str, None] = {}
+    for module in modules:
+        try:
+            found[rope_of_module(module)] = None
+        except MoveRefused as refused:
+            unreadable[refused.reason] = None
+    return list(found), list(unreadable)
 
 
-def _holders(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
-    """Layer name -> (the module that holds the attention layer, the attribute it holds it by)."""
-    holders: dict[str, tuple[nn.Module, str]] = {}
-    for holder in model.modules():
-        for attribute, child in holder.named_children():
-            layer_name = getattr(child, "layer_name", None)
-            if isinstance(layer_name, str):
-                holders.setdefault(layer_name, (holder, attribute))
-    return holders
+def _check_tables(modules: Sequence[nn.Module], num_positions: int) -> None:
+    """No run may look up a position behind the end of a table: there is anybody's memory, or none."""
+    for module in modules:
+        num_rows, name = num_rows_of(module), type(module).__name__
+        if not num_rows:
+            raise MoveRefused(f"rope: {name} has no table that can be read")
+        if num_rows < num_positions:
+            raise MoveRefused(f"rope: {name} knows {num_rows} positions, and the engine allows {num_positions}")
 
 
-def _rope_of_layer(holder: nn.Module, attribute: str, known: dict[int, Rope]) -> Rope | None:
-    attention: Any = getattr(holder, attribute)
-    if getattr(getattr(attention, "impl", None), "alibi_slopes", None) is not None:
-        raise MoveRefused("positions: alibi")
-    if getattr(attention, "kv_lora_rank", None):
-        raise MoveRefused(NO_LATENT)
-    use = rope_use(type(holder), attribute)
-    if use.condition is not None and not _holds(holder, use.condition):
-        return None
-    module: Any = getattr(holder, use.attribute, None)
-    if not isinstance(module, nn.Module):
-        raise MoveRefused(f"rope: {type(holder).__name__}.{use.attribute} is not a module")
-    if id(module) not in known:
-        known[id(module)] = rope_of_module(module)
-    if module.head_size != attention.head_size:
-        raise MoveRefused(f"rope: head size {module.head_size}, the attention's is {attention.head_size}")
-    return known[id(module)]
+def _shifts(num_positions: int) -> list[int]:
+    last = num_positions - NUM_TOKENS
+    shifts = sorted({shift for shift in (*SHIFTS, last // 2 + 1, last) if 0 < shift <= last})
+    if not shifts:
+        raise MoveRefused(f"positions: {num_positions} are too few to be measured")
+    return shifts
 
 
-def _holds(holder: nn.Module, attribute: str) -> bool:
-    """Truth of `self.<attribute>` as `forward` tests it: a bool, or a module that may be None."""
-    value = getattr(holder, attribute, None)
-    if isinstance(value, bool) or value is None or isinstance(value, nn.Module):
-        return bool(value) if isinstance(value, bool) else value is not None
-    raise MoveRefused(f"positions: {type(holder).__name__} tests {attribute}, which is a {type(value).__name__}")
+def _eps_of(model: nn.Module) -> float:
+    """The rounding of the coarsest type that the model computes in: what is stored in 8 bits is computed in 16."""
+    types = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
+    eps = max((torch.finfo(dtype).eps for dtype in types if dtype.itemsize > 1), default=0.0)
+    return max(eps, torch.finfo(torch.bfloat16).eps if any(dtype.itemsize == 1 for dtype in types) else 0.0)
 
 
-def _check_table(module: Any, frequencies: Tensor, position_scale: float, magnitude: float) -> None:
-    """Raise MoveRefused unless the frequencies reproduce rows of `cos_sin_cache`, `[num_positions, rotary_dim]`."""
-    table = getattr(module, "cos_sin_cache", None)
-    if not isinstance(table, Tensor) or table.dim() != 2 or table.shape[1] != 2 * frequencies.numel():
-        raise MoveRefused(f"rope: {type(module).__name__} has no table of {2 * frequencies.numel()} columns")
-    last = table.shape[0] - 1
-    rows = torch.tensor(sorted({0, last, *(min(2**i + i, last) for i in range(last.bit_length()))}))
-    turn = (rows.float() / position_scale)[:, None] * frequencies[None, :]
-    expected = torch.cat((turn.cos(), turn.sin()), dim=-1) * magnitude
-    found = table[rows.to(table.device)].float().cpu()
-    # One rounding of the table's type, and one ulp of a frequency (a GPU's pow differs by that much).
-    allowed = abs(magnitude) * (torch.finfo(table.dtype).eps + turn.abs().repeat(1, 2) * 2.0**-22 + 1e-6)
-    if not bool(((found - expected).abs() <= allowed).all()):
-        raise MoveRefused(f"rope: {type(module).__name__}'s table is not what its parameters say")
+class _Layer:
+    """What was recorded of one layer. Errors are relative, root mean square over tokens and heads, per dimension."""
+
+    def __init__(self, name: str, base: RecordedKV, runs: Mapping[int, RecordedKV], eps: float) -> None:
+        self._name, self._base, self._runs = name, base, runs
+        # Two roundings of the key and one of each factor; in float32 the order of sums counts for more.
+        self._allowed = max(3 * eps, 2e-5)
+
+    def check_noise(self, again: RecordedKV) -> None:
+        """Two equal runs say how far the model can be measured."""
+        if not bool(self._base.key.isfinite().all()) or not bool(self._base.key.any()):
+            raise MoveRefused(f"positions: keys of {self._name} are all zero, or not finite")
+        noise = max(_error(a, b) for a, b in zip(self._base, again, strict=True))
+        if not noise <= MAX_NOISE:
+            raise MoveRefused(f"positions: keys of {self._name} differ by {noise:.1%} between two equal runs")
+        self._allowed += 3 * noise
+
+    def check_values(self) -> None:
+        error = max(_error(self._base.value, run.value) for run in self._runs.values())
+        if not error <= self._allowed:
+            raise MoveRefused(f"positions: values of {self._name} change by {error:.1%} with the position")
+
+    def rope(self, candidates: Sequence[Rope], unreadable: Sequence[str]) -> Rope | None:
+        """The one rotation that fits at every shift. None where the keys do not change at all."""
+        unturned = self._excess(None)
+        if unturned <= 1:
+            return None
+        key_size = self._base.key.shape[-1]
+        fitting = [(self._excess(rope), rope) for rope in candidates if rope.rot_dim <= key_size]
+        excess, rope = min(fitting, key=lambda pair: pair[0], default=(unturned, None))
+        if rope is None or not (excess <= 1 and unturned >= MIN_TURN):
+            reasons = "".join(f"; {reason}" for reason in unreadable)
+            off = f"off by {excess * self._allowed:.1%}" if rope is not None else "and the model has no rotation"
+            raise MoveRefused(f"positions: keys of {self._name} do not turn with the position, {off}{reasons}")
+        return rope
+
+    def _excess(self, rope: Rope | None) -> float:
+        """The largest error at any shift, as a multiple of what is allowed there. Not finite stays not finite."""
+        worst = 0.0
+        for shift, run in self._runs.items():
+            turned = self._base.key if rope is None else reference.rotate(self._base.key, rope, shift)
+            allowed = self._allowed + self._angle_error(rope, shift)
+            error = _errors(turned, run.key, rope) / allowed
+            worst = max(worst, float(error.max())) if bool(error.isfinite().all()) else float("inf")
+        return worst
+
+    def _angle_error(self, rope: Rope | None, shift: int) -> Tensor:
+        """vLLM rounds `position * inv_freq` to float32, radians per dimension `[key_size]`."""
+        angle = torch.zeros(self._base.key.shape[-1], dtype=torch.float64)
+        if rope is not None:
+            turned = torch.tensor(rope.inv_freq, dtype=torch.float64).abs() * (shift + NUM_TOKENS) * 2.0**-22
+            angle[: rope.rot_dim] = turned.repeat(2) if rope.is_neox else turned.repeat_interleave(2)
+        return angle
 
 
-def _powers(base: float, num_dims: int, divisor: int) -> Tensor:
-    """`1 / base ** (2i / divisor)` for the pairs of `num_dims` dimensions, in vLLM's float32 arithmetic."""
-    result: Tensor = 1.0 / (base ** (torch.arange(0, num_dims, 2, dtype=torch.float) / divisor))
-    return result
+def _errors(expected: Tensor, found: Tensor, rope: Rope | None) -> Tensor:
+    """Difference per dimension, `[key_size]`, relative to the size of the pair that the dimension turns in."""
+    axes = (0, 1)
+    difference = (found.double() - expected.double()).square().mean(dim=axes)
+    size = (found.double().square().mean(dim=axes) + expected.double().square().mean(dim=axes)) / 2
+    if rope is not None:
+        turning = size[: rope.rot_dim]
+        pairs = turning.unflatten(0, (2, -1) if rope.is_neox else (-1, 2))
+        mean = pairs.mean(dim=0 if rope.is_neox else 1)
+        size[: rope.rot_dim] = mean.repeat(2) if rope.is_neox else mean.repeat_interleave(2)
+    # A dimension that is next to nothing beside the others rounds as they do.
+    return (difference / size.clamp(min=1e-6 * float(size.mean()) + 1e-60)).sqrt()
 
 
-def _plain(m: Any) -> tuple[Tensor, float]:
-    return _powers(m.base, m.rotary_dim, m.rotary_dim), 1.0
-
-
-def _linear(m: Any) -> tuple[Tensor, float]:
-    if len(m.scaling_factors) != 1:
-        raise MoveRefused(f"rope: linear scaling by {len(m.scaling_factors)} factors at once")
-    return _powers(m.base, m.rotary_dim, m.rotary_dim), float(m.scaling_factors[0])
-
-
-def _ntk(m: Any) -> tuple[Tensor, float]:
-    """Static NTK scaling (a fixed larger base)."""
-    if m.mixed_b is not None:
-        raise MoveRefused("rope: mixed NTK scaling is not supported")
-    powers = _powers(m.base * m.scaling_factor, m.rotary_dim, m.rotary_dim)
-    return powers / m.scaling_factor ** (2 / m.rotary_dim), 1.0
-
-
-def _llama3(m: Any) -> tuple[Tensor, float]:
-    powers = _powers(m.base, m.rotary_dim, m.rotary_dim)
-    wavelength = 2 * math.pi / powers
-    smooth: Tensor | float = 0.0
-    if m.low_freq_factor != m.high_freq_factor:
-        smooth = (m.orig_max_position / wavelength - m.low_freq_factor) / (m.high_freq_factor - m.low_freq_factor)
-    scaled = powers / m.scaling_factor
-    blend = (1 - smooth) * powers / m.scaling_factor + smooth * powers
-    slow = torch.where(wavelength > m.orig_max_position / m.low_freq_factor, scaled, blend)
-    return torch.where(wavelength < m.orig_max_position / m.high_freq_factor, powers, slow), 1.0
-
-
-def _yarn(m: Any) -> tuple[Tensor, float]:
-    """Fast pairs keep their frequency, slow ones are interpolated, a ramp between (arXiv 2309.00071, section 3.2)."""
-    pos_freqs = m.base ** (torch.arange(0, m.rotary_dim, 2, dtype=torch.float) / m.rotary_dim)
-
-    def pair_that_turns(num_rotations: float) -> float:
-        turns = m.max_position_embeddings / (num_rotations * 2 * math.pi)
-        return float(m.rotary_dim * math.log(turns) / (2 * math.log(m.base)))
-
-    low, high = pair_that_turns(m.beta_fast), pair_that_turns(m.beta_slow)
-    if getattr(m, "truncate", True):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, m.rotary_dim - 1)
-    width = high - low if high != low else 0.001
-    ramp = ((torch.arange(m.rotary_dim // 2, dtype=torch.float) - low) / width).clamp(0, 1)
-    kept = 1 - ramp
-    return 1.0 / (m.scaling_factor * pos_freqs) * (1 - kept) + 1.0 / pos_freqs * kept, 1.0
-
-
-def _mrope(m: Any) -> tuple[Tensor, float]:
-    """Three positions per token, equal ones for text: then the sections and their order do not matter.
-
-    Sessions hold text only (`requests/admission.py` refuses multimodal requests and keeps them from being sources).
-    """
-    return _plain(m) if m.scaling_factor is None else _yarn(m)
-
-
-def _longrope(m: Any) -> tuple[Tensor, float]:
-    """vLLM chooses the short or the long factors once, from the engine's `max_model_len`."""
-    powers = m.base ** (torch.arange(0, m.rotary_dim, 2, dtype=torch.float) / m.rotary_dim)
-    return 1.0 / (torch.tensor(m.factors, dtype=torch.float) * powers), 1.0
-
-
-class _LongRope:
-    """The half of a long-rope module that the engine uses, in the words of the other classes."""
-
-    def __init__(self, m: Any) -> None:
-        if not isinstance(m.use_long_rope, bool):
-            raise MoveRefused("rope: longrope switches its frequencies")
-        self.base, self.rotary_dim, self.is_neox_style = m.base, m.rotary_dim, True
-        num_short = m.original_max_position_embeddings
-        table = m.long_short_cos_sin_cache
-        self.cos_sin_cache = table[num_short:] if m.use_long_rope else table[:num_short]
-        self.factors = m.long_factor if m.use_long_rope else m.short_factor
-        self.mscale = m.long_mscale if m.use_long_rope else m.short_mscale
-
-
-def _proportional(m: Any) -> tuple[Tensor, float]:
-    """Gemma 4: the pairs behind `rope_angles` do not turn."""
-    turning = _powers(m.base, 2 * m.rope_angles, m.head_size)
-    return torch.cat((turning, torch.zeros(m.nope_angles))), 1.0
-
-
-_FREQUENCIES: Mapping[str, Callable[[Any], tuple[Tensor, float]]] = {
-    "RotaryEmbedding": _plain,
-    "LinearScalingRotaryEmbedding": _linear,
-    "NTKScalingRotaryEmbedding": _ntk,
-    "Llama3RotaryEmbedding": _llama3,
-    "YaRNScalingRotaryEmbedding": _yarn,
-    "Gemma4RotaryEmbedding": _proportional,
-    "Phi3LongRoPEScaledRotaryEmbedding": _longrope,
-    "MRotaryEmbedding": _mrope,
-    "DeepseekScalingRotaryEmbedding": _yarn,
-}
-
-
-def _rope_parameters(text: Any) -> list[dict[str, Any]]:
-    """The rope entries of a configuration, one per layer type where it distinguishes them. [] where it has none."""
-    parameters = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
-    if nested:
-        return nested
-    if parameters:
-        return [dict(parameters)]
-    theta = getattr(text, "rope_theta", None) or getattr(text, "rotary_emb_base", None)
-    if theta is not None:
-        return [{"rope_type": "default", "rope_theta": theta}]
-    return [{"rope_type": "default"}] if getattr(text, "rotary_dim", None) else []
-
-
-def _describe_parameters(text: Any, entry: dict[str, Any]) -> str:
-    kind = str(entry.get("rope_type") or entry.get("type") or "default")
-    if entry.get("use_fope"):
-        raise MoveRefused(REFUSED_CLASSES["FourierRotaryEmbedding"])
-    if kind in REFUSED_TYPES:
-        raise MoveRefused(REFUSED_TYPES[kind])
-    if kind not in SUPPORTED_TYPES:
-        raise MoveRefused(f"rope: unknown type {kind}")
-    heads = getattr(text, "num_attention_heads", 0)
-    head_size = getattr(text, "head_dim", None) or (getattr(text, "hidden_size", 0) // heads if heads else 0)
-    factor = entry.get("partial_rotary_factor") or getattr(text, "partial_rotary_factor", None) or 1.0
-    rot_dim = getattr(text, "rotary_dim", None) or int(head_size * float(factor))
-    scaling = "no scaling" if kind in ("default", "mrope") else f"{kind} scaling"
-    if "mrope_section" in entry:
-        scaling += ", three positions per token (text only)"
-    return f"rotary embedding, {rot_dim} of {head_size} dimensions turn, {scaling}"
+def _error(expected: Tensor, found: Tensor) -> float:
+    return float(_errors(expected, found, None).max())

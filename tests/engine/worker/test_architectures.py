@@ -1,5 +1,7 @@
 """The one-layer oracle beyond Llama: each architecture's moved KV is right, or it is refused by name; never wrong.
 
+What is said of a model without its weights, by `acmserve doctor`, is what the engine finds.
+
 A layer-wise mixture (two thetas, sliding and full attention) cannot be an oracle, because moved KV is exact for one
 layer only; its parts are tested one by one here, the choice of the rotation for each layer in
 tests/kernels/test_rope_facts.py.
@@ -7,19 +9,25 @@ tests/kernels/test_rope_facts.py.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import (
+    BloomConfig,
     DeepseekV2Config,
     Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
     MistralConfig,
     Phi3Config,
     PretrainedConfig,
     Qwen3Config,
 )
 
+from acmserve.engine.config import engine_config
+from acmserve.engine.worker.model_verdict import judge_model
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.support.engine.edits import cut, text
 from tests.support.engine.engine import TINY_SETTINGS, start_engine
@@ -41,6 +49,7 @@ COMMON: dict[str, Any] = {
 }
 PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
 TWO_THETAS = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention": PLAIN}
+DYNAMIC = {**PLAIN, "rope_type": "dynamic", "factor": 2.0}
 LONGROPE = {
     **PLAIN,
     "rope_type": "longrope",
@@ -69,12 +78,20 @@ MOVED = {
         **COMMON, rope_parameters=LONGROPE, original_max_position_embeddings=1024
     ),
     "Mistral: full attention": MistralConfig(**COMMON, head_dim=32, sliding_window=None, rope_parameters=PLAIN),
+    "dynamic NTK: the base is fixed at the start": LlamaConfig(**COMMON, head_dim=32, rope_parameters=DYNAMIC),
+    "Bloom: no positions in the keys, a slope for each head": BloomConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=128, n_layer=1, n_head=4, seq_length=4096, dtype="float32"
+    ),
 }
 REFUSED = {
     "Gemma 3: sliding attention": (gemma("sliding_attention"), "SlidingWindowSpec"),
     "Mistral: sliding window": (
         MistralConfig(**COMMON, head_dim=32, sliding_window=256, rope_parameters=PLAIN),
         "SlidingWindowSpec",
+    ),
+    "GPT-2: learned positions": (
+        GPT2Config(vocab_size=VOCAB_SIZE, n_positions=4096, n_embd=128, n_layer=1, n_head=4, dtype="float32"),
+        "positions: values of transformer.h.0.attn.attn change by",
     ),
 }
 CONTEXT = [*cut(HISTORY, 200, 520, MARKER), *NEW]
@@ -83,6 +100,7 @@ CONTEXT = [*cut(HISTORY, 200, 520, MARKER), *NEW]
 @pytest.mark.parametrize("name", MOVED)
 def test_moved_kv_is_right(name: str, tmp_path: Path) -> None:
     path = save_random(MOVED[name], tmp_path / "model")
+    assert judge_model(str(path), max_model_len=4096, **engine_config()).refusal is None
     with start_engine(path, plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as engine:
         engine.ask(HISTORY, "s", "reuse")
         moved = engine.ask(CONTEXT, "s", "reuse")
@@ -102,7 +120,15 @@ def test_what_may_not_be_moved_is_refused_by_name(name: str, tmp_path: Path) -> 
         assert answer.receipt is not None
         assert answer.receipt["moved_tokens"] == 0
         assert reason in answer.receipt["fallback_reason"]
+        found = judge_model(str(path), max_model_len=4096, **engine_config()).refusal
+        assert found is not None
+        assert without_figures(found) == without_figures(answer.receipt["fallback_reason"])
         assert answer.distance(engine.ask(CONTEXT, "t", "exact")) <= MAX_DIFFERENCE
+
+
+def without_figures(reason: str) -> str:
+    """Weights differ, so what was measured does."""
+    return re.sub(r"[\d.]+%", "", reason)
 
 
 def test_latent_attention_is_refused_by_name(tmp_path: Path) -> None:

@@ -10,16 +10,23 @@ import torch
 
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
+from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 
 SHAPE = (4, 2, 32, 128)
 NO_MODEL = torch.nn.Module()
 
 
-def inspect(caches: dict[str, Any], isa: str = "vec", num_threads: int = 1) -> tuple[KVMover, Abilities]:
-    """A worker with these KV caches, in attention layers of head size 64, and a model whose keys nobody knows."""
+def inspect(caches: dict[str, Any], isa: str = "vec", blocks: tuple[int, ...] = (4, 32)) -> tuple[KVMover, Abilities]:
+    """A worker with these KV caches, in attention layers of head size 64, and a model whose keys nobody knows.
+
+    `blocks` are the scheduler's: how many, and the tokens in each (of each group).
+    """
     context = {name: SimpleNamespace(isa=isa, head_size=64, kv_cache_dtype="auto") for name in caches}
     config: Any = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=context))
-    mover = KVMover(config, caches, num_threads)
+    num_blocks, *sizes = blocks
+    groups = [SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=size)) for size in sizes]
+    cache_config: Any = SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=groups)
+    mover = KVMover(config, cache_config, caches, 1)
     return mover, mover.inspect(NO_MODEL)
 
 
@@ -39,8 +46,10 @@ def test_keys_that_nobody_knows_may_be_copied_and_not_moved() -> None:
         ({"a": torch.zeros(4, 2, 24, 128, dtype=torch.bfloat16)}, "amx", "divisible by 16"),
         ({"a": torch.zeros(SHAPE)}, "amx", "amx holds bfloat16 only"),
         ({"a": torch.zeros(SHAPE)}, "latent", "latent"),
-        ({"a": torch.zeros(SHAPE), "b": torch.zeros(5, 2, 32, 128)}, "vec", "share slots"),
-        ({"a": torch.zeros(SHAPE), "b": torch.zeros(4, 2, 16, 128)}, "vec", "share slots"),
+        ({"a": torch.zeros(SHAPE), "b": torch.zeros(5, 2, 32, 128)}, "vec", "5 blocks of 32 tokens"),
+        ({"a": torch.zeros(SHAPE), "b": torch.zeros(4, 2, 16, 128)}, "vec", "4 blocks of 16 tokens"),
+        ({"a": torch.zeros(SHAPE), "b": torch.zeros(8, 2, 16, 128)}, "vec", "share slots"),
+        ({"a": torch.zeros(2, 2, 64, 128)}, "vec", "2 blocks of 64 tokens, where the scheduler has 4 of 32"),
         ({"a": torch.zeros(SHAPE, dtype=torch.uint8)}, "vec", "dtype"),
         ({"a": torch.zeros(4, 32, 576)}, "vec", "shape"),
         ({"a": torch.zeros(4, 2, 32, 192)}, "vec", "rows of 192"),
@@ -55,3 +64,32 @@ def test_a_kv_cache_that_does_not_fit_is_refused_by_name(caches: dict[str, Any],
     assert abilities.copy_refusal.startswith("kv cache: ")
     assert reason in abilities.copy_refusal
     assert abilities.move_refusal == abilities.copy_refusal
+
+
+@pytest.mark.parametrize("row_size", [128, 64, 32])
+def test_a_tensor_may_cut_the_schedulers_blocks_into_smaller_ones(row_size: int) -> None:
+    """The scheduler's blocks of 128 tokens, in a tensor whose attention kernel reads blocks of `row_size` tokens.
+
+    scheduler    block 1 -> block 3, 100 tokens from token 20 on
+    tensor       tokens 148 to 247 of the cache -> tokens 404 to 503, and no other
+    """
+    layout = CpuVecLayout(1, row_size, 64)
+    kv = torch.randn(4 * 128 // row_size, 1, row_size, 128)
+    before, expected = read_tokens(layout, kv), read_tokens(layout, kv)
+    expected[404:504] = before[148:248]
+    mover, abilities = inspect({"a": kv}, blocks=(4, 128))
+    assert abilities.copy_refusal is None
+    mover.carry_out([KVCopy("r", 20, 20, 100, (1,), (3,))])
+    assert torch.equal(read_tokens(layout, kv), expected)
+
+
+def read_tokens(layout: CpuVecLayout, kv: torch.Tensor) -> torch.Tensor:
+    """K and V of each slot of a cache with one head, `[num_slots, row_size]`."""
+    t, d = torch.arange(layout.block_size)[:, None], torch.arange(layout.head_size)[None, :]
+    index = torch.cat((layout.key_index(t, d), layout.value_index(t, d)), dim=1)
+    return kv.flatten(1)[:, index].flatten(0, 1)
+
+
+def test_groups_of_several_block_sizes_are_refused() -> None:
+    _, abilities = inspect({"a": torch.zeros(SHAPE)}, blocks=(4, 32, 64))
+    assert abilities.copy_refusal == "kv cache: blocks of [32, 64] tokens side by side are not supported"

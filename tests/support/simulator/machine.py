@@ -20,7 +20,9 @@ from vllm.config import (
     KVEventsConfig,
     KVTransferConfig,
     ModelConfig,
+    ParallelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
     VllmConfig,
 )
 from vllm.utils.hashing import sha256
@@ -41,6 +43,7 @@ BlockHasher = Callable[[Request], list[BlockHash]]
 class Machine:
     """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
 
+    With `num_drafts` each step of decoding verifies that many drafts, as `drafter.py` makes them; synchronous only.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
 
@@ -57,6 +60,7 @@ class Machine:
     connector: dict[str, Any] | None = field(default=None, hash=False)
     connector_name: str = "AcmConnector"
     kv_events: bool = False
+    num_drafts: int = 0
 
 
 class _RunnerV2Config(VllmConfig):  # type: ignore[misc]
@@ -143,6 +147,14 @@ class Factory:
         transfer = machine.connector is not None and KVTransferConfig(
             kv_connector=machine.connector_name, kv_role="kv_both", kv_connector_extra_config=machine.connector
         )
+        drafts = machine.num_drafts and SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=machine.num_drafts,
+            prompt_lookup_min=1,
+            prompt_lookup_max=2,
+            target_model_config=self._model_config,
+            target_parallel_config=ParallelConfig(),
+        )
         config = VllmConfig(
             model_config=self._model_config,
             cache_config=CacheConfig(block_size=machine.block_size, enable_prefix_caching=True),
@@ -159,6 +171,7 @@ class Factory:
             ),
             device_config=DeviceConfig("cpu"),
             kv_transfer_config=transfer or None,
+            speculative_config=drafts or None,
             kv_events_config=KVEventsConfig(enable_kv_cache_events=machine.kv_events, publisher="null"),
         )
         config.__class__ = _RunnerV2Config if machine.runner_v2 else _RunnerV1Config

@@ -12,7 +12,7 @@ mirror of the scheduler's count; without speculative decoding the two must agree
 Sources (vLLM 0.32): worker/gpu_model_runner.py `_update_states`, `_prepare_input_ids`, `_bookkeeping_sync`;
 worker/gpu/model_runner.py `finish_requests`, `add_requests`, `update_requests`; worker/gpu/input_batch.py
 `_prepare_prefill_inputs_kernel`, `_combine_sampled_and_draft_tokens_kernel`, `_post_update_kernel`.
-Left out: speculative decoding, pipeline parallelism, LoRA, multimodal inputs.
+Left out: speculative decoding on runner V2, pipeline parallelism, LoRA, multimodal inputs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Runner(Protocol):
     def samples(self, request_id: str, num_tokens: int) -> bool:
         """Whether a step of `num_tokens` tokens ends where a token is sampled."""
 
-    def advance(self, scheduled: dict[str, int], sampled: dict[str, int]) -> None:
+    def advance(self, scheduled: dict[str, int], sampled: dict[str, list[int]]) -> None:
         """Bookkeeping after the forward pass: `scheduled` tokens were computed, `sampled` tokens drawn."""
 
 
@@ -130,10 +130,10 @@ class RunnerV1:
         state = self._states[request_id]
         return state.num_computed + num_tokens >= state.num_tokens
 
-    def advance(self, scheduled: dict[str, int], sampled: dict[str, int]) -> None:
-        self._last_sampled = dict(sampled)
-        for request_id, token in sampled.items():
-            self._states[request_id].outputs.append(UNKNOWN if self._async else token)
+    def advance(self, scheduled: dict[str, int], sampled: dict[str, list[int]]) -> None:
+        self._last_sampled = {request_id: tokens[-1] for request_id, tokens in sampled.items()}
+        for request_id, tokens in sampled.items():
+            self._states[request_id].outputs += [UNKNOWN] * len(tokens) if self._async else tokens
 
 
 @dataclass
@@ -197,10 +197,10 @@ class RunnerV2:
         state = self._states[request_id]
         return state.num_computed + num_tokens >= state.num_prefill_tokens
 
-    def advance(self, scheduled: dict[str, int], sampled: dict[str, int]) -> None:
+    def advance(self, scheduled: dict[str, int], sampled: dict[str, list[int]]) -> None:
         for request_id, num_tokens in scheduled.items():
             self._states[request_id].num_computed += num_tokens
-        for request_id, token in sampled.items():
+        for request_id, tokens in sampled.items():
             state = self._states[request_id]
-            state.tokens.append(token)
-            state.last_sampled = token
+            state.tokens += tokens
+            state.last_sampled = tokens[-1]

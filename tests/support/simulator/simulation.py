@@ -27,6 +27,7 @@ from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.errors import IntegrityError
 from tests.support.simulator.background import BackgroundWatch
+from tests.support.simulator.drafter import make_drafts
 from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.forgetting import Forgetting
 from tests.support.simulator.machine import BlockHasher, Factory, block_hasher
@@ -123,7 +124,12 @@ class Simulation:
         if self._in_flight:
             self._abort_due(in_flight=True)
             self._watch.on_processed(self._in_flight[0][0])
-            outputs = self.scheduler.update_from_output(*self._in_flight.popleft())
+            output, answer = self._in_flight.popleft()
+            outputs = self.scheduler.update_from_output(output, answer)
+            if self.machine.num_drafts:
+                requests, num_drafts = self.scheduler.requests, self.machine.num_drafts
+                drafts = make_drafts(answer.req_ids, requests, self._readers, num_drafts)
+                self.scheduler.update_draft_token_ids(drafts)
             for engine_outputs in outputs.values():
                 for engine_output in engine_outputs.outputs:
                     self._receive(engine_output)

@@ -13,6 +13,12 @@ All requests of a step write before any of them is checked for reading, as in a 
 whole batch stores K and V before attention; a request may therefore hit blocks that another one fills in the same step.
 What a new record descends from is computed in scheduling order. The engine's truth is never asked: tokens, positions
 and exactness are compared with `truth.Sequence`.
+
+Drafts are computed behind a request's last token, as vLLM schedules them. Those that the model would not have sampled
+are rejected, with all behind the first of them, and the KV of those is nobody's:
+
+    computed    ... last token | draft draft draft        2 tokens accepted, the third rejected
+    sampled                      token token token        the two, and the one that stands in the third's place
 """
 
 from __future__ import annotations
@@ -27,7 +33,10 @@ from acmserve.engine.worker.copies import KVCopy
 from tests.support.simulator.failure import ensure
 from tests.support.simulator.runner import Runner
 from tests.support.simulator.slots import Reader, SlotMemory
-from tests.support.simulator.truth import MIXED, Record
+from tests.support.simulator.truth import MIXED, Owner, Record
+
+REJECTED: frozenset[Owner] = frozenset({("a rejected draft", None, 0)})
+"""Whose KV that of a rejected draft is."""
 
 
 @dataclass
@@ -45,7 +54,9 @@ class Worker:
         self.runner = runner
         self.memory = memory
         self.token_counts: dict[str, Ledger] = {}
+        self.num_accepted = self.num_rejected = 0
         self._readers: dict[str, Reader] = {}
+        self._drafts: dict[str, list[int]] = {}
 
     def admit(self, reader: Reader) -> None:
         """Tell the worker who a request is."""
@@ -56,6 +67,7 @@ class Worker:
         """Run one step; `handed_out` are the block ids that the pool gave away since the last one."""
         self.memory.poison(handed_out)
         self.runner.update(output)
+        self._drafts = output.scheduled_spec_decode_tokens
         for copy in output.kv_cache_block_copies or ():
             self.memory.copy_block(copy.src_block_id, copy.dst_block_id)
         copies = getattr(output.kv_connector_metadata, "copies", ())
@@ -70,7 +82,7 @@ class Worker:
         return ModelRunnerOutput(
             req_ids=request_ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
-            sampled_token_ids=[[sampled[r]] if r in sampled else [] for r in request_ids],
+            sampled_token_ids=[sampled.get(r, []) for r in request_ids],
         )
 
     def _check_overlap(self, copies: tuple[KVCopy, ...], output: SchedulerOutput) -> None:
@@ -114,20 +126,29 @@ class Worker:
         mine = table[first : first + len(copy.dst_block_ids)]
         ensure(mine == list(copy.dst_block_ids), "table", f"{copy} does not write {copy.request_id}'s blocks {mine}")
 
-    def _forward(self, scheduled: dict[str, int]) -> dict[str, int]:
+    def _forward(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
         for request_id, num_tokens in scheduled.items():
             self._compute(request_id, num_tokens)
         sampled = {}
         for request_id, num_tokens in scheduled.items():
             reader = self._readers[request_id]
-            end = self.runner.num_computed(request_id) + num_tokens
+            num_accepted = self._num_accepted(request_id, num_tokens)
+            num_rejected = len(self._drafts.get(request_id, ())) - num_accepted
+            end = self.runner.num_computed(request_id) + num_tokens - num_rejected
+            self.num_accepted, self.num_rejected = self.num_accepted + num_accepted, self.num_rejected + num_rejected
             self.memory.read(reader, self.runner.block_table(request_id), end)
             self.memory.remember(reader, end)
             if self.runner.samples(request_id, num_tokens):
-                sampled[request_id] = reader.sequence.token(end)
+                sampled[request_id] = [reader.sequence.token(p) for p in range(end - num_accepted, end + 1)]
         if scheduled:
             self.runner.advance(scheduled, sampled)
         return sampled
+
+    def _num_accepted(self, request_id: str, num_tokens: int) -> int:
+        """Drafts of this step, up to the first that the model would not have sampled."""
+        drafts, sequence = self._drafts.get(request_id, []), self._readers[request_id].sequence
+        first = self.runner.num_computed(request_id) + num_tokens - len(drafts)
+        return next((i for i, draft in enumerate(drafts) if draft != sequence.token(first + i)), len(drafts))
 
     def _compute(self, request_id: str, num_tokens: int) -> None:
         reader, sequence = self._readers[request_id], self._readers[request_id].sequence
@@ -135,9 +156,14 @@ class Worker:
         context = self.memory.read(reader, self.runner.block_table(request_id), start)
         inexact = [record for position, record in enumerate(context) if not reader.is_exact(record, position)]
         taint = frozenset().union(*{record.taint for record in inexact})
-        tokens = self.runner.input_tokens(request_id, num_tokens)
+        drafts = self._drafts.get(request_id, [])
+        num_true = num_tokens - len(drafts) + self._num_accepted(request_id, num_tokens)
+        tokens = [*self.runner.input_tokens(request_id, num_tokens - len(drafts)), *drafts]
         for index, slot in enumerate(self._slots_to_compute(request_id, num_tokens)):
             position = start + index
+            if index >= num_true:
+                self.memory.slots[slot] = Record(tokens[index], position, MIXED, REJECTED)
+                continue
             wanted = sequence.token(position)
             message = f"{request_id} feeds token {tokens[index]} at position {position}, wants {wanted}"
             ensure(tokens[index] == wanted, "input", message)

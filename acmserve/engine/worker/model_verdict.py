@@ -1,0 +1,73 @@
+"""Whether a model's KV may be moved, found without its weights: for `acmserve doctor` and for the audit.
+
+The model's class is built small and judged by the two halves that judge the real one when the engine has started. These
+are the engine's configuration (`Abilities.of_engine`) and the measured keys (`ropes_of_model`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from acmserve.engine.vllm.recorded_forward import RecordedForward
+from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.worker.kv_mover import Abilities
+from acmserve.engine.worker.rope_check import ropes_of_model
+from acmserve.errors import MoveRefused
+from acmserve.kernels.rope import Rope
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVerdict:
+    """`refusal` says why KV is not moved under vLLM's own settings, None where it is.
+
+    `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
+    of the small model, None where keys could not be measured.
+    """
+
+    refusal: str | None
+    refusal_without_hybrid: str | None
+    ropes: Mapping[str, Rope | None] | None
+
+    def describe_keys(self) -> str:
+        """The measured rotations in words."""
+        kinds = Counter("no position" if rope is None else _describe(rope) for rope in (self.ropes or {}).values())
+        return ", ".join(sorted(kinds)) or "not measured"
+
+
+def judge_model(folder: str, **settings: Any) -> ModelVerdict:
+    """Build the model of a Hugging Face folder small, and judge it. `settings` are vLLM's engine arguments.
+
+    Raises what vLLM raises where it cannot build this model.
+    """
+    with small_build(folder, **settings) as build:
+        default, unified = (_refusal_of_engine(build, hybrid=hybrid) for hybrid in (True, False))
+        try:
+            ropes = measure_keys(build)
+        except MoveRefused as refused:
+            return ModelVerdict(default or refused.reason, unified or refused.reason, None)
+        return ModelVerdict(default, unified, ropes)
+
+
+def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:
+    """The rotation in the keys of each attention layer of a built model. Raises `MoveRefused`."""
+    layers = build.layers.items()
+    names = [name for name, layer in layers if hasattr(layer, "num_heads") and hasattr(layer, "head_size")]
+    if not names:
+        raise MoveRefused("model: no layer of attention")
+    return ropes_of_model(build.model, names, RecordedForward(build.model, build.vllm_config, names))
+
+
+def _refusal_of_engine(build: SmallBuild, *, hybrid: bool) -> str | None:
+    try:
+        kv_cache_config = build.kv_cache_config(hybrid=hybrid)
+    except (ValueError, NotImplementedError, AssertionError) as error:
+        return f"model: vLLM makes no KV cache groups ({error})"
+    return Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal
+
+
+def _describe(rope: Rope) -> str:
+    pairs = "NeoX" if rope.is_neox else "GPT-J"
+    return f"{rope.rot_dim} dimensions turn in {pairs} pairs"

@@ -1,0 +1,115 @@
+"""Layers with a sliding window, where the hybrid KV cache manager is off: all layers keep all KV, and it moves.
+
+The deep oracle: the output projection of all layers but one is zero. So the input of each layer depends on its token
+alone, and moved KV is exact in a model of any depth and mix. Only the one layer's attention shows in the logits.
+
+    layers      window   window   window   full          Gemma 3; two rotary bases
+    attends        x        .        .       .           then another one
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from transformers import Gemma3TextConfig, GptOssConfig, PretrainedConfig
+
+from acmserve.engine.worker import kv_mover
+from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
+from tests.engine.worker.test_architectures import COMMON, TWO_THETAS
+from tests.support.engine.edits import cut, text
+from tests.support.engine.engine import TINY_SETTINGS, start_engine
+from tests.support.engine.tiny_model import save_random
+
+CONTEXT = [*cut(HISTORY, 200, 520, MARKER), *NEW]
+SETTINGS: dict[str, Any] = {**TINY_SETTINGS, "block_size": 32, "disable_hybrid_kv_cache_manager": True}
+WINDOW, FULL = "sliding_attention", "full_attention"
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 1024,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
+
+
+def gemma3() -> PretrainedConfig:
+    return Gemma3TextConfig(
+        **(COMMON | {"num_hidden_layers": 4}),
+        head_dim=32,
+        query_pre_attn_scalar=32,
+        layer_types=[WINDOW] * 3 + [FULL],
+        sliding_window=256,
+        rope_parameters=TWO_THETAS,
+    )
+
+
+def gpt_oss() -> PretrainedConfig:
+    return GptOssConfig(
+        **(COMMON | {"num_hidden_layers": 2, "intermediate_size": 64}),
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=128,
+        layer_types=[WINDOW, FULL],
+        rope_parameters=YARN,
+    )
+
+
+def save_attending(config: PretrainedConfig, folder: Path, layer: int) -> Path:
+    """A random model in which only this layer's attention counts."""
+    path = save_random(config, folder / "model")
+    weights = path / "model.safetensors"
+    tensors = load_file(weights)
+    silenced = [name for name in tensors if name.endswith("o_proj.weight") and f"layers.{layer}." not in name]
+    assert len(silenced) == config.num_hidden_layers - 1
+    for name in silenced:
+        tensors[name].zero_()
+    save_file(tensors, weights, metadata={"format": "pt"})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "layer"),
+    [(gemma3(), 0), (gemma3(), 3), (gpt_oss(), 0), (gpt_oss(), 1)],
+    ids=["Gemma 3, window", "Gemma 3, full", "gpt-oss, window", "gpt-oss, full"],
+)
+def test_moved_kv_is_right(config: PretrainedConfig, layer: int, tmp_path: Path) -> None:
+    path = save_attending(config, tmp_path, layer)
+    with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
+        engine.ask(HISTORY, "s", "reuse")
+        moved = engine.ask(CONTEXT, "s", "reuse")
+        assert moved.receipt is not None
+        assert moved.receipt["moved_tokens"] > 300, moved.receipt
+        assert moved.distance(engine.ask(CONTEXT, "t", "exact")) <= MAX_DIFFERENCE
+        assert engine.ask([*text(60, "other"), *CONTEXT[-60:]], "u").distance(moved) > 10 * MAX_DIFFERENCE
+
+
+def test_with_one_rotation_for_all_layers_the_oracle_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: the full layer's keys, turned by the rotary base of the window layers."""
+    measure = kv_mover.ropes_of_model
+
+    def take_the_first(model: Any, names: list[str], forward: Any) -> Any:
+        return dict.fromkeys(names, measure(model, names, forward)[names[0]])
+
+    monkeypatch.setattr(kv_mover, "ropes_of_model", take_the_first)
+    path = save_attending(gemma3(), tmp_path, 3)
+    with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
+        engine.ask(HISTORY, "s", "reuse")
+        assert engine.ask(CONTEXT, "s", "reuse").distance(engine.ask(CONTEXT, "t", "exact")) > 10 * MAX_DIFFERENCE
+
+
+def test_with_the_hybrid_manager_the_receipt_names_the_flag(tmp_path: Path) -> None:
+    path = save_random(gpt_oss(), tmp_path / "model")
+    settings = {**SETTINGS, "disable_hybrid_kv_cache_manager": False}
+    with start_engine(path, plugin={}, own_process=False, **settings) as engine:
+        engine.ask(HISTORY, "s", "reuse")
+        answer = engine.ask(CONTEXT, "s", "reuse")
+        assert answer.receipt is not None
+        assert answer.receipt["moved_tokens"] == 0
+        assert "2 KV cache groups" in answer.receipt["fallback_reason"]
+        assert "--disable-hybrid-kv-cache-manager" in answer.receipt["fallback_reason"]
