@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,9 +34,12 @@ def acm_of(exchange: Exchange) -> dict[str, Any] | None:
 
 
 def session_of(exchange: Exchange) -> str | None:
-    """The session that the server says it has served."""
+    """The session that the server says it has served: in `acm`, else in the header."""
     acm = acm_of(exchange)
-    return None if acm is None else acm.get("session_id")
+    if acm is not None and acm.get("session_id"):
+        return str(acm["session_id"])
+    named = re.search(r"session=([^;]+)", exchange.answer_headers.get("x-acm-receipt", ""))
+    return None if named is None else named[1]
 
 
 def computed_tokens(exchange: Exchange) -> int | None:

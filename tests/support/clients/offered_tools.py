@@ -53,7 +53,7 @@ def reading_call(tools: Sequence[Offered], path: str) -> Call | None:
 def helper_call(tools: Sequence[Offered], words: str) -> Call | None:
     """A call that starts a sub-agent."""
     for tool in tools:
-        name = next((name for name in ("prompt", "message") if name in tool.properties), None)
+        name = next((name for name in ("prompt", "message", "input") if name in tool.properties), None)
         if name is not None and tool.name.lower() in ("task", "agent", "spawn_agent"):
             kind = {"subagent_type": _kind(tool)} if "subagent_type" in tool.properties else {}
             return tool.call(**{name: words}, **kind)
