@@ -35,6 +35,9 @@ class Conversation(Protocol):
     def restart(self) -> None:
         """Go on in a new process. A client whose turns are processes has nothing to do."""
 
+    def compact(self) -> None:
+        """Have the client compact its history, by its own means."""
+
     def close(self) -> None:
         """End what runs."""
 
@@ -44,6 +47,8 @@ class AgentClient(Protocol):
 
     name: str
     package: Package
+    can: frozenset[str]
+    """What there is to check: `tools`, `turns`, `sub-agent`, `compaction`, `overflow`, `budget`, `git status`."""
 
     def start(self, url: str, folder: Path) -> Conversation:
         """A new conversation in a folder of its own, by a server without `/v1` in its address."""
@@ -104,7 +109,9 @@ class ProgramConversation:
         python = str(package.program("python"))
         name = f"tests.support.clients.programs.{module}"
         self._command = [python, "-m", name, url, str(folder.resolve() / "history"), *more]
-        self._environ = closed_environ(folder / "home", PYTHONPATH=str(ROOT), OPENAI_API_KEY="unused")
+        self._environ = closed_environ(
+            folder / "home", PYTHONPATH=str(ROOT), OPENAI_API_KEY="unused", LITELLM_LOCAL_MODEL_COST_MAP="True"
+        )
         self._log = (folder / "client.log").open("ab")
         self._process = self._start()
 
@@ -121,6 +128,9 @@ class ProgramConversation:
     def restart(self) -> None:
         self._end()
         self._process = self._start()
+
+    def compact(self) -> None:
+        """Frameworks compact nothing."""
 
     def close(self) -> None:
         self._end()

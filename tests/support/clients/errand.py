@@ -19,10 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.clients.offered_tools import Offered, helper_call, offered_tools, reading_call
+from tests.support.clients.offered_tools import Offered, command_call, helper_call, offered_tools, reading_call
 
 NOTED = "Noted."
 ERRAND = re.compile(r"errand (\d+): (\d+) steps(, helper)?")
+SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""What mini-swe-agent wants to be run at the end."""
 SUMMARY_WORDS = re.compile(r"summar|compact|checkpoint|handoff|state_snapshot", re.IGNORECASE)
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?=<\|im_start\|>|\Z)", re.DOTALL)
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -37,6 +39,7 @@ class Errand:
     num_steps: int
     num_done: int
     wants_helper: bool
+    submits: bool = False
 
     def asked(self) -> str:
         """The words that ask for it."""
@@ -63,6 +66,8 @@ def due(errand: Errand, tools: Sequence[Offered]) -> str:
         call = helper_call(tools, f"errand {errand.number * 10}: 2 steps")
     if call is None and errand.num_done < errand.num_steps:
         call = reading_call(tools, path_of(errand.number, errand.num_done + 1))
+    if call is None and errand.submits:
+        call = command_call(tools, f"echo {SUBMIT}")
     if call is None:
         return f"Errand {errand.number} is done."
     return f"<tool_call>\n{json.dumps({'name': call[0], 'arguments': call[1]})}\n</tool_call>"
@@ -80,7 +85,7 @@ def find_errand(messages: Sequence[tuple[str, str]]) -> Errand | None:
         since = [said[index][asked.end() :], *(text for role, text in messages[index + 1 :] if role == "assistant")]
         steps = [int(step) for step in re.findall(rf"errand-{number}/step-(\d+)\.txt", "\n".join(since))]
         is_helped = any(f"errand {number * 10}:" in text for text in since)
-        return Errand(number, num_steps, max(steps, default=0), asked[3] is not None and not is_helped)
+        return Errand(number, num_steps, max(steps, default=0), asked[3] is not None and not is_helped, SUBMIT in said[index])
     return None
 
 

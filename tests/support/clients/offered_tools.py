@@ -36,13 +36,21 @@ def offered_tools(system: str) -> list[Offered]:
     return [tool for line in listed.splitlines() for tool in _functions(json.loads(line))]
 
 
-def reading_call(tools: Sequence[Offered], path: str) -> Call | None:
-    """A call that reads a file: by a shell where there is one."""
+def command_call(tools: Sequence[Offered], command: str) -> Call | None:
+    """A call of a shell."""
     for tool in tools:
         name = next((name for name in COMMAND_NAMES if name in tool.properties), None)
         if name is not None and "session_id" not in tool.required:
             is_list = tool.properties[name].get("type") == "array"
-            return tool.call(**{name: ["bash", "-lc", f"cat {path}"] if is_list else f"cat {path}"})
+            return tool.call(**{name: ["bash", "-lc", command] if is_list else command})
+    return None
+
+
+def reading_call(tools: Sequence[Offered], path: str) -> Call | None:
+    """A call that reads a file: by a shell where there is one."""
+    call = command_call(tools, f"cat {path}")
+    if call is not None:
+        return call
     for tool in tools:
         name = next((name for name in PATH_NAMES if name in tool.properties), None)
         if name is not None and "read" in tool.name.lower():
@@ -54,7 +62,7 @@ def helper_call(tools: Sequence[Offered], words: str) -> Call | None:
     """A call that starts a sub-agent."""
     for tool in tools:
         name = next((name for name in ("prompt", "message", "input") if name in tool.properties), None)
-        if name is not None and tool.name.lower() in ("task", "agent", "spawn_agent"):
+        if name is not None and tool.name.lower().endswith(("task", "agent")) and "wait" not in tool.name:
             kind = {"subagent_type": _kind(tool)} if "subagent_type" in tool.properties else {}
             return tool.call(**{name: words}, **kind)
     return None

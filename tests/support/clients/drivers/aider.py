@@ -35,6 +35,9 @@ class AiderConversation:
         cached = None if hit is None else int(float(hit[1]) * (1000 if hit[2] else 1))
         return Said(said[-1] if said else "", cached, f"exit {status}" if status else None)
 
+    def compact(self) -> None:
+        """It summarizes by itself, when its history is long."""
+
     def restart(self) -> None:
         """Every turn is a process."""
 
@@ -47,6 +50,7 @@ class Aider:
 
     name = "aider"
     package = AIDER
+    can = frozenset({"turns"})
 
     def start(self, url: str, folder: Path) -> AiderConversation:
         return AiderConversation(url, folder)

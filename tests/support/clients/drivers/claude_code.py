@@ -39,6 +39,9 @@ class ClaudeCodeConversation:
         error = str(last.get("result"))[:300] if last.get("is_error") or status else None
         return Said(str(last.get("result") or ""), (last.get("usage") or {}).get("cache_read_input_tokens"), error)
 
+    def compact(self) -> None:
+        self.say(COMPACT)
+
     def restart(self) -> None:
         """Every turn is a process."""
 
@@ -51,6 +54,7 @@ class ClaudeCode:
 
     name = "Claude Code"
     package = CLAUDE_CODE
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow", "git status"})
 
     def start(self, url: str, folder: Path) -> ClaudeCodeConversation:
         return ClaudeCodeConversation(url, folder)

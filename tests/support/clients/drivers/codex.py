@@ -8,6 +8,9 @@ from tests.support.clients.conversation import Said, closed_environ, json_lines,
 from tests.support.clients.installed import CODEX
 from tests.support.clients.programs.line_loop import MODEL
 
+COMPACT_AT = 10_000
+"""Tokens above which it compacts, more than its first prompt has."""
+
 
 class CodexConversation:
     """Turns in one working folder. `compact_at` is the client's own limit in tokens, which makes it compact."""
@@ -44,6 +47,12 @@ class CodexConversation:
         error = (errors[-1] if errors else f"exit {status}") if status else None
         return Said(texts[-1] if texts else "", usage.get("cached_input_tokens"), error)
 
+    def compact(self) -> None:
+        """A turn with a limit of its own that the conversation has passed."""
+        self.compact_at = COMPACT_AT
+        self.say("Please do errand 50: 1 steps")
+        self.compact_at = None
+
     def restart(self) -> None:
         """Every turn is a process."""
 
@@ -56,6 +65,7 @@ class Codex:
 
     name = "Codex CLI"
     package = CODEX
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow"})
 
     def start(self, url: str, folder: Path) -> CodexConversation:
         return CodexConversation(url, folder)

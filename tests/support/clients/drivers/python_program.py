@@ -17,14 +17,16 @@ class PythonProgram:
     package: Package
     module: str
     arguments: tuple[str, ...] = ()
+    can: frozenset[str] = frozenset({"tools", "turns", "budget"})
 
     def start(self, url: str, folder: Path) -> Conversation:
         return ProgramConversation(self.package, self.module, url, folder, self.arguments)
 
 
-MINI_SWE_AGENT = PythonProgram("mini-swe-agent", MINI, "mini_agent")
+WITH_HELPER = frozenset({"tools", "turns", "budget", "sub-agent"})
+MINI_SWE_AGENT = PythonProgram("mini-swe-agent", MINI, "mini_agent", can=frozenset({"tools", "one task"}))
 LANGGRAPH_AGENT = PythonProgram("LangGraph", LANGGRAPH, "langgraph_agent")
-AGENTS_SDK_CHAT = PythonProgram("OpenAI Agents SDK (chat)", AGENTS_SDK, "agents_sdk_agent", ("chat",))
-AGENTS_SDK_RESPONSES = PythonProgram("OpenAI Agents SDK (responses)", AGENTS_SDK, "agents_sdk_agent", ("responses",))
+AGENTS_SDK_CHAT = PythonProgram("OpenAI Agents SDK (chat)", AGENTS_SDK, "agents_sdk_agent", ("chat",), WITH_HELPER)
+AGENTS_SDK_RESPONSES = PythonProgram("OpenAI Agents SDK (responses)", AGENTS_SDK, "agents_sdk_agent", ("responses",), WITH_HELPER)
 ANTHROPIC_CLIENT = PythonProgram("Anthropic's python client", ANTHROPIC, "anthropic_agent")
 LITELLM_AGENT = PythonProgram("LiteLLM", LITELLM, "litellm_agent")

@@ -38,6 +38,9 @@ class QwenCodeConversation:
         error = str(result.get("error") or result.get("result"))[:300] if result.get("is_error") else None
         return Said(str(result.get("result") or ""), (result.get("usage") or {}).get("cache_read_input_tokens"), error)
 
+    def compact(self) -> None:
+        self.say("/compress")
+
     def restart(self) -> None:
         """Every turn is a process."""
 
@@ -50,6 +53,7 @@ class QwenCode:
 
     name = "Qwen Code"
     package = QWEN_CODE
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow"})
 
     def start(self, url: str, folder: Path) -> QwenCodeConversation:
         return QwenCodeConversation(url, folder)

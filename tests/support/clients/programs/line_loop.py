@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+OUTPUT, sys.stdout = sys.stdout, sys.stderr
+"""What a framework prints goes to the log."""
 INSTRUCTIONS = "You are a careful assistant. Use the tools, one call at a time."
 MODEL = "errands"
 
@@ -37,4 +39,4 @@ def loop(turn: Callable[[str], tuple[str, int | None]]) -> None:
             said = {"text": text, "cached_tokens": cached}
         except Exception as error:
             said = {"text": "", "cached_tokens": None, "error": f"{type(error).__name__}: {error}"[:500]}
-        print(json.dumps(said), flush=True)
+        print(json.dumps(said), file=OUTPUT, flush=True)

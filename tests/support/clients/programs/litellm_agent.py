@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 
 from tests.support.clients.programs.line_loop import INSTRUCTIONS, MODEL, arguments, loop, run_command
