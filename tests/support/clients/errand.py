@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.clients.offered_tools import Offered, command_call, helper_call, offered_tools, reading_call
+from tests.support.clients.offered_tools import Offered, command_call, helper_call, offered_tools, reading_call, waiting_call
 
 NOTED = "Noted."
 ERRAND = re.compile(r"errand (\d+): (\d+) steps(, helper)?")
@@ -28,6 +28,7 @@ SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 SUMMARY_WORDS = re.compile(r"summar|compact|checkpoint|handoff|state_snapshot", re.IGNORECASE)
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?=<\|im_start\|>|\Z)", re.DOTALL)
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
+AGENT_ID = re.compile(r'"agent_id":\s*"([^"]+)"')
 RESULT = "<tool_response>"
 
 
@@ -40,6 +41,8 @@ class Errand:
     num_done: int
     wants_helper: bool
     submits: bool = False
+    awaited: str | None = None
+    """The id of a helper that was started and not waited for."""
 
     def asked(self) -> str:
         """The words that ask for it."""
@@ -64,6 +67,8 @@ def due(errand: Errand, tools: Sequence[Offered]) -> str:
     call: tuple[str, Mapping[str, Any]] | None = None
     if errand.wants_helper:
         call = helper_call(tools, f"errand {errand.number * 10}: 2 steps")
+    if call is None and errand.awaited is not None:
+        call = waiting_call(tools, errand.awaited)
     if call is None and errand.num_done < errand.num_steps:
         call = reading_call(tools, path_of(errand.number, errand.num_done + 1))
     if call is None and errand.submits:
@@ -85,7 +90,14 @@ def find_errand(messages: Sequence[tuple[str, str]]) -> Errand | None:
         since = [said[index][asked.end() :], *(text for role, text in messages[index + 1 :] if role == "assistant")]
         steps = [int(step) for step in re.findall(rf"errand-{number}/step-(\d+)\.txt", "\n".join(since))]
         is_helped = any(f"errand {number * 10}:" in text for text in since)
-        return Errand(number, num_steps, max(steps, default=0), asked[3] is not None and not is_helped, SUBMIT in said[index])
+        return Errand(
+            number,
+            num_steps,
+            max(steps, default=0),
+            asked[3] is not None and not is_helped,
+            SUBMIT in said[index],
+            None if any("wait_agent" in text for text in since) else _helper_id(messages[index + 1 :]),
+        )
     return None
 
 
@@ -98,6 +110,11 @@ def asks_for_summary(messages: Sequence[tuple[str, str]]) -> bool:
 def path_of(errand: int, step: int) -> str:
     """The file of a step, relative to the folder in which the client works."""
     return f"errand-{errand}/step-{step}.txt"
+
+
+def _helper_id(messages: Sequence[tuple[str, str]]) -> str | None:
+    found = [AGENT_ID.search(text) for role, text in messages if role == "user" and RESULT in text]
+    return next((match[1] for match in found if match is not None), None)
 
 
 def _said(role: str, text: str) -> str:

@@ -68,6 +68,22 @@ def unmet_of(exchange: Exchange) -> Any:
     return "no budget" if budget is None else budget.get("unmet") or None
 
 
+def said(exchange: Exchange) -> str:
+    """The text of an answer, put together from its events."""
+    found = []
+    for event in exchange.events():
+        for choice in event.get("choices") or ():
+            found.append((choice.get("delta") or choice.get("message") or {}).get("content") or "")
+        delta = event.get("delta")
+        if isinstance(delta, str) and event.get("type") == "response.output_text.delta":
+            found.append(delta)
+        if isinstance(delta, dict):
+            found.append(str(delta.get("text") or ""))
+        if "choices" not in event and "delta" not in event:
+            found.extend(_texts(event.get("content") or event.get("output") or []))
+    return "".join(found)
+
+
 def offers_tools(exchange: Exchange) -> bool:
     """Whether the request offers tools: a client's main requests do."""
     return bool(exchange.body.get("tools"))

@@ -68,6 +68,12 @@ def helper_call(tools: Sequence[Offered], words: str) -> Call | None:
     return None
 
 
+def waiting_call(tools: Sequence[Offered], agent: str) -> Call | None:
+    """A call that waits for a sub-agent, where starting one does not."""
+    tool = next((tool for tool in tools if tool.name.endswith("wait_agent")), None)
+    return None if tool is None else tool.call(targets=[agent])
+
+
 def _kind(tool: Offered) -> str:
     kinds = tool.properties["subagent_type"].get("enum")
     return str(kinds[0]) if kinds else {"task": "general", "Task": "general-purpose"}.get(tool.name, "general-purpose")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -119,9 +119,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._write(b"", is_last=True)
 
     def _write(self, part: bytes, *, is_last: bool = False) -> None:
-        if self.command != "HEAD" and (part or is_last):
+        """Pass a part on. Some clients close the connection with the last event of a stream."""
+        if self.command == "HEAD" or not (part or is_last):
+            return
+        try:
             self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
             self.wfile.flush()
+        except ConnectionError:
+            self.close_connection = True
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):
+            super().handle()
 
     do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = _forward
 

@@ -79,7 +79,7 @@ class Walk:
     def is_side(self, exchange: Exchange) -> bool:
         """Whether it stands beside the conversation: without tools where the client offers some, or for a summary."""
         is_bare = "tools" in self.client.can and not facts.offers_tools(exchange)
-        return is_bare or SUMMARY_MARK in exchange.answer
+        return is_bare or SUMMARY_MARK in facts.said(exchange)
 
     def _find(self, conversation: Conversation) -> None:
         _, made = self.turn(conversation, "errand 1: 3 steps")
@@ -140,7 +140,7 @@ class Walk:
         _, made = self.turn(conversation, "errand 5: 1 steps")
         with self.row.check("compaction"):
             since = facts.asked(self.recording.exchanges[num_before:])
-            require(any(SUMMARY_MARK in one.answer for one in since), "the client asked for no summary")
+            require(any(SUMMARY_MARK in facts.said(one) for one in since), "the client asked for no summary")
         self.check_main("compaction", made, 5)
 
 
