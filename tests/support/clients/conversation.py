@@ -48,7 +48,9 @@ class AgentClient(Protocol):
     name: str
     package: Package
     can: frozenset[str]
-    """What there is to check: `tools`, `turns`, `sub-agent`, `compaction`, `overflow`, `budget`, `git status`."""
+    """What there is to check: `tools`, `turns`, `usage`, `sub-agent`, `compaction`, `budget`, `git status`."""
+    overflow_steps: int
+    """How many steps of 25 KB fill the window as the client cuts them. 0: it does not compact by itself."""
 
     def start(self, url: str, folder: Path) -> Conversation:
         """A new conversation in a folder of its own, by a server without `/v1` in its address."""
@@ -148,6 +150,7 @@ class ProgramConversation:
         )
 
     def _end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=TURN_SECONDS)
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(timeout=TURN_SECONDS)

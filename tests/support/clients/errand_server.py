@@ -19,7 +19,7 @@ from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from tests.support.server.running_server import running_server
 
 MODEL = "errands"
-WINDOW = 65_536
+WINDOW = 131_072
 SAME_FLAGS = (
     *("--served-model-name", MODEL, "--max-model-len", str(WINDOW)),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--chat-template", str(TOOLS_TEMPLATE)),

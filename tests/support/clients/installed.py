@@ -51,7 +51,7 @@ CODEX = Package("codex", "npm", ("@openai/codex@0.169.0",))
 CLAUDE_CODE = Package("claude", "npm", ("@anthropic-ai/claude-code@2.1.197",))
 OPENCODE = Package("opencode", "npm", ("opencode-ai@1.18.33",))
 QWEN_CODE = Package("qwen", "npm", ("@qwen-code/qwen-code@0.15.10",))
-MINI = Package("mini", "pip", ("mini-swe-agent==2.5.0",))
+MINI = Package("mini", "pip", ("mini-swe-agent==2.4.6",))
 AIDER = Package("aider", "pip", ("aider-chat==0.86.2",))
 LANGGRAPH = Package(
     "langgraph",

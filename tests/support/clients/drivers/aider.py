@@ -51,6 +51,7 @@ class Aider:
     name = "aider"
     package = AIDER
     can = frozenset({"turns"})
+    overflow_steps = 0
 
     def start(self, url: str, folder: Path) -> AiderConversation:
         return AiderConversation(url, folder)

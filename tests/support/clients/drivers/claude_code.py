@@ -54,7 +54,8 @@ class ClaudeCode:
 
     name = "Claude Code"
     package = CLAUDE_CODE
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow", "git status"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "git status", "usage"})
+    overflow_steps = 14
 
     def start(self, url: str, folder: Path) -> ClaudeCodeConversation:
         return ClaudeCodeConversation(url, folder)

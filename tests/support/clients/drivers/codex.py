@@ -65,7 +65,8 @@ class Codex:
 
     name = "Codex CLI"
     package = CODEX
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
+    overflow_steps = 40
 
     def start(self, url: str, folder: Path) -> CodexConversation:
         return CodexConversation(url, folder)

@@ -68,7 +68,8 @@ class Opencode:
 
     name = "opencode"
     package = OPENCODE
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
+    overflow_steps = 14
 
     def start(self, url: str, folder: Path) -> OpencodeConversation:
         return OpencodeConversation(url, folder)

@@ -53,7 +53,8 @@ class QwenCode:
 
     name = "Qwen Code"
     package = QWEN_CODE
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "overflow"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
+    overflow_steps = 60
 
     def start(self, url: str, folder: Path) -> QwenCodeConversation:
         return QwenCodeConversation(url, folder)
