@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize fuzz serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step clients sanitize fuzz serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ soak: setup ## half an hour of sessions on a small pool: each answer is checked,
 worst-step: export ACMSERVE_WORST_STEP_MINUTES ?= 60
 worst-step: setup ## search an hour for what one client can add to a step at 128K tokens
 	@$(BIN)/python -m pytest tests/simulator/test_worst_step.py tests/server/app/test_victim.py $(ARGS)
+
+clients: export ACMSERVE_CLIENTS ?= 1
+clients: setup ## install real agents from the registries, drive each by our server, and write the table
+	@$(BIN)/python -m pytest tests/clients $(ARGS)
 
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)

@@ -71,4 +71,6 @@ def check_served(seen: list[Exchange], start_stock: Callable[[], str]) -> None:
     failed = [exchange for exchange in facts.asked(seen) if exchange.status >= 400]
     for exchange in failed:
         status = send_again(start_stock(), exchange)
-        require(status >= 400, f"a stock server answers with {status}, ours with {exchange.status}: {exchange.answer[:300]}")
+        require(
+            status >= 400, f"a stock server answers with {status}, ours with {exchange.status}: {exchange.answer[:300]}"
+        )

@@ -62,7 +62,9 @@ def write_errand(work: Path, number: int, num_steps: int, num_lines: int = STEP_
     folder.mkdir(parents=True, exist_ok=True)
     for step in range(1, num_steps + 1):
         num = first_lines if step == 1 and first_lines else num_lines
-        lines = (f"{number}.{step}.{line}: the river carries {line * 7 % 13} boats past the mill" for line in range(num))
+        lines = (
+            f"{number}.{step}.{line}: the river carries {line * 7 % 13} boats past the mill" for line in range(num)
+        )
         (folder / f"step-{step}.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -118,7 +120,8 @@ class ProgramConversation:
         self._process = self._start()
 
     def say(self, words: str) -> Said:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"words": words}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

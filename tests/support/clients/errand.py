@@ -1,7 +1,7 @@
 """What the model of the client matrix says: it reads the prompt as any model does, and does errands.
 
-    user: errand 7: 4 steps          ->  four calls that read errand-7/step-1.txt ... step-4.txt, then "Errand 7 is done."
-    user: errand 7: 2 steps, helper  ->  a call of the tool that starts a sub-agent, told "errand 70: 2 steps", then the steps
+    user: errand 7: 4 steps          ->  four calls that read errand-7/step-1.txt and so on, then "Errand 7 is done."
+    user: errand 7: 2 steps, helper  ->  first a call that starts a sub-agent, told "errand 70: 2 steps"
     a request for a summary          ->  a summary that repeats the errand and its last step
     a request without an errand      ->  "Noted."
 
@@ -19,12 +19,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.clients.offered_tools import Offered, command_call, helper_call, offered_tools, reading_call, waiting_call
+from tests.support.clients.offered_tools import (
+    Offered,
+    command_call,
+    helper_call,
+    offered_tools,
+    reading_call,
+    waiting_call,
+)
 
 NOTED = "Noted."
 ERRAND = re.compile(r"errand (\d+): (\d+) steps(, helper)?")
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What mini-swe-agent wants to be run at the end."""
+SUMMARY_MARK = "Read so far"
+"""What the summaries of this model have in them, and nothing else that it says."""
 SUMMARY_WORDS = re.compile(r"summar|compact|checkpoint|handoff|state_snapshot", re.IGNORECASE)
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?=<\|im_start\|>|\Z)", re.DOTALL)
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -57,9 +66,11 @@ def answer(prompt: str) -> str:
     errand = find_errand(messages)
     if errand is None:
         return NOTED
-    if asks_for_summary(messages):
-        return f"<summary>The user asks: {errand.asked()}. Read so far: {path_of(errand.number, errand.num_done)}.</summary>"
-    return due(errand, offered_tools(messages[0][1]))
+    tools = offered_tools(messages[0][1])
+    if asks_for_summary(messages, has_tools=bool(tools)):
+        done = path_of(errand.number, errand.num_done)
+        return f"<summary>The user asks: {errand.asked()}. {SUMMARY_MARK}: {done}.</summary>"
+    return due(errand, tools)
 
 
 def due(errand: Errand, tools: Sequence[Offered]) -> str:
@@ -101,10 +112,12 @@ def find_errand(messages: Sequence[tuple[str, str]]) -> Errand | None:
     return None
 
 
-def asks_for_summary(messages: Sequence[tuple[str, str]]) -> bool:
-    """Whether the last words of the user are a request to summarize, and no errand."""
+def asks_for_summary(messages: Sequence[tuple[str, str]], *, has_tools: bool) -> bool:
+    """Whether the last words of the user are a request to summarize, and neither an errand nor a summary."""
     role, text = messages[-1]
-    return role == "user" and RESULT not in text and SUMMARY_WORDS.search(text) is not None and not ERRAND.match(text)
+    if role != "user" or RESULT in text or ERRAND.match(text) or SUMMARY_WORDS.search(text) is None:
+        return False
+    return not (has_tools and SUMMARY_MARK in text)
 
 
 def path_of(errand: int, step: int) -> str:

@@ -72,8 +72,8 @@ def said(exchange: Exchange) -> str:
     """The text of an answer, put together from its events."""
     found = []
     for event in exchange.events():
-        for choice in event.get("choices") or ():
-            found.append((choice.get("delta") or choice.get("message") or {}).get("content") or "")
+        parts = [choice.get("delta") or choice.get("message") or {} for choice in event.get("choices") or ()]
+        found.extend(part.get("content") or "" for part in parts)
         delta = event.get("delta")
         if isinstance(delta, str) and event.get("type") == "response.output_text.delta":
             found.append(delta)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from tests.support.clients import facts
 from tests.support.clients.conversation import write_errand
+from tests.support.clients.errand import SUMMARY_MARK
 from tests.support.clients.matrix import require
 from tests.support.clients.recorder import Exchange
-from tests.support.clients.walk import SUMMARY_MARK, Walk
+from tests.support.clients.walk import Walk
 
 NUM_TURNS = 100
 BUDGET_ROOM = 6_000

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 
@@ -83,7 +83,7 @@ def recorder(target: str, log: Path) -> Iterator[Recorder]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    of: dict[int, Recorder] = {}
+    of: ClassVar[dict[int, Recorder]] = {}
 
     def _forward(self) -> None:
         recording = self.of[self.server.server_address[1]]  # type: ignore[index]
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(ConnectionError):
             super().handle()
 
-    do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = _forward
+    do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = _forward  # noqa: N815 - http.server looks for these
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """The recording is the log."""

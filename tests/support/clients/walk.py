@@ -19,14 +19,13 @@ from pathlib import Path
 from tests.support import http
 from tests.support.clients import facts
 from tests.support.clients.conversation import AgentClient, Conversation, Said, write_errand
+from tests.support.clients.errand import SUMMARY_MARK
 from tests.support.clients.matrix import Row, require
 from tests.support.clients.recorder import Exchange, Recorder
 from tests.support.clients.sessions_api import SessionsApi
 
 LONG_LINES = 100
 OF_LONG_STEP = "1.1.7: the river"
-SUMMARY_MARK = "Read so far"
-"""What the summaries of our model have in them, and nothing else that it says."""
 
 
 @dataclass
@@ -70,7 +69,11 @@ class Walk:
     def check_main(self, name: str, made: Sequence[Exchange], number: int) -> None:
         """The requests of an errand are all of the main session."""
         with self.row.check(name):
-            own = [exchange for exchange in made if facts.mentions(exchange, f"errand {number}: ") and not self.is_side(exchange)]
+            own = [
+                exchange
+                for exchange in made
+                if facts.mentions(exchange, f"errand {number}: ") and not self.is_side(exchange)
+            ]
             require(own, "no request was recorded")
             found = {facts.session_of(exchange) for exchange in own}
             require(None not in found, f"{sum(not facts.session_of(one) for one in own)} of {len(own)} have no session")
@@ -121,11 +124,15 @@ class Walk:
             require(self.api.num_hidden(str(self.main)), "the session is unfolded after the next turn")
             for exchange in own:
                 served = facts.prompt_tokens(exchange) or 0
-                require(served < num_before - num_hidden // 2, f"{served} tokens served after {num_before} - {num_hidden}")
+                require(
+                    served < num_before - num_hidden // 2, f"{served} tokens served after {num_before} - {num_hidden}"
+                )
 
     def _check_helper(self, made: Sequence[Exchange]) -> None:
         with self.row.check("sub-agent"):
-            theirs = [one for one in made if facts.mentions(one, "errand 40: ") and not facts.mentions(one, "errand 4: ")]
+            theirs = [
+                one for one in made if facts.mentions(one, "errand 40: ") and not facts.mentions(one, "errand 4: ")
+            ]
             require(theirs, "the client started no helper")
             found = {facts.session_of(one) for one in theirs}
             require(None not in found, "the helper's answers name no session")
@@ -147,5 +154,9 @@ class Walk:
 
 def send_again(url: str, exchange: Exchange) -> int:
     """The same request once more, to this server. Returns the status of its answer."""
-    kept = {name: value for name, value in exchange.headers.items() if name not in ("host", "content-length", "connection", "accept-encoding")}
+    kept = {
+        name: value
+        for name, value in exchange.headers.items()
+        if name not in ("host", "content-length", "connection", "accept-encoding")
+    }
     return http.post(url + exchange.path, json=exchange.body, headers=kept).status_code

@@ -23,7 +23,9 @@ class AiderConversation:
             OPENAI_API_KEY="unused",
             LITELLM_LOCAL_MODEL_COST_MAP="True",
         )
-        (self.work / "notes.txt").write_text("".join(f"Note {line}: the mill stands by the river.\n" for line in range(60)))
+        (self.work / "notes.txt").write_text(
+            "".join(f"Note {line}: the mill stands by the river.\n" for line in range(60))
+        )
 
     def say(self, words: str) -> Said:
         command = [str(AIDER.program("aider")), "--model", f"openai/{MODEL}", "--no-git", "--yes-always", "--no-pretty"]

@@ -43,7 +43,11 @@ class CodexConversation:
             if event.get("type") == "item.completed" and event["item"].get("type") == "agent_message"
         ]
         usage = next((event["usage"] for event in reversed(told) if event.get("usage")), {})
-        errors = [str(event.get("message") or event.get("error"))[:300] for event in told if "error" in event or event.get("type") == "error"]
+        errors = [
+            str(event.get("message") or event.get("error"))[:300]
+            for event in told
+            if "error" in event or event.get("type") == "error"
+        ]
         error = (errors[-1] if errors else f"exit {status}") if status else None
         return Said(texts[-1] if texts else "", usage.get("cached_input_tokens"), error)
 

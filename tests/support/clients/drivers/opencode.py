@@ -31,7 +31,9 @@ class OpencodeConversation:
         self._config = named | {"share": "disabled", "autoupdate": False, "permission": "allow"}
         self._provider: dict[str, Any] = provider
         self._write_config({})
-        self._environ = closed_environ(folder / "home", OPENCODE_DISABLE_MODELS_FETCH="1", OPENCODE_DISABLE_LSP_DOWNLOAD="1")
+        self._environ = closed_environ(
+            folder / "home", OPENCODE_DISABLE_MODELS_FETCH="1", OPENCODE_DISABLE_LSP_DOWNLOAD="1"
+        )
 
     def say(self, words: str) -> Said:
         command = [str(OPENCODE.program("opencode")), "run", "--format", "json", "--model", f"local/{MODEL}"]

@@ -29,6 +29,8 @@ HUNDRED_TURNS = frozenset({"tools", "turns", "usage", "budget"})
 MINI_SWE_AGENT = PythonProgram("mini-swe-agent", MINI, "mini_agent", can=frozenset({"tools", "one task", "budget"}))
 LANGGRAPH_AGENT = PythonProgram("LangGraph", LANGGRAPH, "langgraph_agent", can=HUNDRED_TURNS)
 AGENTS_SDK_CHAT = PythonProgram("OpenAI Agents SDK (chat)", AGENTS_SDK, "agents_sdk_agent", ("chat",), WITH_HELPER)
-AGENTS_SDK_RESPONSES = PythonProgram("OpenAI Agents SDK (responses)", AGENTS_SDK, "agents_sdk_agent", ("responses",), WITH_HELPER | {"budget"})
+AGENTS_SDK_RESPONSES = PythonProgram(
+    "OpenAI Agents SDK (responses)", AGENTS_SDK, "agents_sdk_agent", ("responses",), WITH_HELPER | {"budget"}
+)
 ANTHROPIC_CLIENT = PythonProgram("Anthropic's python client", ANTHROPIC, "anthropic_agent", can=HUNDRED_TURNS)
 LITELLM_AGENT = PythonProgram("LiteLLM", LITELLM, "litellm_agent")

@@ -31,7 +31,9 @@ class QwenCodeConversation:
         command += ["--continue"] if self._has_begun else []
         status, output = run_client([*command, "-p", words], self.work, self._environ, self._log)
         self._has_begun = True
-        told: list[Any] = [event for line in json_lines(output) for event in (line if isinstance(line, list) else [line])]
+        told: list[Any] = [
+            event for line in json_lines(output) for event in (line if isinstance(line, list) else [line])
+        ]
         result = next((event for event in reversed(told) if event.get("type") == "result"), None)
         if result is None:
             return Said("", error=f"exit {status}: {output[-300:]}")

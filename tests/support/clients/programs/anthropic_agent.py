@@ -26,7 +26,9 @@ def turn(words: str) -> tuple[str, int | None]:
             model=MODEL, max_tokens=256, system=INSTRUCTIONS, messages=HISTORY, tools=[TOOL]
         ) as stream:
             answer = stream.get_final_message()
-        HISTORY.append({"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]})
+        HISTORY.append(
+            {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}
+        )
         results = [
             {"type": "tool_result", "tool_use_id": block.id, "content": run_command(str(block.input["command"]))}
             for block in answer.content

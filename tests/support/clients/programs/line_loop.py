@@ -37,6 +37,6 @@ def loop(turn: Callable[[str], tuple[str, int | None]]) -> None:
         try:
             text, cached = turn(json.loads(line)["words"])
             said = {"text": text, "cached_tokens": cached}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what a framework raises is the answer
             said = {"text": "", "cached_tokens": None, "error": f"{type(error).__name__}: {error}"[:500]}
         print(json.dumps(said), file=OUTPUT, flush=True)
