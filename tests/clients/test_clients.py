@@ -21,6 +21,7 @@ from tests.support.clients.drivers import EVERY_CLIENT
 from tests.support.clients.installed import CLIENTS, install
 from tests.support.clients.long_walks import walk_budget, walk_git_status, walk_overflow
 from tests.support.clients.matrix import Row, require, write_row
+from tests.support.clients.page import write_page
 from tests.support.clients.recorder import Exchange, recorder
 from tests.support.clients.sessions_api import SessionsApi
 from tests.support.clients.walk import Walk, send_again
@@ -50,6 +51,7 @@ def test_client(client: AgentClient, errands: str, errand_model: Path, start_sto
     with row.check("served"):
         check_served(seen, start_stock)
     write_row(row)
+    write_page()
     failed = row.failed()
     assert not failed, "\n".join([f"{client.name} {row.version}:", *failed])
 

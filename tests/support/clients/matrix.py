@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.harness.machine import describe_machine
+
 RESULT = Path(__file__).parents[3] / "benchmarks" / "results" / "clients.json"
 OK, FAILED, NONE = "ok", "failed", "-"
 CHECKS: Mapping[str, str] = {
@@ -75,8 +77,9 @@ def write_row(row: Row, file: Path = RESULT, date: datetime | None = None) -> No
     """Put the row into the file. The rows of other clients stay."""
     rows: dict[str, Any] = json.loads(file.read_text())["clients"] if file.exists() else {}
     checks = {name: row.found.get(name, NONE) for name in CHECKS}
+    commit = describe_machine()["commit"]
     day = (date or datetime.now(UTC)).date().isoformat()
-    rows[row.client] = {"version": row.version, "date": day, "checks": checks, "reasons": row.reasons}
+    rows[row.client] = {"version": row.version, "date": day, "commit": commit, "checks": checks, "reasons": row.reasons}
     text = json.dumps({"checks": dict(CHECKS), "clients": dict(sorted(rows.items()))}, indent=1)
     file.write_text(text + "\n")
 

@@ -55,7 +55,7 @@ class ClaudeCode:
     name = "Claude Code"
     package = CLAUDE_CODE
     can = frozenset({"tools", "turns", "sub-agent", "compaction", "git status", "usage"})
-    overflow_steps = 14
+    overflow_steps = 8
 
     def start(self, url: str, folder: Path) -> ClaudeCodeConversation:
         return ClaudeCodeConversation(url, folder)

@@ -70,7 +70,7 @@ class Codex:
     name = "Codex CLI"
     package = CODEX
     can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
-    overflow_steps = 40
+    overflow_steps = 20
 
     def start(self, url: str, folder: Path) -> CodexConversation:
         return CodexConversation(url, folder)

@@ -71,7 +71,7 @@ class Opencode:
     name = "opencode"
     package = OPENCODE
     can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
-    overflow_steps = 14
+    overflow_steps = 9
 
     def start(self, url: str, folder: Path) -> OpencodeConversation:
         return OpencodeConversation(url, folder)

@@ -56,7 +56,7 @@ class QwenCode:
     name = "Qwen Code"
     package = QWEN_CODE
     can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
-    overflow_steps = 60
+    overflow_steps = 28
 
     def start(self, url: str, folder: Path) -> QwenCodeConversation:
         return QwenCodeConversation(url, folder)

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.clients import facts
 from tests.support.clients.errand import NOTED, SUBMIT, answer
-from tests.support.clients.matrix import FAILED, OK, Row, require, table, write_row
+from tests.support.clients.matrix import FAILED, OK, RESULT, Row, require, table, write_row
+from tests.support.clients.page import PAGE, renewed
 from tests.support.clients.recorder import Exchange
 
 BASH = {"name": "bash", "parameters": {"properties": {"command": {"type": "string"}}, "required": ["command"]}}
@@ -93,6 +94,13 @@ def test_new_text_is_what_no_earlier_request_had() -> None:
         "/v1/messages", "{}", system="A mill.\nchanged", messages=[{"content": "Hello."}, {"content": "Bye."}]
     )
     assert facts.new_text([first], now) == "changed\nBye."
+
+
+def test_the_page_of_clients_is_what_the_results_say() -> None:
+    """`make clients` makes it anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert renewed(page, json.loads(RESULT.read_text(encoding="utf-8"))) == page
+    assert renewed(page, {"clients": {}}) != page
 
 
 def test_a_failed_check_stays_failed_and_is_told(tmp_path: Path) -> None:
