@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from transformers import AutoTokenizer
 from tests.support.clients import facts
 from tests.support.clients.conversation import AgentClient
 from tests.support.clients.drivers import EVERY_CLIENT
+from tests.support.clients.drivers.python_program import LITELLM_AGENT
+from tests.support.clients.errand_server import is_inferring
 from tests.support.clients.installed import CLIENTS, install
 from tests.support.clients.long_walks import walk_budget, walk_git_status, walk_overflow
-from tests.support.clients.matrix import Row, require, write_row
+from tests.support.clients.matrix import FAILED, Row, require, write_row
 from tests.support.clients.page import write_page
 from tests.support.clients.recorder import Exchange, recorder
 from tests.support.clients.sessions_api import SessionsApi
@@ -56,13 +59,32 @@ def test_client(client: AgentClient, errands: str, errand_model: Path, start_sto
     assert not failed, "\n".join([f"{client.name} {row.version}:", *failed])
 
 
+def test_a_client_that_is_told_the_servers_own_field_passes(errands: str) -> None:
+    """The control of the checks: what they find with a session is what they miss without one."""
+    install(LITELLM_AGENT.package)
+    for session, is_green in ((f"control-{uuid.uuid4().hex}", True), (None, False)):
+        row, seen = Row("control", ""), list[Exchange]()
+        added = {} if session is None else {"x-session-id": session}
+        with walk_of(LITELLM_AGENT, errands, row, f"control-{is_green}", seen, added) as walk:
+            walk.run()
+        if is_green:
+            assert row.failed() == []
+            assert set(row.found) >= {"session", "turns", "resume", "cached", "fold"}
+        elif not is_inferring():
+            assert {"session", "turns", "resume", "fold"} <= {
+                name for name, found in row.found.items() if found == FAILED
+            }
+
+
 @contextmanager
-def walk_of(client: AgentClient, url: str, row: Row, name: str, seen: list[Exchange]) -> Iterator[Walk]:
+def walk_of(
+    client: AgentClient, url: str, row: Row, name: str, seen: list[Exchange], added: Mapping[str, str] | None = None
+) -> Iterator[Walk]:
     """A conversation in an empty folder, with a recording of its own. `seen` gets what was recorded."""
     folder = CLIENTS / "walks" / f"{client.package.folder}-{len(client.name)}" / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with recorder(url, folder / "recording.jsonl") as recording:
+    with recorder(url, folder / "recording.jsonl", added) as recording:
         yield Walk(client, recording, SessionsApi(url), folder, row)
         seen.extend(recording.exchanges)
 

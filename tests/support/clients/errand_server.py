@@ -36,6 +36,11 @@ def own_help() -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def is_inferring() -> bool:
+    """Whether the server finds sessions that nobody names."""
+    return "--infer-sessions" in own_help()
+
+
 def own_flags() -> list[str]:
     """The flags of our server that a user of unmodified clients sets."""
     wanted = [part for flag in WANTED if flag[0] in own_help() for part in flag]

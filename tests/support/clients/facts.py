@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from tests.support.clients.recorder import Exchange
 
@@ -39,7 +40,7 @@ def session_of(exchange: Exchange) -> str | None:
     if acm is not None and acm.get("session_id"):
         return str(acm["session_id"])
     named = re.search(r"session=([^;]+)", exchange.answer_headers.get("x-acm-receipt", ""))
-    return None if named is None else named[1]
+    return None if named is None else unquote(named[1])
 
 
 def computed_tokens(exchange: Exchange) -> int | None:
@@ -56,8 +57,8 @@ def prompt_tokens(exchange: Exchange) -> int | None:
     for usage in _usages(exchange):
         if "prompt_tokens" in usage:
             return int(usage["prompt_tokens"])
-        if usage.get("input_tokens"):
-            names = _INPUT_NAMES if "message" in exchange.path else _INPUT_NAMES[:1]
+        if "input_tokens" in usage:
+            names = _INPUT_NAMES if "messages" in exchange.path else _INPUT_NAMES[:1]
             return sum(int(usage.get(name) or 0) for name in names)
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,6 +50,8 @@ class Recorder:
     url: str
     target: str
     log: Path
+    added: Mapping[str, str] = field(default_factory=dict)
+    """Headers that the server gets beside the client's own: none but in a control."""
     exchanges: list[Exchange] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,13 +64,13 @@ class Recorder:
 
 
 @contextmanager
-def recorder(target: str, log: Path) -> Iterator[Recorder]:
+def recorder(target: str, log: Path, added: Mapping[str, str] | None = None) -> Iterator[Recorder]:
     """Listens on a free port of this machine until the block ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
-    recording = Recorder(f"http://127.0.0.1:{server.server_address[1]}", target, log)
+    recording = Recorder(f"http://127.0.0.1:{server.server_address[1]}", target, log, added or {})
     _Handler.of[server.server_address[1]] = recording
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -89,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         recording = self.of[self.server.server_address[1]]  # type: ignore[index]
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        sent = {name: value for name, value in headers.items() if name not in _OF_ONE_HOP}
+        sent = {name: value for name, value in headers.items() if name not in _OF_ONE_HOP} | recording.added
         with (
             httpx.Client(timeout=http.SECONDS, trust_env=False, verify=False) as client,
             client.stream(self.command, recording.target + self.path, content=raw, headers=sent) as answer,
