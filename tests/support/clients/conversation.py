@@ -76,20 +76,23 @@ def closed_environ(home: Path, **more: str) -> dict[str, str]:
 
 
 def run_client(command: Sequence[str], work: Path, environ: Mapping[str, str], log: Path) -> tuple[int, str]:
-    """A client's command to its end: its exit status and what it printed. Its other output goes to the log."""
-    with log.open("ab") as stream:
+    """A client's command to its end: its exit status and what it printed. Its other output goes to the log.
+
+    It prints into a file. Programs of Node that end lose what a pipe has no room for.
+    """
+    printed = log.with_suffix(".out")
+    with log.open("ab") as stream, printed.open("wb") as output:
         done = subprocess.run(
             list(command),
             cwd=work,
             env=dict(environ),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=stream,
             timeout=TURN_SECONDS,
             check=False,
         )
-        stream.write(done.stdout)
-    return done.returncode, done.stdout.decode(errors="replace")
+    return done.returncode, printed.read_text(errors="replace")
 
 
 def json_lines(text: str) -> list[Any]:
