@@ -52,6 +52,10 @@ worst-step: export ACMSERVE_WORST_STEP_MINUTES ?= 60
 worst-step: setup ## search an hour for what one client can add to a step at 128K tokens
 	@$(BIN)/python -m pytest tests/simulator/test_worst_step.py tests/server/app/test_victim.py $(ARGS)
 
+clients: export ACMSERVE_CLIENTS ?= 1
+clients: setup ## install real agents from the registries, drive each by our server, and write the table
+	@$(BIN)/python -m pytest tests/clients $(ARGS)
+
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)
 

@@ -1,0 +1,35 @@
+"""A model that does errands (see `errand.py`): the engine forces what the prompt asks for, token by token.
+
+Prompt, KV cache, chat template, parsers and receipts are the real ones. Loaded by
+`--logits-processors tests.support.clients.errand_model:ErrandModel`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+
+from acmserve.bench.models.scripted_model import ScriptedModel
+from tests.support.clients.errand import answer
+
+
+class ErrandModel(ScriptedModel):
+    """Reads the whole prompt once, when the first token is due."""
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Any:
+        tokens: list[int] = []
+
+        def force(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+            if not tokens:
+                text = self._tokenizer.decode(prompt)
+                tokens.extend([*self._tokenizer.encode(answer(text), add_special_tokens=False), self.end_token])
+            token = tokens[min(len(output), len(tokens) - 1)]
+            if torch.isneginf(logits[token]):
+                return logits
+            forced = torch.full_like(logits, float("-inf"))
+            forced[token] = 0.0
+            return forced
+
+        return force

@@ -1,0 +1,143 @@
+"""Conversations of the matrix that are long: a budget over 100 turns, a window that overflows, a changed git status."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.support.clients import facts
+from tests.support.clients.conversation import write_errand
+from tests.support.clients.errand import SUMMARY_MARK
+from tests.support.clients.matrix import require
+from tests.support.clients.recorder import Exchange
+from tests.support.clients.walk import Walk
+
+NUM_TURNS = 100
+BUDGET_ROOM = 6_000
+OVERFLOW_LINES = 530
+MAX_OLD_TOKENS = 200
+Count = Callable[[str], int]
+_FIRST, _FULL, _GIT = 101, 9, 6
+
+
+def walk_budget(walk: Walk) -> None:
+    """A hundred turns under a budget that a tenth of them fill. A client with one task has a hundred steps."""
+    work = walk.folder / "work"
+    is_one_task = "one task" in walk.client.can
+    for number in range(_FIRST, _FIRST + NUM_TURNS):
+        write_errand(work, number, NUM_TURNS if is_one_task and number == _FIRST else 1)
+    conversation = walk.client.start(walk.recording.url, walk.folder)
+    try:
+        with walk.row.check("budget"):
+            if is_one_task:
+                setter = BudgetSetter(walk)
+                walk.turn(conversation, f"errand {_FIRST}: {NUM_TURNS} steps")
+                setter.join()
+            else:
+                _, made = walk.turn(conversation, f"errand {_FIRST}: 1 steps")
+                setter = BudgetSetter(walk, made)
+                for number in range(_FIRST + 1, _FIRST + NUM_TURNS):
+                    said, _ = walk.turn(conversation, f"errand {number}: 1 steps")
+                    require(said.error is None, f"turn {number - _FIRST + 1}: {said.error}")
+            require(setter.since is not None, "the answers name no session, so that none can have a budget")
+            _check_held(facts.asked(walk.recording.exchanges)[setter.since :], setter.max_tokens)
+    finally:
+        conversation.close()
+
+
+class BudgetSetter:
+    """Gives the session a budget once an answer names it: at once, or while the client's only task goes on."""
+
+    def __init__(self, walk: Walk, made: Sequence[Exchange] | None = None) -> None:
+        self.since: int | None = None
+        self.max_tokens = 0
+        self._walk = walk
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        if made is not None:
+            self._set(made)
+            require(self.since is not None, "the answers name no session, so that none can have a budget")
+            return
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """The client's task has ended."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        while self.since is None and not self._ended.wait(0.2):
+            self._set(facts.asked(self._walk.recording.exchanges))
+
+    def _set(self, made: Sequence[Exchange]) -> None:
+        session = facts.session_of(made[-1]) if made else None
+        if session is not None:
+            self.max_tokens = (facts.prompt_tokens(made[0]) or 0) + BUDGET_ROOM
+            self._walk.api.set_budget(session, self.max_tokens)
+            self.since = len(facts.asked(self._walk.recording.exchanges)) + 1
+
+
+def _check_held(exchanges: Sequence[Exchange], max_tokens: int) -> None:
+    require(len(exchanges) >= NUM_TURNS - 20, f"{len(exchanges)} requests under the budget")
+    unmet = [facts.unmet_of(exchange) for exchange in exchanges]
+    told = [one for one in unmet if one is not None]
+    require(not told, f"{len(told)} of {len(unmet)} answers: {str(told[:1])[:200]}")
+    longest = max(facts.prompt_tokens(exchange) or 0 for exchange in exchanges)
+    require(longest <= max_tokens, f"{longest} tokens were served under a budget of {max_tokens}")
+
+
+def walk_overflow(walk: Walk) -> None:
+    """One errand that the window cannot hold."""
+    steps = walk.client.overflow_steps
+    write_errand(walk.folder / "work", _FULL, steps, OVERFLOW_LINES)
+    conversation = walk.client.start(walk.recording.url, walk.folder)
+    with walk.row.check("overflow"):
+        said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
+        made = facts.asked(walk.recording.exchanges)
+        refused = [one.answer[:200] for one in made if one.status >= 400]
+        asked = [one for one in made if SUMMARY_MARK in facts.said(one)]
+        require(asked, f"no summary was asked for; {len(made)} requests, refused: {refused[:1]}; {said.error}")
+        require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
+    conversation.close()
+
+
+def walk_git_status(walk: Walk, count: Count) -> None:
+    """The tree changes between two turns, and the client compacts: what was served before is not computed again."""
+    work = walk.folder / "work"
+    for number in (_GIT, _GIT + 1, _GIT + 2):
+        write_errand(work, number, 3)
+    _git(work, "init", "--quiet")
+    _git(work, "add", ".")
+    _git(work, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "The mill.")
+    conversation = walk.client.start(walk.recording.url, walk.folder)
+    walk.turn(conversation, f"errand {_GIT}: 3 steps")
+    (work / "boats.txt").write_text("Seven boats.\n")
+    _, made = walk.turn(conversation, f"errand {_GIT + 1}: 2 steps")
+    _check_old(walk, made[:1], count, "after the changed git status")
+    num_before = len(walk.recording.exchanges)
+    conversation.compact()
+    made = facts.asked(walk.recording.exchanges[num_before:])
+    _check_old(walk, made, count, "in the compaction")
+    _, made = walk.turn(conversation, f"errand {_GIT + 2}: 1 steps")
+    _check_old(walk, made[:1], count, "after the compaction")
+    conversation.close()
+
+
+def _check_old(walk: Walk, made: Sequence[Exchange], count: Count, when: str) -> None:
+    everything = facts.asked(walk.recording.exchanges)
+    with walk.row.check("old tokens"):
+        require(made, f"{when}: no request was recorded")
+        for exchange in made:
+            computed = facts.computed_tokens(exchange)
+            require(computed is not None, f"{when}: no receipt")
+            num_new = count(facts.new_text(everything[: everything.index(exchange)], exchange))
+            old = (computed or 0) - num_new
+            require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
+
+
+def _git(work: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=work, check=True, capture_output=True)
