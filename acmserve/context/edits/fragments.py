@@ -19,7 +19,7 @@ from acmserve.context.alignment.redacted_text import seal_text
 from acmserve.context.edits.find import find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.edits.split import plan_split
 from acmserve.context.session import marker
-from acmserve.context.session.branch import hide_closed
+from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Place, texts, with_texts

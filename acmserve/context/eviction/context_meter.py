@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -38,7 +38,7 @@ from acmserve.context.eviction.cwl import without_active
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.eviction.planned_eviction import TurnStats
 from acmserve.context.eviction.protected import evicted_numbers
-from acmserve.context.session.branch import hide_closed
+from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.known_entries import compare_entries
 from acmserve.context.session.low_watermark import Measured, cheapest_low_watermark
@@ -47,7 +47,7 @@ from acmserve.context.session.state import SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.context.transcript.parts import read_parts
-from acmserve.context.transcript.template_rules import TAKES_ALL, Reasoning, TemplateRules
+from acmserve.context.transcript.template_rules import TAKES_ALL, Overheads, Reasoning, TemplateRules
 from acmserve.context.transcript.token_counts import EntrySize, TokenCounts, counter
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import IntegrityError
@@ -59,15 +59,6 @@ _NUM_PIECES = 128
 _FIRST_SEAM = 2.0
 _FIRST_BASE_SHARE = 0.1
 _FIRST_GROWTH_PART = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Overheads:
-    """Tokens that the chat template writes around a message, a tool call, and a tool's result."""
-
-    message: int = 4
-    call: int = 8
-    result: int = 4
 
 
 class ContextMeter:

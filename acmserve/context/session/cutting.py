@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 
-from acmserve.context.session.branching import cut_back_branches
+from acmserve.context.session.branches.branching import cut_back_branches
 from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.state import PLACED, Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.omissions import omissions_before_divergence

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.context.alignment.normal_form import digest_normal_form
-from acmserve.context.session.branching import end_where_interrupted
+from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import carry_over
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import with_new_digests

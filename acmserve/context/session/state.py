@@ -19,12 +19,12 @@ from enum import Enum
 from itertools import pairwise
 
 from acmserve.context.alignment.redacted_text import RedactedText
-from acmserve.context.session.branch import Branch, check_branches, open_of
+from acmserve.context.session.branches.branch import Branch, check_branches, open_of
+from acmserve.context.session.branches.parent import Parent
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.parent import Parent
 from acmserve.context.session.precompute_options import PrecomputeOptions
-from acmserve.context.session.thread import Thread
 from acmserve.context.transcript.message import Message, Place, text_at
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import EMPTY, Omissions

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
-from acmserve.context.session.thread import Thread
 from acmserve.context.storage.codecs.branch import thread_from, thread_value
 from acmserve.context.storage.session import Key, Session
 
@@ -20,7 +20,7 @@ _Counts = tuple[int, int, int, str | None, str | None, PrecomputeOptions | None,
 
 @dataclass(frozen=True, slots=True)
 class SessionHead:
-    """`parent` and `parent_mark` name the session that this one is a branch of, see `context.session.parent`.
+    """`parent` and `parent_mark` name the session that this one is a branch of, see `context.session.branches.parent`.
 
     `thread` is its place in a family of threads, None for a session that is the only one of its family.
     """

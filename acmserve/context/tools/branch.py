@@ -7,7 +7,7 @@ A branch spans many steps of the model, so only the loop on the server carries i
 from __future__ import annotations
 
 from acmserve.context.schema.tool_schema import Schema
-from acmserve.context.session.branch_tool import BRANCH_TOOL, RETURN_TOOL
+from acmserve.context.session.branches.branch_tool import BRANCH_TOOL, RETURN_TOOL
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.tool import Tool, ToolContext, ToolOutcome, as_written
 from acmserve.errors import Conflict

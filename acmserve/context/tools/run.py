@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from acmserve.context.session.branching import check_main
+from acmserve.context.session.branches.branching import check_main
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.suites import all_names, find_tool
 from acmserve.context.tools.tool import (

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from acmserve.context.episodes.delimiter import GUIDANCE
 from acmserve.context.schema.tool_schema import Schema
-from acmserve.context.session.branch_tool import BRANCH_GUIDANCE
+from acmserve.context.session.branches.branch_tool import BRANCH_GUIDANCE
 from acmserve.context.session.marker import RESTORE_TOOLS
 from acmserve.context.tools.branch import BRANCH, RETURN
 from acmserve.context.tools.delimiter import DELIMITER

@@ -139,3 +139,12 @@ def _calling(text: str) -> dict[str, Any]:
 def _shown(show: Shows, messages: Sequence[Message], *texts: str) -> bool:
     written = show(messages)
     return written is not None and all(text in written for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Tokens that the chat template writes around a message, a tool call, and a tool's result."""
+
+    message: int = 4
+    call: int = 8
+    result: int = 4

@@ -20,13 +20,13 @@ from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.eviction import registry
 from acmserve.context.eviction.budget_json import parse_budget
-from acmserve.context.eviction.context_meter import ContextMeter, Overheads
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
-from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
+from acmserve.context.transcript.template_rules import TAKES_ALL, Overheads, TemplateRules
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.server.budget.fitting import PromptFitting
 from acmserve.server.budget.rates import Rates

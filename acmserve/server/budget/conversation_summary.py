@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from acmserve.context.eviction.compact import Summary
+from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.transcript.message import Message
 from acmserve.errors import AcmError
 from acmserve.server.exchange.exchange import Exchange
@@ -122,3 +123,23 @@ def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
     if isinstance(content, list):
         return [*messages[:-1], {**last, "content": [*content, {"type": "text", "text": f"\n\n{text}"}]}]
     return [*messages[:-1], {**last, "content": f"{content or ''}\n\n{text}"}]
+
+
+def unusable(summary: Summary, plan: EvictionPlan) -> str:
+    """Why a summary cannot be used. "" where it can."""
+    if not summary.text.strip():
+        return "the model wrote an empty summary"
+    if plan.num_after >= plan.num_before:
+        return "the summary that was written is no shorter than what it would replace"
+    return ""
+
+
+def summary_json(summary: Summary | None) -> dict[str, Any] | None:
+    """What a summary cost, as answers say it. None where no model was asked."""
+    if summary is None:
+        return None
+    fields: dict[str, Any] = {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
+    if summary.receipt is not None:
+        counts = ("kept_tokens", "moved_tokens", "computed_tokens")
+        return fields | {"form": "appended", **{name: summary.receipt[name] for name in counts}}
+    return fields | {"form": "flattened", "reason": summary.flattened_because or None}

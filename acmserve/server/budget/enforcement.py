@@ -37,6 +37,8 @@ from acmserve.server.budget.conversation_summary import (
     LivePrompt,
     SummaryAsked,
     ask_for_summary,
+    summary_json,
+    unusable,
 )
 from acmserve.server.budget.report import BudgetReport
 
@@ -174,7 +176,7 @@ class Enforcement:
             raise Conflict("budget", "the conversation went on while its summary was written.", "Ask again.")
         meter = self._budgets.meter(self._session)
         plan = meter.summarized(compaction, summary.text)
-        reason = _unusable(summary, plan)
+        reason = unusable(summary, plan)
         if reason:
             raise Unavailable(reason)
         return Evicted(meter.judge(plan, budget), summary)
@@ -285,7 +287,7 @@ class Enforcement:
         if summary is None:
             return _Summarized(meter, state, reason=reason)
         plan = meter.summarized(compaction, summary.text)
-        reason = _unusable(summary, plan)
+        reason = unusable(summary, plan)
         if reason:
             return _Summarized(meter, state, None, summary, reason)
         return _Summarized(meter, meter.carry_out(plan, state), plan, summary)
@@ -313,23 +315,3 @@ def _instructions(budget: Budget) -> str:
 
 def _nothing(meter: ContextMeter, target: int) -> EvictionPlan:
     return plan_nothing(meter.view, target)
-
-
-def _unusable(summary: Summary, plan: EvictionPlan) -> str:
-    """Why a summary cannot be used. "" where it can."""
-    if not summary.text.strip():
-        return "the model wrote an empty summary"
-    if plan.num_after >= plan.num_before:
-        return "the summary that was written is no shorter than what it would replace"
-    return ""
-
-
-def summary_json(summary: Summary | None) -> dict[str, Any] | None:
-    """What a summary cost, as answers say it. None where no model was asked."""
-    if summary is None:
-        return None
-    fields: dict[str, Any] = {"input_tokens": summary.input_tokens, "output_tokens": summary.output_tokens}
-    if summary.receipt is not None:
-        counts = ("kept_tokens", "moved_tokens", "computed_tokens")
-        return fields | {"form": "appended", **{name: summary.receipt[name] for name in counts}}
-    return fields | {"form": "flattened", "reason": summary.flattened_because or None}

@@ -21,9 +21,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.context.session.branch import opened
-from acmserve.context.session.branch_tool import BRANCH, RETURN, BranchCall, read_branch, read_return
-from acmserve.context.session.branching import Spent, close_branch, open_branch, spent_in
+from acmserve.context.session.branches.branch import opened
+from acmserve.context.session.branches.branch_tool import BRANCH, RETURN, BranchCall, read_branch, read_return
+from acmserve.context.session.branches.branching import Spent, close_branch, open_branch, spent_in
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
-from acmserve.context.session.branch_tool import RETURN
+from acmserve.context.session.branches.branch_tool import RETURN
 from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.session.marker import RESTORE_TOOLS
 from acmserve.context.session.render import render

@@ -24,7 +24,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from acmserve.context.session.branch import hide_closed
+from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
 from acmserve.context.session.render import render

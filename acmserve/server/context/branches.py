@@ -8,14 +8,14 @@ parent's moved KV, and may copy its partial last block. Requests of one name may
 plan that it arrived with. A sibling that replaces a source costs the other at most the tokens of one block.
 
 The caller holds the locks of the sessions that are passed. A parent that is gone is distinguished from a later session
-of the same id by its mark (`context.session.parent`).
+of the same id by its mark (`context.session.branches.parent`).
 """
 
 from __future__ import annotations
 
-from acmserve.context.session.branching import Spent, count_spent
-from acmserve.context.session.fork import fork, num_complete, place_result
-from acmserve.context.session.parent import mark_of
+from acmserve.context.session.branches.branching import Spent, count_spent
+from acmserve.context.session.branches.fork import fork, num_complete, place_result
+from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens

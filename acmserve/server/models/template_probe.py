@@ -31,9 +31,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from acmserve.context.eviction.clearing_edits import Weights
-from acmserve.context.eviction.context_meter import Overheads
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules, probe_rules
+from acmserve.context.transcript.template_rules import TAKES_ALL, Overheads, TemplateRules, probe_rules
 from acmserve.context.transcript.token_counts import Count
 from acmserve.server.models.prompt_renderer import REFUSALS
 from acmserve.server.vllm.handlers import AnthropicCountTokensRequest, count_tokens, load_chat_template

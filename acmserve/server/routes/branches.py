@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from acmserve.context.session.branch_tool import read_branch, read_return
+from acmserve.context.session.branches.branch_tool import read_branch, read_return
 from acmserve.context.storage.session import Session
 from acmserve.errors import Conflict
 from acmserve.plan.request import MAX_SESSION_ID_CHARS

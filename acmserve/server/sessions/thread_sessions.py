@@ -15,9 +15,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from acmserve.context.session.fork import fork_thread
+from acmserve.context.session.branches.fork import fork_thread
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import Author
-from acmserve.context.session.thread import Thread
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore

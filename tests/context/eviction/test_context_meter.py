@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from acmserve.context.edits import fragments as edits
 from acmserve.context.episodes.episode import Episode
 from acmserve.context.eviction.budget_json import parse_budget
-from acmserve.context.eviction.context_meter import ContextMeter, Overheads
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.protected import is_evicted
 from acmserve.context.session.history import adopt
 from acmserve.context.session.low_watermark import Measured
@@ -21,6 +21,7 @@ from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions
+from acmserve.context.transcript.template_rules import Overheads
 from acmserve.errors import IntegrityError, InvalidRequest
 from tests.support.context.annotated import Story, count, histories
 from tests.support.context.conversation import KEY

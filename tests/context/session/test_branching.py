@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from acmserve.context.edits.fragments import cut_messages, fold, redact
 from acmserve.context.eviction.context_meter import ContextMeter
-from acmserve.context.session.branch_tool import BRANCH_TOOL, read_branch, read_return
-from acmserve.context.session.branching import INTERRUPTED, Spent, close_branch, open_branch
-from acmserve.context.session.fork import fork, num_complete, place_result
+from acmserve.context.session.branches.branch_tool import BRANCH_TOOL, read_branch, read_return
+from acmserve.context.session.branches.branching import INTERRUPTED, Spent, close_branch, open_branch
+from acmserve.context.session.branches.fork import fork, num_complete, place_result
+from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.session.history import adopt, append_internal
-from acmserve.context.session.parent import mark_of
 from acmserve.context.session.render import evicted_entries, render, render_entries
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.codecs.state import state_from, state_value

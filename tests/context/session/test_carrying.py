@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
-from acmserve.context.session.branch import open_of
-from acmserve.context.session.branching import Spent
+from acmserve.context.session.branches.branch import open_of
+from acmserve.context.session.branches.branching import Spent
+from acmserve.context.session.branches.fork import fork, place_result
+from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.carrying.carry_over import UNKNOWN_REDACTION
-from acmserve.context.session.fork import fork, place_result
 from acmserve.context.session.history import adopt, append_answer, append_internal, shared_history
-from acmserve.context.session.parent import Parent
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.codecs.state import state_from, state_value

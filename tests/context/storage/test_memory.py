@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from acmserve.context.eviction.context_meter import ContextMeter, Overheads
+from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
 from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.template_rules import Overheads
 from tests.support.context.annotated import Story
 from tests.support.context.conversation import KEY
 

@@ -29,13 +29,7 @@ def test_every_request_of_a_client_is_answered(scripted_server: str, speaker: st
         assert is_mute or facts.prompt_tokens(answer), f"{shape.name}: no usage"
 
 
-@pytest.mark.parametrize(
-    "speaker",
-    [
-        pytest.param(name, marks=() if name == "opencode" else pytest.mark.xfail(reason="its id is not known yet"))
-        for name in WITH_IDS
-    ],
-)
+@pytest.mark.parametrize("speaker", WITH_IDS)
 def test_a_client_that_names_its_session_has_it(scripted_server: str, speaker: str) -> None:
     session = uuid.uuid4().hex
     answers = [say(scripted_server, shape) for shape in SPEAKERS[speaker](session) if not shape.side]
@@ -45,7 +39,6 @@ def test_a_client_that_names_its_session_has_it(scripted_server: str, speaker: s
     assert kept[1] > 0, "the second request goes on where the first one ended"
 
 
-@pytest.mark.xfail(reason="an id names one conversation yet")
 @pytest.mark.parametrize("speaker", WITH_IDS)
 def test_what_stands_beside_the_conversation_has_a_thread_of_its_own(scripted_server: str, speaker: str) -> None:
     """In the client's order, so that side requests stand between those of the conversation."""

@@ -19,7 +19,7 @@ from vllm.entrypoints.serve.engine.protocol import UsageInfo
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch
 from acmserve.server.app.endpoint import create
-from acmserve.server.app.session_endpoint import PATHS
+from acmserve.server.app.paths import PATHS
 from acmserve.server.exchange.exchange import CURRENT
 
 CHAT = "/v1/chat/completions"

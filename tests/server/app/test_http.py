@@ -16,8 +16,8 @@ from openai.types.chat import ChatCompletionMessageParam
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import http
+from tests.support.routes.vendor_asks import total
 from tests.support.server.bad_requests import BAD_REQUESTS
-from tests.support.server.vendor_asks import total
 
 MODEL = "smollm2"
 TIMEOUT = 120

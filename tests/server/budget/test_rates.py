@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.context.eviction.context_meter import Overheads
+from acmserve.context.transcript.template_rules import Overheads
 from acmserve.server.budget.rates import Rates
 from acmserve.server.models.template_probe import probe_template
 

@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import JSONResponse
 from vllm.exceptions import VLLMValidationError
 
-from acmserve.context.session.fork import fork
+from acmserve.context.session.branches.fork import fork
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from tests.server.chat.test_steps import MESSAGES, TEXT, Model, call, make_turn, parsed, run, run_stream, said

@@ -14,13 +14,13 @@ from acmserve.context.eviction.compact import HEAD, Summary
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.storage.codecs.state import state_from, state_value
-from acmserve.server.app.session_endpoint import CHAT_PATH
+from acmserve.server.app.paths import CHAT_PATH
 from acmserve.server.context.server import ContextServer
 from tests.server.chat.test_steps import Model, call, make_turn, parsed, run, run_stream, said
+from tests.support.routes.vendor_app import Handler, make_editor, vendor_client
 from tests.support.server.acm_app import FirstSentence, make_server
 from tests.support.server.bad_context_management import COMPACT, TOOLS
 from tests.support.server.block_story import PLACEHOLDER
-from tests.support.server.vendor_app import Handler, make_editor, vendor_client
 
 CLEAR_NOW: dict[str, Any] = {"edits": [{"type": TOOLS, "trigger": {"type": "tool_uses", "value": 3}}]}
 CLEAR_LATE: dict[str, Any] = {"edits": [{"type": TOOLS}]}

@@ -18,10 +18,10 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
 from vllm.sampling_params import SamplingParams
 
-from acmserve.server.app.session_endpoint import CHAT_PATH
+from acmserve.server.app.paths import CHAT_PATH
 from acmserve.server.exchange.exchange import tap_generate
+from tests.support.routes.vendor_app import Handler, make_editor, vendor_client
 from tests.support.server.acm_app import FirstSentence
-from tests.support.server.vendor_app import Handler, make_editor, vendor_client
 from tests.support.walk import Walk, count_walk
 
 # One of them judges whether a message of the user is a result.

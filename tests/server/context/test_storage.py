@@ -12,12 +12,12 @@ from starlette.testclient import TestClient
 from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
-from acmserve.server.app.session_endpoint import CHAT_PATH
+from acmserve.server.app.paths import CHAT_PATH
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from tests.server.chat.test_walk import Chats
+from tests.support.routes.vendor_app import make_editor, vendor_client
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, OutOfReach, Words, make_client
-from tests.support.server.vendor_app import make_editor, vendor_client
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from tests.support import http
+from tests.support.routes.vendor_asks import ASKS, MAX_TOKENS, Ask, Clients, total
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
-from tests.support.server.vendor_asks import ASKS, MAX_TOKENS, Ask, Clients, total
 
 ROUTES = pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -13,9 +13,9 @@ import pytest
 from acmserve.server.http.vendor_errors import anthropic_error, openai_error
 from acmserve.server.vllm.overflow import Overflow, find_overflow
 from tests.support import http
+from tests.support.routes.vendor_asks import ASKS, Clients
 from tests.support.server.scripted_server import MAX_MODEL_LEN, MODEL
 from tests.support.server.scripts import log_lines, new_session
-from tests.support.server.vendor_asks import ASKS, Clients
 
 OPENAI_ROUTES = [name for name in ASKS if name != "messages"]
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

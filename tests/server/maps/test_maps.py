@@ -16,8 +16,8 @@ from acmserve.context.maps.prompts import MapQuestion
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.update import MapSettings
+from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.history import adopt, append_answer
-from acmserve.context.session.parent import Parent
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Session

@@ -9,10 +9,10 @@ from typing import Any
 import anthropic
 import pytest
 
+from tests.support.routes.vendor_asks import total
 from tests.support.server.block_story import Blocks
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
-from tests.support.server.vendor_asks import total
 
 BETA = "compact-2026-01-12"
 TRIGGER = 1500

@@ -11,11 +11,11 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
 from acmserve.context.eviction.compact import HEAD
-from acmserve.server.app.session_endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from tests.support.routes.vendor_app import EVENTS, Handler, make_editor, vendor_client
 from tests.support.server.acm_app import FirstSentence, OutOfReach
 from tests.support.server.bad_context_management import COMPACT, TOOLS
 from tests.support.server.block_story import PLACEHOLDER, Blocks
-from tests.support.server.vendor_app import EVENTS, Handler, make_editor, vendor_client
 
 
 @pytest.fixture

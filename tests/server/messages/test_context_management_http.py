@@ -10,10 +10,10 @@ import anthropic
 import pytest
 
 from tests.support import http
+from tests.support.routes.vendor_asks import total
 from tests.support.server.block_story import PLACEHOLDER, Blocks, blocks_of
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
-from tests.support.server.vendor_asks import total
 
 BETA = "context-management-2025-06-27"
 TOOL_USES = "clear_tool_uses_20250919"

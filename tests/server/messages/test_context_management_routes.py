@@ -9,11 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
-from acmserve.server.app.session_endpoint import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from tests.support.routes.vendor_app import EVENTS, Handler, make_editor, vendor_client
 from tests.support.server.acm_app import FirstSentence
 from tests.support.server.bad_context_management import BAD_VALUES, THINKING, TOOLS
 from tests.support.server.block_story import PLACEHOLDER, Blocks, cleared_ids, cleared_in_chat
-from tests.support.server.vendor_app import EVENTS, Handler, make_editor, vendor_client
 
 CLEAR_NOW: dict[str, Any] = {"edits": [{"type": TOOLS, "trigger": {"type": "tool_uses", "value": 3}}]}
 CLEAR_LATE: dict[str, Any] = {"edits": [{"type": TOOLS}]}

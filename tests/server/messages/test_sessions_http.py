@@ -10,7 +10,7 @@ import anthropic
 import pytest
 
 from tests.support import http
-from tests.support.server.route_clients import MESSAGES, RESPONSES, Agent, Message
+from tests.support.routes.route_clients import MESSAGES, RESPONSES, Agent, Message
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import http
-from tests.support.server.route_clients import CHAT, MESSAGES, ROUTES, Agent, Message
+from tests.support.routes.route_clients import CHAT, MESSAGES, ROUTES, Agent, Message
 from tests.support.server.scripts import log_lines, new_session, tool_call
 
 SYSTEM = {"role": "system", "content": "You keep the records of a valley."}

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from acmserve.context.eviction.compact import HEAD
 from tests.support import http
-from tests.support.server.route_clients import read_response
+from tests.support.routes.route_clients import read_response
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
 

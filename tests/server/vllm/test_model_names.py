@@ -12,9 +12,9 @@ import pytest
 
 from acmserve.errors import AcmError
 from acmserve.server.app.serve import add_aliases
+from tests.support.routes.vendor_asks import ASKS, Ask, Clients
 from tests.support.server.scripted_server import ALIAS, MODEL
 from tests.support.server.scripts import new_session
-from tests.support.server.vendor_asks import ASKS, Ask, Clients
 
 
 @pytest.fixture(scope="module")

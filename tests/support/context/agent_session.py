@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acmserve.context.edits import fragments as edits
-from acmserve.context.session.branch import hide_closed
-from acmserve.context.session.branch_tool import BranchCall
-from acmserve.context.session.branching import Spent, close_branch, open_branch
+from acmserve.context.session.branches.branch import hide_closed
+from acmserve.context.session.branches.branch_tool import BranchCall
+from acmserve.context.session.branches.branching import Spent, close_branch, open_branch
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import Message, texts

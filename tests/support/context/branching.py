@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from acmserve.context.session.branch_tool import BranchCall
-from acmserve.context.session.branching import close_branch, open_branch, spent_in
+from acmserve.context.session.branches.branch_tool import BranchCall
+from acmserve.context.session.branches.branching import close_branch, open_branch, spent_in
 from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from acmserve.context.session.branching import end_where_interrupted
+from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.history import Adoption
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry

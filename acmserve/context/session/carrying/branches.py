@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from acmserve.context.session.branch import Branch
+from acmserve.context.session.branches.branch import Branch
 from acmserve.context.session.carrying.fragments import Landings
 from acmserve.context.session.carrying.record import REMOVED, DroppedEdit
 

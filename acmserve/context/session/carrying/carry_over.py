@@ -17,8 +17,8 @@ from typing import Any
 from acmserve.context.alignment.core_text import TextMap
 from acmserve.context.alignment.match import MatchKind
 from acmserve.context.alignment.redacted_text import RedactedIndex
-from acmserve.context.session.branch import ended_without, hide_closed
-from acmserve.context.session.branching import INTERRUPTED, set_result
+from acmserve.context.session.branches.branch import ended_without, hide_closed
+from acmserve.context.session.branches.branching import INTERRUPTED, set_result
 from acmserve.context.session.carrying.branches import carry_branches
 from acmserve.context.session.carrying.fragments import (
     Landing,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from acmserve.context.alignment.likeness import Sketch, have_same_calls
-from acmserve.context.session.branch import Branch
+from acmserve.context.session.branches.branch import Branch
 from acmserve.context.session.carrying.fragments import Landings
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.transcript.message import Message

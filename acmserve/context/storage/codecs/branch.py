@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any
 
-from acmserve.context.session.branch import Branch
-from acmserve.context.session.parent import Parent
+from acmserve.context.session.branches.branch import Branch
+from acmserve.context.session.branches.parent import Parent
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import SessionState
-from acmserve.context.session.thread import Thread
 
 
 def branch_value(branch: Branch) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from acmserve.context.session.branch_tool import MAX_DESCRIPTION_CHARS, MAX_MESSAGE_CHARS, MAX_PROMPT_CHARS
+from acmserve.context.session.branches.branch_tool import MAX_DESCRIPTION_CHARS, MAX_MESSAGE_CHARS, MAX_PROMPT_CHARS
 
 
 class NewBranch(BaseModel):

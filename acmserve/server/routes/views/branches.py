@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from acmserve.context.session.branch import Branch
-from acmserve.context.session.branching import Spent, spent_in
+from acmserve.context.session.branches.branch import Branch
+from acmserve.context.session.branches.branching import Spent, spent_in
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import texts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens

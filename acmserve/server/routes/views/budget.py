@@ -11,7 +11,8 @@ from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.protected import episode_tokens, is_evicted
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.server.budget.enforcement import Evicted, summary_json
+from acmserve.server.budget.conversation_summary import summary_json
+from acmserve.server.budget.enforcement import Evicted
 from acmserve.server.budget.report import stages_json, steps_json, unmet_json
 from acmserve.server.routes.schemas.budget import (
     EpisodeList,

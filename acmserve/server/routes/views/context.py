@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acmserve.context.edits.cost import num_tokens_shown
-from acmserve.context.session.branch import branch_at
+from acmserve.context.session.branches.branch import branch_at
 from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import evicted_entries, render, render_entries, render_whole

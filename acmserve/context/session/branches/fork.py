@@ -22,14 +22,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from acmserve.context.session.branch import Branch
-from acmserve.context.session.branch_tool import BRANCH
-from acmserve.context.session.branching import Spent
+from acmserve.context.session.branches.branch import Branch
+from acmserve.context.session.branches.branch_tool import BRANCH
+from acmserve.context.session.branches.branching import Spent
+from acmserve.context.session.branches.parent import Parent, mark_of
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.history import append_internal
-from acmserve.context.session.parent import Parent, mark_of
 from acmserve.context.session.state import PLACED, Author, SessionState
-from acmserve.context.session.thread import Thread
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role

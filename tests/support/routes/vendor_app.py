@@ -23,7 +23,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse, Usa
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.server.app.endpoint import create
-from acmserve.server.app.session_endpoint import MESSAGES_PATH
+from acmserve.server.app.paths import MESSAGES_PATH
 from acmserve.server.messages.context_editor import ContextEditor
 from acmserve.server.models.template_probe import TemplateProbe
 from tests.support.server.acm_app import FirstSentence, OutOfReach, Words, make_server

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from acmserve.context.session.branch import Branch, branches_before, ended_without, hide_closed, opened
-from acmserve.context.session.branch_tool import BranchCall
+from acmserve.context.session.branches.branch import Branch, branches_before, ended_without, hide_closed, opened
+from acmserve.context.session.branches.branch_tool import BranchCall
 from acmserve.context.transcript.parts import Role, role_of, tool_calls
 from acmserve.context.transcript.token_counts import Count, TokenCounts
 from acmserve.errors import Conflict, IntegrityError
