@@ -20,7 +20,7 @@ from typing import Any
 
 from acmserve.context.alignment.normal_form import digest_normal_form
 from acmserve.context.session.branches.branching import end_where_interrupted
-from acmserve.context.session.carrying.carry_over import carry_over
+from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import with_new_digests
 from acmserve.context.session.carrying.record import DroppedEdit
@@ -66,7 +66,7 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
     """
     state = with_new_digests(state, messages)
     history = match_history(state, messages)
-    carried = carry_over(state, history, messages)
+    carried = _appended(state, history, messages) or carry_over(state, history, messages)
     dropped = carried.dropped
     entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
@@ -75,6 +75,31 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
         if adopted.branch is None:
             dropped = (*dropped, DroppedEdit("branch", adopted.branches[-1].call_id, INTERRUPTED_NOW))
     return Adoption(adopted, history.num_known, dropped, _num_of_parent(state, history))
+
+
+def _appended(state: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> CarriedOver | None:
+    """The state with a history that only grows, word for word, as nearly every request brings. None for any other.
+
+    Every entry stands where it stood and reads as it read, so nothing has to be carried over.
+    """
+    grows = history.num_prefix == len(history.held) and not state.redacted
+    if not grows or any(entry.sealed and entry.origin is not Author.INTERNAL for entry in state.entries):
+        return None
+    if state.entries and state.entries[-1].origin is Author.INTERNAL:
+        return None
+    entries = list(state.entries)
+    for at, message in zip(history.held, messages, strict=False):
+        if entries[at].message != message:
+            return None
+        entries[at] = replace(entries[at], message=message)
+    num_old = len(entries)
+    entries += [
+        TranscriptEntry(message, Author.CLIENT, digest)
+        for message, digest in zip(messages[history.num_prefix :], history.digests[history.num_prefix :], strict=True)
+    ]
+    num_turns = max(state.num_turns, *(entry.turn + 1 for entry in entries if entry.origin is Author.ANSWER), 0)
+    appended = replace(state, entries=tuple(entries), num_turns=num_turns)
+    return CarriedOver(appended, (), tuple(range(num_old, len(entries))))
 
 
 def judged(

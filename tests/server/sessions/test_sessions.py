@@ -23,6 +23,8 @@ class Output:
     """The last output of the engine, with its receipt."""
 
     kv_transfer_params: dict[str, Any] | None
+    num_cached_tokens: int | None = 0
+    num_cache_creation_tokens: int | None = 0
     finished: bool = True
     outputs: list[Any] = field(default_factory=list)
 

@@ -59,7 +59,9 @@ def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHi
     rest = [_digest(index, messages[index], state.digest_key) for index in range(len(digests), len(messages))]
     digests += rest
     matches: Matches = [MessageMatch(at, MatchKind.SAME) for at in range(num_prefix)]
-    if num_prefix < len(messages):
+    if num_prefix == len(held):
+        matches += [None] * (len(messages) - num_prefix)
+    elif num_prefix < len(messages):
         old = [state.entries[at] for at in held[num_prefix:]]
         behind = match_messages(
             [entry.digest for entry in old],
