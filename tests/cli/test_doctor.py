@@ -66,7 +66,7 @@ def test_a_model_that_vllm_cannot_build_is_left_to_the_engine(tmp_path: Path) ->
 
 
 def test_the_chat_template_is_probed_and_the_policy_named(tmp_path: Path) -> None:
-    model = write_config(tmp_path, rope_type="default", rope_theta=10000.0)
+    model = write_config(tmp_path, LlamaConfig(hidden_size=64), "UnknownForCausalLM")
     assert "no tokenizer" in examine(model).findings[-2].detail
     found = copy.deepcopy(tokenizer())
     for name, told in {"mistral": "merged, bridged, split", "chatml": "as they are"}.items():

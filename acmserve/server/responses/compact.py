@@ -149,7 +149,8 @@ async def _summarized(raw_request: Request, outgrown: Outgrown, kept: Sequence[A
     done = await compactor.compact(outgrown, raw_request)
     if done is None:
         return None
-    return SummarizedItems(done.summary, kept, done.input_tokens, done.output_tokens, done.reason)
+    num_read = done.input_tokens + done.cached_tokens
+    return SummarizedItems(done.summary, kept, num_read, done.output_tokens, done.reason)
 
 
 def _user_item(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ from acmserve.server.options.session_params import NamedRequest, names_none, par
 from acmserve.server.sessions.thread_sessions import ThreadSessions
 
 CONTENT, NEW = "content", "new"
+CONTINUES = ("previous_response_id", "conversation")
+"""Fields of /v1/responses that leave the history to the server."""
 
 
 @dataclass(slots=True)
@@ -174,6 +176,14 @@ class Identifier:
     def _lookup(self, tenant: str) -> Lookup:
         return partial(self.responses.of, tenant)
 
+    def _continued(self, tenant: str, family: str, body: object) -> str | None:
+        """The thread that a request of /v1/responses goes on with by name, since it does not send its history."""
+        named = [body.get(name) for name in CONTINUES] if isinstance(body, Mapping) else []
+        if not any(named):
+            return None
+        session_id = self.responses.of(tenant, named[0]) if isinstance(named[0], str) else None
+        return session_id or family
+
     def _placed(
         self, found: Identified, prompt: PromptUnits | None, told: Told, body: Any, *, is_held: bool
     ) -> Identified:
@@ -181,6 +191,10 @@ class Identifier:
         branch or a side thread.
         """
         tenant, family = found.tenant, found.family
+        if (session_id := self._continued(tenant, family, body)) is not None:
+            found.params = replace(found.params, session_id=session_id)
+            found.engine_id = self.families.engine_id(tenant, session_id)
+            return found
         found.engine_id = self.families.engine_id(tenant, family)
         if prompt is None or self.families.is_side(tenant, family):
             return found

@@ -47,4 +47,6 @@ def test_what_stands_beside_the_conversation_has_a_thread_of_its_own(scripted_se
     main = {name for shape, name in found if not shape.side}
     assert len(main) == 1
     assert None not in main
-    assert not main & {name for shape, name in found if shape.side}
+    # A title that comes first has the plain id until the conversation begins, which takes it over.
+    first = next(number for number, (shape, _) in enumerate(found) if not shape.side)
+    assert not main & {name for shape, name in found[first:] if shape.side}

@@ -56,6 +56,12 @@ OWNED = {
     ("POST", "/v1/acm/sessions/{session_id}/prepare"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
     ("GET", "/v1/acm/sessions/{session_id}/prepare/{prepare_id}"): None,
     ("POST", "/v1/acm/sessions/{session_id}/tools/{name}"): {"arguments": {}},
+    ("POST", "/v1/responses/compact"): {
+        "model": MODEL,
+        "session_id": "mine",
+        "previous_response_id": "r",
+        "input": "?",
+    },
     ("GET", "/v1/acm/maps/{external_context_id}"): None,
     ("DELETE", "/v1/acm/maps/{external_context_id}"): None,
     ("GET", "/v1/acm/maps/{external_context_id}/history"): None,

@@ -52,7 +52,8 @@ def test_sessions_are_replayed_and_judged(scripted_server: str, smollm2_folder: 
     exact, reuse, other = report["rows"]
     assert exact["num_turns"] == reuse["num_turns"] == other["num_turns"] == 16
     assert exact["num_edits"] >= 2
-    assert (exact["moved_tokens"], other["computed_tokens"]) == (0, None)
+    assert exact["moved_tokens"] == 0
+    assert other["computed_tokens"] >= exact["computed_tokens"], "a peer says in its usage what it kept"
     assert reuse["moved_tokens"] > 100
     assert reuse["computed_tokens"] + 100 < exact["computed_tokens"]
     # The best knows prompts only; an answer of two tokens may begin as the recorded one does, and is cached, too.

@@ -69,6 +69,9 @@ class ReceiptFields(BaseModel):
     budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded, and its cost.")
     branches: list[dict[str, Any]] | None = Field(default=None, description="The branches that the answer touched.")
     map: dict[str, Any] | None = Field(default=None, description="The context map that was read.")
+    dropped: list[dict[str, Any]] | None = Field(
+        default=None, description="Edits that the client's history did not keep: `kind`, `id` and `reason`."
+    )
     storage: StorageView | None = Field(default=None, description="Why the server's file lacks this turn.")
     forgotten_by: int | None = Field(default=None, ge=1, description="Engines that acknowledged a redaction.")
     edits_not_applied: str | None = Field(default=None, description="Why vLLM answered without the session's edits.")
@@ -92,6 +95,10 @@ class AcmFields(BaseModel):
     budget: int | str | BudgetRequest | None = Field(default=None, description="Tokens that a prompt may have.")
     map: dict[str, Any] | None = Field(default=None, description="A context map: `external_context_id`, `budget`, ...")
     precompute: str | dict[str, Any] | None = Field(default=None, description="`off`, `heal`, `predict`, or an object.")
+    observations: str | list[str] | None = Field(
+        default=None, description="Messages of the user that are results: `auto`, `user`, `off`, or how they begin."
+    )
+    query_finished: bool | None = Field(default=None, description="Whether the question of the user is answered now.")
 
 
 class EditFields(BaseModel):
