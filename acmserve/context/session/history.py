@@ -111,6 +111,7 @@ def judged(
         for index in new
         if index > 0
         and entries[index].origin is Author.CLIENT
+        and entries[index].message.get("role") == "user"
         and rule.takes(entries[index].message, entries[index - 1].message)
     ]
     if not found:

@@ -92,9 +92,14 @@ def _read(message: Message, *, is_observation: bool) -> Parts:
     call_id = _id(message.get("tool_call_id"))
     if role is not Role.ASSISTANT:
         is_user = message.get("role") == "user" and not is_observation
-        return Parts(role, is_user, written, call_id, media=media_keys(message), is_observation=is_observation)
+        return Parts(role, is_user, written, call_id, media=_media(message), is_observation=is_observation)
     reasoning = tuple(reasoning_texts(message)) if thinks else ()
-    return Parts(role, False, written, call_id, _says(said), thinks, reasoning, _calls(message), media_keys(message))
+    return Parts(role, False, written, call_id, _says(said), thinks, reasoning, _calls(message), _media(message))
+
+
+def _media(message: Message) -> tuple[bytes, ...]:
+    """The media of a message. Only a list of parts has any."""
+    return media_keys(message) if isinstance(message.get("content"), list) else ()
 
 
 def _calls(message: Message) -> tuple[CallParts, ...]:
