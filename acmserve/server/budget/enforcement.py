@@ -238,12 +238,12 @@ class Enforcement:
 
     def _planned(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan:
         """The eviction of the policies that ask no model, down to the low watermark."""
-        measured = self._budgets.measure(meter, budget, can_move=self._can_move)
+        plan = self._budgets.plan(meter, budget, can_move=self._can_move)
 
         def plan_again(target: int) -> EvictionPlan:
             return registry.policy_of(budget).plan(meter.view, target)
 
-        return self._fitting.fit(meter, state, budget, meter.plan(budget, measured), plan_again)
+        return self._fitting.fit(meter, state, budget, plan, plan_again)
 
     async def _compact(
         self, budget: Budget, meter: ContextMeter, state: SessionState
