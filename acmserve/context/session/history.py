@@ -25,7 +25,7 @@ from acmserve.context.session.carrying.matched import MatchedHistory, match_hist
 from acmserve.context.session.carrying.old_digests import with_new_digests
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
-from acmserve.context.transcript.message import Message, digest_message, texts
+from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.observations import AUTO, ObservationRule
 
 INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
@@ -47,14 +47,6 @@ class Adoption:
     def fields(self) -> dict[str, Any]:
         """The field `dropped` of an answer. Nothing where every edit was kept."""
         return {"dropped": [edit.as_dict() for edit in self.dropped]} if self.dropped else {}
-
-
-@dataclass(frozen=True, slots=True)
-class SharedHistory:
-    """How much of a client's history a session knows: messages, and the characters of their texts."""
-
-    num_messages: int
-    num_characters: int
 
 
 def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRule = AUTO) -> Adoption:
@@ -120,17 +112,6 @@ def judged(
     for index in found:
         marked[index] = replace(marked[index], is_observation=True)
     return tuple(marked)
-
-
-def shared_history(state: SessionState, messages: Sequence[Message]) -> SharedHistory:
-    """How much of a client's history a session knows, if in other words. Pure. Raises what `adopt` raises."""
-    history = match_history(with_new_digests(state, messages), messages)
-    known = [
-        message
-        for message, match in zip(messages, history.matches, strict=True)
-        if match is not None and match.is_known
-    ]
-    return SharedHistory(len(known), sum(len(text) for message in known for _, text in texts(message)))
 
 
 def _num_of_parent(state: SessionState, history: MatchedHistory) -> int:

@@ -49,12 +49,6 @@ class NamedRequest:
     is_explicit: bool
 
 
-def parse_session_params(body: object, headers: Mapping[str, str]) -> SessionParams | None:
-    """Return the session of a request, or None for a request that names none. See `parse_session_request`."""
-    asked = parse_session_request(body, headers)
-    return None if asked is None else asked.params
-
-
 def parse_session_request(
     body: object,
     headers: Mapping[str, str],

@@ -15,7 +15,7 @@ from acmserve.context.session.branches.branching import Spent
 from acmserve.context.session.branches.fork import fork, place_result
 from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.carrying.carry_over import UNKNOWN_REDACTION
-from acmserve.context.session.history import adopt, append_answer, append_internal, shared_history
+from acmserve.context.session.history import adopt, append_answer, append_internal
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.codecs.state import state_from, state_value
@@ -237,14 +237,6 @@ def test_a_fork_knows_what_it_had_from_its_parent_after_a_changed_system_message
     assert adoption.state.parent is not None
     assert (adoption.state.parent.num_entries, adoption.state.parent.num_messages) == (4, 4)
     assert adopt(child, [system("Else."), user("q2")]).num_of_parent == 0
-
-
-def test_shared_history_counts_what_a_session_knows() -> None:
-    state = state_of(system("Date: 1.\n" + LOG), user(OTHER), user("third"))
-    same = shared_history(state, [system("Date: 2.\n" + LOG), user([{"type": "text", "text": OTHER}]), user("new")])
-    assert (same.num_messages, same.num_characters) == (2, len("Date: 2.\n" + LOG + OTHER))
-    title = shared_history(state, [system("Write a title."), user("Title of: x")])
-    assert (title.num_messages, title.num_characters) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from acmserve.errors import InvalidRequest
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.identity.sources import SOURCES, find_named, parse_sources, valid_id
 from acmserve.server.identity.told import Told, read_told
-from acmserve.server.options.session_params import is_plain, parse_session_params, parse_session_request
+from acmserve.server.options.session_params import is_plain, parse_session_request
+from tests.support.server.asked_session import params_of
 
 CODEX = {"session-id": "0199-a", "thread-id": "0199-a", "x-client-request-id": "0199-a"}
 CLAUDE = {"x-claude-code-session-id": "5f-1"}
@@ -79,12 +80,12 @@ def test_what_names_no_session_is_no_error(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("odd", ["x" * 257, "tab\there", "a\x00b", "\ud800", "line\nbreak"])
 def test_an_odd_id_of_a_client_is_a_digest_and_never_refused(odd: str) -> None:
-    made = parse_session_params({"prompt_cache_key": odd}, {})
+    made = params_of({"prompt_cache_key": odd}, {})
     assert made is not None
     assert made.session_id == check_session_id(made.session_id, "session_id")
-    assert made == parse_session_params({}, {"x-claude-code-session-id": odd})
+    assert made == params_of({}, {"x-claude-code-session-id": odd})
     with pytest.raises(InvalidRequest):
-        parse_session_params({"session_id": "x" * 257}, {})
+        params_of({"session_id": "x" * 257}, {})
 
 
 @given(st.text() | st.integers() | st.none() | st.booleans() | st.lists(st.text()) | st.binary())
@@ -97,15 +98,15 @@ def test_every_value_is_an_id_or_none(value: object) -> None:
 
 def test_several_answers_go_plainly_to_vllm() -> None:
     for headers in (CLAUDE, OPENCODE, CODEX):
-        assert parse_session_params({"n": 2}, headers) is None
+        assert params_of({"n": 2}, headers) is None
         assert is_plain({"n": 2}, headers)
     assert is_plain({"n": 2, "prompt_cache_key": "k"}, {})
     with pytest.raises(InvalidRequest):
-        parse_session_params({"n": 2, "session_id": "ours"}, CLAUDE)
+        params_of({"n": 2, "session_id": "ours"}, CLAUDE)
 
 
 def test_acm_needs_no_id_of_ours() -> None:
-    params = parse_session_params({"acm": {"fidelity": "reuse"}}, CLAUDE)
+    params = params_of({"acm": {"fidelity": "reuse"}}, CLAUDE)
     assert params is not None
     assert (params.session_id, params.fidelity) == ("5f-1", "reuse")
 

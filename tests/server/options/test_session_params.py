@@ -17,7 +17,8 @@ from acmserve.plan.request import (
     check_fidelity,
     parse_acm_params,
 )
-from acmserve.server.options.session_params import is_plain, parse_session_params
+from acmserve.server.options.session_params import is_plain
+from tests.support.server.asked_session import params_of
 from tests.support.server.bad_requests import BAD_REQUESTS
 
 session_ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_SESSION_ID_CHARS)
@@ -63,20 +64,20 @@ def lowered(headers: dict[str, str]) -> dict[str, str]:
     ],
 )
 def test_reads_session(body: object, headers: dict[str, str], expected: SessionParams | None) -> None:
-    assert parse_session_params(body, lowered(headers)) == expected
+    assert params_of(body, lowered(headers)) == expected
 
 
 @pytest.mark.parametrize(("body", "headers", "field"), BAD_REQUESTS)
 def test_names_the_bad_field(body: dict[str, Any], headers: dict[str, str], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_session_params(body, lowered(headers))
+        params_of(body, lowered(headers))
     assert refused.value.field == field
 
 
 @pytest.mark.parametrize("prompt", [["one", "two"], [[1, 2], [3]]])
 def test_refuses_several_prompts_in_one_request(prompt: list[Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_session_params({"session_id": "s", "prompt": prompt}, {})
+        params_of({"session_id": "s", "prompt": prompt}, {})
     assert refused.value.field == "prompt"
 
 
@@ -98,7 +99,7 @@ def test_message_names_value_and_remedy_and_stays_short(fidelity: str, words: li
 @given(session_ids, st.none() | st.sampled_from(FIDELITIES))
 def test_valid_values_travel_to_the_engine_unchanged(session_id: str, fidelity: str | None) -> None:
     acm = {} if fidelity is None else {"fidelity": fidelity}
-    params = parse_session_params({"session_id": session_id, "acm": acm}, {})
+    params = params_of({"session_id": session_id, "acm": acm}, {})
     assert params == SessionParams(session_id, fidelity)
     assert parse_acm_params(json.loads(json.dumps(params.as_acm()))) == params
 
@@ -119,20 +120,20 @@ def test_a_repair_travels_to_the_engine_unchanged(fidelity: str, repair: dict[st
     """By either door, and by both when they agree."""
     acm = {"fidelity": fidelity, "repair": repair}
     direct = {"acm": {"session_id": "s", **acm}}
-    params = parse_session_params({"session_id": "s", "acm": acm}, {})
+    params = params_of({"session_id": "s", "acm": acm}, {})
     assert params is not None
     assert params.repair is not None
     assert params.repair.head_tokens == (repair.get("head_tokens") if repair.get("head_tokens") is not None else 128)
     assert params.repair.ranges == tuple(map(tuple, repair.get("ranges", [])))
     assert parse_acm_params(json.loads(json.dumps(params.as_acm()))) == params
-    assert parse_session_params({"kv_transfer_params": direct}, {}) == params
-    assert parse_session_params({"acm": acm, "kv_transfer_params": direct}, {}) == params
+    assert params_of({"kv_transfer_params": direct}, {}) == params
+    assert params_of({"acm": acm, "kv_transfer_params": direct}, {}) == params
 
 
 def test_two_repairs_in_one_request_are_refused() -> None:
     direct = {"acm": {"session_id": "s", "fidelity": "repair", "repair": {"head_tokens": 4}}}
     with pytest.raises(InvalidRequest) as refused:
-        parse_session_params({"acm": {"fidelity": "repair", "repair": {}}, "kv_transfer_params": direct}, {})
+        params_of({"acm": {"fidelity": "repair", "repair": {}}, "kv_transfer_params": direct}, {})
     assert refused.value.field == "kv_transfer_params.acm.repair"
 
 
@@ -154,7 +155,7 @@ def test_two_repairs_in_one_request_are_refused() -> None:
 )
 def test_any_body_gives_params_or_a_named_field_that_can_be_sent(body: dict[str, Any], headers: dict[str, str]) -> None:
     try:
-        params = parse_session_params(body, headers)
+        params = params_of(body, headers)
     except InvalidRequest as refused:
         sent = json.dumps([refused.field, refused.message], ensure_ascii=False).encode()
         named = bool(refused.field) and bool(sent)
@@ -169,7 +170,7 @@ SEVERAL: list[dict[str, Any]] = [{"n": 2}, {"use_beam_search": True}, {"prompt":
 @pytest.mark.parametrize("several", SEVERAL)
 def test_the_header_of_vllms_clients_alone_asks_for_no_receipt(several: dict[str, Any]) -> None:
     headers = {"x-session-id": "agent"}
-    assert parse_session_params(several, headers) is None
+    assert params_of(several, headers) is None
     assert is_plain(several, headers)
     assert not is_plain({"n": 1}, headers)
     assert not is_plain(several, {})
@@ -181,4 +182,4 @@ def test_the_header_of_vllms_clients_alone_asks_for_no_receipt(several: dict[str
 )
 def test_whoever_asks_us_for_a_session_is_told_what_is_wrong(several: dict[str, Any], ours: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
-        parse_session_params(several | ours, {"x-session-id": "agent"})
+        params_of(several | ours, {"x-session-id": "agent"})

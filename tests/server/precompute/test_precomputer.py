@@ -31,7 +31,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.options.config import ContextConfig
-from acmserve.server.options.session_params import check_no_loop, parse_session_params
+from acmserve.server.options.session_params import check_no_loop
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.precompute.precomputer import (
     BUSY_SECONDS,
@@ -43,6 +43,7 @@ from acmserve.server.precompute.precomputer import (
 )
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, Words, WordVectors, make_app
+from tests.support.server.asked_session import params_of
 
 BUDGET = {"max_tokens": 900, "low_watermark": 500, "policy": "recency"}
 TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
@@ -563,4 +564,4 @@ def test_ahead_counts_in_chats_and_the_engines_own_word_elsewhere() -> None:
     with pytest.raises(InvalidRequest, match=r"acm\.precompute"):
         check_no_loop({"acm": {"precompute": "predict"}})
     direct = {"kv_transfer_params": {"acm": {"session_id": "s", "precompute": True}}}
-    assert parse_session_params(direct, {}) == SessionParams("s", precompute=True)
+    assert params_of(direct, {}) == SessionParams("s", precompute=True)
