@@ -74,6 +74,11 @@ class ServedSequence:
             return self.tail_key
         return None
 
+    def block_keys(self, first: int, end: int) -> list[bytes]:
+        """The cache keys of blocks `[first, end)`, of those that have one."""
+        whole = self.block_hashes[first:end]
+        return [*whole, self.tail_key] if self.tail_key and first <= len(self.block_hashes) < end else list(whole)
+
     def digest_at(self, end: int) -> bytes:
         """Identity of tokens `[0, end)` with their lineage: the chain hash before `end`, and what follows it."""
         num_whole = min(end // self.block_size, len(self.block_hashes))

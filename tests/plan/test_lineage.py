@@ -45,6 +45,10 @@ def test_a_source_with_another_lineage_has_another_digest() -> None:
 def test_block_keys_end_with_the_tail() -> None:
     source = ServedSequence(TOKENS, 16, HASHES, tail_key=b"tail")
     assert [source.block_key(i) for i in range(4)] == [b"h0", b"h1", b"tail", None]
+    for first in range(5):
+        for end in range(first, 5):
+            keys = [source.block_key(i) for i in range(first, end)]
+            assert source.block_keys(first, end) == [key for key in keys if key is not None]
 
 
 def test_a_longer_sequence_of_the_same_lineage_extends_a_source() -> None:

@@ -2,9 +2,9 @@
 
 In the suite: a few attacks on short prompts, and the bounds of a step in blocks. No clock decides there.
 
-`make worst-step` searches for an hour at 128K tokens. It prints what acmserve adds to a stock engine's longest call for
-the same prompts, and writes `benchmarks/results/worst-step.json`. It fails where that is 20 ms or more. A stock engine
-alone takes longer where several prompts of 128K tokens find their prefix in one step.
+`make worst-step` searches for an hour at 128K tokens, and writes `benchmarks/results/worst-step.json`. It fails where
+acmserve's own work in one call takes 20 ms or more. The longest calls of a stock engine for the same prompts stand
+beside it. They are longer than that where several prompts of 128K tokens find their prefix in one step.
 """
 
 from __future__ import annotations
@@ -51,17 +51,45 @@ def test_a_step_copies_from_a_bounded_number_of_blocks(
     assert len(timing.receipts) == attack.num_at_once * (1 + attack.again)
 
 
-def _timed(factory: Factory, attack: Attack, num_runs: int, *, is_ours: bool = True) -> dict[str, float]:
-    """The shortest of `num_runs` longest calls of each kind: what other processes do is no property of the attack."""
-    runs: list[Timing] = [Stopwatch(factory, attack, NUM_TOKENS, is_ours=is_ours).run() for _ in range(num_runs)]
-    return {name: min(run.longest_ms[name] for run in runs) for name in runs[0].longest_ms}
+@pytest.mark.parametrize(("is_ours", "expected"), [(True, True), (False, False)])
+def test_work_of_ours_is_counted_and_no_other(long_prompts: Factory, is_ours: bool, expected: bool) -> None:
+    attack = Attack.draw(random.Random(1))
+    timing = Stopwatch(long_prompts, attack, 4_096, is_ours=is_ours).run()
+    for name in ("on_new_request", "schedule", "update"):
+        assert (timing.added_ms[name] > 0) == expected
+        assert timing.added_ms[name] <= timing.longest_ms[name] or not expected
 
 
-def _compared(factory: Factory, attack: Attack, num_runs: int) -> dict[str, Any]:
-    """Longest calls here and on a stock engine, and the most that one of them takes longer here, in milliseconds."""
-    ours, stock = _timed(factory, attack, num_runs), _timed(factory, attack, num_runs, is_ours=False)
-    added_ms = max(ours[name] - stock[name] for name in ours)
-    return {"attack": asdict(attack), "ours_ms": ours, "stock_ms": stock, "added_ms": added_ms}
+def test_a_slow_plan_is_seen(long_prompts: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search's control: what burns 20 ms in a step is what it reports."""
+    plan = jump.plan_jump
+
+    def slow_plan(*args: Any) -> jump.Jump | None:
+        end = time.thread_time() + MAX_MS / 1e3
+        while time.thread_time() < end:
+            pass
+        return plan(*args)
+
+    monkeypatch.setattr(jump, "plan_jump", slow_plan)
+    attack = Attack(1, 900, 0, "gap", 1_000, 1, "reuse", False, 2.0, 8_192, False)
+    assert Stopwatch(long_prompts, attack, 4_096).run().added_ms["schedule"] >= MAX_MS
+
+
+def _added_ms(factory: Factory, attack: Attack, num_runs: int) -> dict[str, float]:
+    """What acmserve does in the longest call of each kind: the least of `num_runs`."""
+    runs: list[Timing] = [Stopwatch(factory, attack, NUM_TOKENS).run() for _ in range(num_runs)]
+    return {name: min(run.added_ms[name] for run in runs) for name in runs[0].added_ms}
+
+
+def _entry(factory: Factory, attack: Attack) -> dict[str, Any]:
+    """One attack of the report, in milliseconds. Whole calls are wall time, so other processes show in them."""
+    added_ms, whole, stock = _added_ms(factory, attack, 5), *_whole_calls(factory, attack)
+    return {"attack": asdict(attack), "added_ms": added_ms, "ours_ms": whole, "stock_ms": stock}
+
+
+def _whole_calls(factory: Factory, attack: Attack) -> tuple[dict[str, float], dict[str, float]]:
+    ours, stock = (Stopwatch(factory, attack, NUM_TOKENS, is_ours=is_ours).run() for is_ours in (True, False))
+    return ours.longest_ms, stock.longest_ms
 
 
 @pytest.mark.skipif(not MINUTES, reason="a search of an hour: `make worst-step`")
@@ -74,15 +102,16 @@ def test_no_call_holds_everybody_up(long_prompts: Factory, capsys: pytest.Captur
         if attack in [known for _, known in best]:
             continue
         num_attacks += 1
-        added_ms = _compared(long_prompts, attack, 1)["added_ms"]
+        added_ms = max(_added_ms(long_prompts, attack, 1).values())
         if len(best) < NUM_BEST or added_ms > best[-1][0]:
-            added_ms = min(added_ms, _compared(long_prompts, attack, 2)["added_ms"])
+            added_ms = min(added_ms, max(_added_ms(long_prompts, attack, 2).values()))
             best = sorted([*best, (added_ms, attack)], key=lambda found: -found[0])[:NUM_BEST]
             with capsys.disabled():
                 print(f"{num_attacks} attacks, {best[0][0]:.1f} ms added: {best[0][1]}", flush=True)
-    found = [_compared(long_prompts, attack, 5) for _, attack in best]
+    found = [_entry(long_prompts, attack) for _, attack in best]
     settings = {"seed": SEED, "minutes": MINUTES, "num_attacks": num_attacks, "num_tokens": NUM_TOKENS}
-    report = settings | {"longest": found, "machine": describe_machine()}
+    worst_ms = max(max(entry["added_ms"].values()) for entry in found)
+    gate = {"green": worst_ms < MAX_MS, "worst_added_ms": round(worst_ms, 2), "max_ms": MAX_MS}
+    report = {"gate": gate} | settings | {"longest": found, "machine": describe_machine()}
     RESULT.write_text(json.dumps(report, indent=1) + "\n")
-    late = [entry for entry in found if entry["added_ms"] >= MAX_MS]
-    assert not late, f"{len(late)} attacks hold everybody up for {MAX_MS} ms or more: see {RESULT.name}"
+    assert worst_ms < MAX_MS, f"one client's call takes {worst_ms:.1f} ms of ours, {MAX_MS} allowed: see {RESULT.name}"

@@ -69,7 +69,7 @@ class Arrivals:
         terms = read_terms(request, self._config.default_fidelity)
         if terms is None:
             return
-        prompt = np.asarray(request.prompt_token_ids or (), dtype=np.int32)
+        prompt = np.fromiter(request.prompt_token_ids or (), dtype=np.int32)
         builder = ReceiptBuilder(request.num_prompt_tokens)
         session = SessionRequest(request.request_id, terms.owner, terms.wish.fidelity, builder, prompt)
         session.account, session.unrecorded = terms.account, terms.unrecorded
@@ -102,7 +102,7 @@ class Arrivals:
         refusals: tuple[str | None, str | None],
     ) -> PlanInputs:
         refusal, move_refusal = refusals
-        num_cached = len(block_pool.cached_prefix(self._moves.pool, request)) if refusal is None else 0
+        num_cached = block_pool.num_cached_blocks(self._moves.pool, request) if refusal is None else 0
         return PlanInputs(
             request=request,
             prompt=session.prompt,
@@ -121,7 +121,7 @@ class Arrivals:
 
     def _make_plan(self, inputs: PlanInputs) -> RequestPlan:
         """Runs in the planning thread, too: reads what nobody changes, and the keys of the prefix cache."""
-        return plan_request(inputs, lambda key: block_pool.is_cached(self._moves.pool, key), self.lineage_keys)
+        return plan_request(inputs, lambda keys: block_pool.is_any_cached(self._moves.pool, keys), self.lineage_keys)
 
     def _forget(self, request: Request, session: SessionRequest) -> tuple[tuple[ServedSequence, ...], int]:
         """The forgotten sources, and the ticket of their keys. Plans in the making are made of what goes."""

@@ -9,7 +9,7 @@ a scan of the queue in each step would cost more than the move saves.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,18 +76,24 @@ def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
 
 def cached_prefix(pool: BlockPool, request: Request) -> list[KVCacheBlock]:
     """The cached blocks that `request` begins with, but for the one with its last token: that is always computed."""
-    blocks = []
-    for key in request.block_hashes[: (request.num_tokens - 1) // pool.hash_block_size]:
-        block = pool.cached_block_hash_to_block.get_one_block(key + _GROUP_0)
-        if block is None:
-            break
-        blocks.append(block)
-    return blocks
+    index = pool.cached_block_hash_to_block
+    return [block for key in _cached_keys(pool, request) if (block := index.get_one_block(key)) is not None]
 
 
-def is_cached(pool: BlockPool, key: bytes) -> bool:
-    """Whether a block of group 0 is registered under `key`. Another thread may ask: it is one look into a dict."""
-    return key + _GROUP_0 in pool.cached_block_hash_to_block._cache
+def num_cached_blocks(pool: BlockPool, request: Request) -> int:
+    """How many blocks `cached_prefix` finds. It names none, so a prompt of thousands takes a millisecond."""
+    return sum(1 for _ in _cached_keys(pool, request))
+
+
+def is_any_cached(pool: BlockPool, keys: Iterable[bytes]) -> bool:
+    """Whether a block of group 0 is registered under one of `keys`. Another thread may ask: each is one look."""
+    return any(map(pool.cached_block_hash_to_block._cache.__contains__, [key + _GROUP_0 for key in keys]))
+
+
+def _cached_keys(pool: BlockPool, request: Request) -> Iterator[Any]:
+    """The keys that `request` begins with and that are registered. Without a step of Python for each."""
+    keys = request.block_hashes[: (request.num_tokens - 1) // pool.hash_block_size]
+    return itertools.takewhile(pool.cached_block_hash_to_block._cache.__contains__, [key + _GROUP_0 for key in keys])
 
 
 def evict_keys(pool: BlockPool, keys: Iterable[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Carries an attack out on vLLM's scheduler, and times what the scheduler's thread does: each call, and its work.
+"""Carries an attack out on vLLM's scheduler, and times what the scheduler's thread does: each call, and our part of it.
 
 No model is there: a step costs what the scheduler costs.
 """
@@ -18,6 +18,7 @@ from tests.support.simulator.machine import Factory, Machine, block_hasher
 from tests.support.simulator.scripts import Turn
 from tests.support.simulator.simulation import as_request
 from tests.support.worst_step.attack import Attack, Tokens
+from tests.support.worst_step.own_work import OwnWork
 
 BLOCK_SIZE = 16
 NUM_SOURCES = 8
@@ -26,23 +27,25 @@ Result = TypeVar("Result")
 
 @dataclass
 class Timing:
-    """The longest call of each kind in milliseconds, and the most blocks that one step copied from."""
+    """The longest call of each kind in milliseconds, and the most blocks that one step copied from.
+
+    `longest_ms` is the time of the whole call. `added_ms` is acmserve's own part of it, in CPU time of the thread.
+    """
 
     longest_ms: dict[str, float] = field(default_factory=dict)
+    added_ms: dict[str, float] = field(default_factory=dict)
     num_source_blocks: int = 0
     num_steps: int = 0
     receipts: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def worst_ms(self) -> float:
-        """Of arrival and step. The output's processing is vLLM's, but for the source that it leaves."""
-        return max(self.longest_ms.values(), default=0.0)
-
-    def call(self, name: str, function: Callable[..., Result], *args: Any) -> Result:
+    def call(self, work: OwnWork, name: str, function: Callable[..., Result], *args: Any) -> Result:
         """Call and time it."""
+        work.take_ms()
         start = time.perf_counter()
         result = function(*args)
-        self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), 1e3 * (time.perf_counter() - start))
+        elapsed_ms = 1e3 * (time.perf_counter() - start)
+        self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), elapsed_ms)
+        self.added_ms[name] = max(self.added_ms.get(name, 0.0), work.take_ms())
         return result
 
 
@@ -63,6 +66,7 @@ class Stopwatch:
                 connector={"max_source_mib": 1024} if is_ours else None,
             )
         )
+        self._work = OwnWork(self.scheduler)
         self._attack = attack
         self._num_tokens = num_tokens
         self._is_ours = is_ours
@@ -87,15 +91,17 @@ class Stopwatch:
     def _serve(self, prompts: list[Tokens], fidelity: str, *, forget: bool, timing: Timing) -> None:
         requests = [self._request(prompt, fidelity, forget) for prompt in prompts]
         for request in requests:
-            timing.call("on_new_request", self.scheduler.add_request, request)
+            timing.call(self._work, "on_new_request", self.scheduler.add_request, request)
         while self.scheduler.has_unfinished_requests():
-            output = timing.call("schedule", self.scheduler.schedule)
+            output = timing.call(self._work, "schedule", self.scheduler.schedule)
             timing.num_steps += 1
             copies = getattr(output.kv_connector_metadata, "copies", ())
             timing.num_source_blocks = max(timing.num_source_blocks, sum(len(copy.src_block_ids) for copy in copies))
             if not output.num_scheduled_tokens:
                 time.sleep(0.001)  # as vLLM's own loop does: nobody can go on before a plan is ready
-            outputs = timing.call("update", self.scheduler.update_from_output, output, _sampled(self.scheduler, output))
+            outputs = timing.call(
+                self._work, "update", self.scheduler.update_from_output, output, _sampled(self.scheduler, output)
+            )
             for answer in (answer for client in outputs.values() for answer in client.outputs):
                 if answer.finish_reason is not None and answer.kv_transfer_params:
                     timing.receipts.append(answer.kv_transfer_params["acm"]["receipt"])
