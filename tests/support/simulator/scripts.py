@@ -104,6 +104,28 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
     return Script(seed, machine, chosen, reset_at_steps)
 
 
+def windowed(script: Script) -> Script:
+    """The same requests with one or two groups of windows beside full attention. Drawn apart, by the script's seed.
+
+    Windows shorter than a block, and longer than most prompts. Blocks of other sizes than those of full attention. The
+    pool grows by what those groups hold.
+    """
+    rng = random.Random(f"windows of {script.seed}")
+    size = script.machine.block_size
+    window_block_size = rng.choice((size, size, 2 * size, size // 2))
+    windows = (size // 2 + 1, size + 1, 2 * size, 3 * size + 3, 6 * size)
+    chosen = tuple(rng.choice(windows) for _ in range(rng.choice((1, 1, 2))))
+    aligned = max(size, window_block_size)
+    machine = replace(
+        script.machine,
+        windows=chosen,
+        window_block_size=window_block_size,
+        retention=rng.choice((None, None, 0, 2 * aligned)),
+        num_blocks=script.machine.num_blocks * (1 + len(chosen) * max(size // window_block_size, 1)),
+    )
+    return replace(script, machine=machine)
+
+
 def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
     """Some session requests forget what their session was served, drawn apart as the settings are.
 
