@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.requests.live_requests import Entry, LiveRequests
-from acmserve.engine.requests.receipt import Span
+from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.cache_view import CacheView
 from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.source_gone import SOURCE_GONE, why_gone
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.hooks import Padding
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.lineage_hasher import LineageHasher
     from acmserve.engine.vllm.types import BlockPool, KVCacheBlock, KVCacheManager, Request
 
-SOURCE_GONE = "source_evicted"
-WINDOW_GONE = "source_window_evicted"
-"""The source's KV is cached in the layers of full attention, and nowhere up to an end of it in those with a window."""
 NO_ROOM = "kv_cache_full"
 
 _NUM_PREPARED = 4
@@ -191,9 +189,7 @@ class MoveExecutor:
         """The token from which on the block hashes are others now; the end of the request where none changes."""
         end = jumping.next_available(session, segment, position, self.cache.block, self.groups)
         take_back = request.num_tokens - segment.dst_start <= _MAX_REHASHED_TOKENS
-        full = (self.groups.leading,) if self.groups.windows else ()
-        is_there = bool(full) and jumping.has_blocks_at(segment, position, self.cache.block, full)
-        reason = WINDOW_GONE if is_there else SOURCE_GONE
+        reason = why_gone(segment, position, self.cache.block, self.groups)
         changed = session.refuse(segment, position, end, reason, take_back=take_back)
         return request.num_tokens if changed is None else changed
 
@@ -240,9 +236,12 @@ class MoveExecutor:
         if request.request_id in self._delayed:
             return 0
         jump = self._jumps.get(request.request_id)
-        is_cut = jump is not None and jump.end == num_computed and session.segment_at(num_computed) is not None
-        if is_cut and jumping.is_available(session, num_computed, self.cache.block, self.groups):
+        rest = session.segment_at(num_computed) if jump is not None and jump.end == num_computed else None
+        if rest is not None and jumping.is_available(session, num_computed, self.cache.block, self.groups):
             return min(num_new, 1)
+        if rest is not None and rest.origin is KVOrigin.MOVED and self.groups.windows:
+            reason = why_gone(rest, num_computed, self.cache.block, self.groups)
+            session.fallback_reason = session.fallback_reason or reason
         changed = request.num_tokens
         while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
             segment = session.segment_at(stop)

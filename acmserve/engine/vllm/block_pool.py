@@ -117,7 +117,7 @@ def is_any_cached(pool: BlockPool, keys: Iterable[bytes], group: int = 0) -> boo
 
 
 def _cached_keys(pool: BlockPool, request: Request, max_tokens: int) -> Iterator[Any]:
-    """The keys of a lone group that `request` begins with and that are registered. Without a step of Python for each."""
+    """The registered keys of a lone group that `request` begins with. Without a step of Python for each."""
     keys = request.block_hashes[: max_tokens // pool.hash_block_size]
     return itertools.takewhile(
         pool.cached_block_hash_to_block._cache.__contains__, [key + _SUFFIXES[0] for key in keys]

@@ -174,6 +174,7 @@ def test_moved_kv_is_right_under_the_hybrid_manager(
         assert moved.receipt is not None
         assert moved.receipt["moved_tokens"] > 250, moved.receipt
         assert moved.receipt["kept_tokens"] == (200 if case.retention else 0), moved.receipt
+        assert moved.receipt["fallback_reason"] is None, "the window in front of the prompt's end is kept by default"
         assert moved.distance(exact) <= MAX_DIFFERENCE, moved.receipt
         assert control.distance(exact) > 10 * MAX_DIFFERENCE
         num_copied = {copy.group: copy.num_tokens for copy in copies}

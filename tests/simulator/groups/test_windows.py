@@ -29,6 +29,7 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_moved_requests > 5
     assert report.num_turned_tokens > 100
     assert report.num_forgotten_keys > 20
+    assert "source_window_evicted" in report.fallback_reasons
 
 
 def first_failure(factory: Factory, mode: Mode) -> Kind | None:
