@@ -53,10 +53,8 @@ class CacheView:
         for request in running:
             tables = self._manager.get_blocks(request.request_id).blocks
             for group in self._groups.groups:
-                num_left = self._windows.most_blocks(group, request.num_tokens + 1)
-                if group.is_full:
-                    num_left -= len(tables[group.index])
-                num_blocks += max(num_left, 0)
+                num_left = -(-(request.num_tokens + 1) // group.block_size) - len(tables[group.index])
+                num_blocks += max(min(num_left, self._windows.most_blocks(group, request.num_tokens)), 0)
         return num_blocks
 
     def count_needed(self, request: Request, hit: PrefixHit) -> int:
