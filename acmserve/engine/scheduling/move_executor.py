@@ -21,7 +21,7 @@ It uses the public methods of vLLM's block pool and of `Request`. Private ones a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
@@ -275,23 +275,24 @@ class MoveExecutor:
             session.arm()
         return num_computed
 
-    def finish_step(self, scheduled: Iterable[str]) -> tuple[list[KVCopy], dict[str, Padding], list[KVCacheBlock]]:
+    def finish_step(self, scheduled: Collection[str]) -> tuple[list[KVCopy], dict[str, Padding], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
         Returns the copies for the workers, the *running* requests that were advanced, each with the null blocks that
-        its tables got, and the pinned blocks. The caller hands these to vLLM's fence, last block first, so that the
-        head of a source outlives its tail.
+        its tables got, and the blocks that nobody needs behind this step: pinned ones, and those passed over. The
+        caller hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
         """
         copies: list[KVCopy] = []
         leapt: dict[str, Padding] = {}
-        scheduled_ids = set(scheduled)
+        freed: list[KVCacheBlock] = []
         for request_id, jump in self._jumps.items():
             entry = self._live.entry(request_id)
             assert entry is not None
             session, request = entry
             was_waiting = request_id in self._admitted
-            if request_id in scheduled_ids:
-                padding = self.windows.commit(request_id, jump.end)
+            if request_id in scheduled:
+                padding, passed = self.windows.commit(request_id, jump.end)
+                freed += passed
                 copies += jumping.plan_copies(jump, request_id, self._manager.get_block_ids(request_id))
                 session.receipt_builder.jump(jump.entries())
                 if session.precompute:
@@ -309,7 +310,7 @@ class MoveExecutor:
         self._jumps.clear()
         self._admitted.clear()
         self._precompute.on_freed([block.block_id for block in pins])
-        return copies, leapt, pins[::-1]
+        return copies, leapt, pins[::-1] + freed
 
     def check_integrity(self) -> None:
         """Between steps nothing may be pinned, and no jump may be pending."""

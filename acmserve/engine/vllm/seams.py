@@ -58,7 +58,6 @@ SEAMS: tuple[Seam, ...] = (
         _GROUP_MANAGER,
         cache_blocks="self request num_tokens",
         remove_skipped_blocks="self request_id processed_computed_tokens",
-        _remove_blocks_in_range="self request_id first_block last_block",
     ),
     *attributes(_GROUP_MANAGER, "req_to_blocks num_cached_block block_pool max_admission_blocks_per_request"),
     *attributes("vllm.v1.kv_cache_interface:SlidingWindowSpec", "sliding_window extra_retained_tokens"),

@@ -25,10 +25,12 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.groups.facts import GroupFacts, KVGroups
+from acmserve.engine.vllm.hooks import Padding
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.request import Request
 
 
@@ -84,16 +86,21 @@ class WindowTables:
             if self.pads:
                 table += [manager.block_pool.null_block] * (group.num_skipped_blocks(end) - len(table))
 
-    def commit(self, request_id: str, end: int) -> tuple[int, ...]:
-        """The leap to `end` is scheduled. Free what it passed over. Returns the null blocks it added, by group."""
+    def commit(self, request_id: str, end: int) -> tuple[Padding, list[KVCacheBlock]]:
+        """The leap to `end` is scheduled. Returns the null blocks that it added, and the blocks that it passed over.
+
+        A step in flight may still read those: they are to be freed behind vLLM's fence.
+        """
         before = self._leaping.pop(request_id, {})
         num_added = [0] * len(self._groups.groups)
+        passed: list[KVCacheBlock] = []
         for group, manager in self._windows if before else ():
-            held = before[group.index]
+            held, table = before[group.index], manager.req_to_blocks[request_id]
             num_added[group.index] = max(group.num_skipped_blocks(end) - held, 0) if self.pads else 0
             if num_added[group.index]:
-                manager._remove_blocks_in_range(request_id, 0, held)
-        return tuple(num_added)
+                passed += [block for block in table[:held] if not block.is_null]
+                table[:held] = [manager.block_pool.null_block] * held
+        return tuple(num_added), passed
 
     def roll_back(self, request_id: str) -> None:
         """What was expected is not copied. The tables are as they were."""
