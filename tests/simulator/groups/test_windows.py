@@ -12,6 +12,7 @@ import pytest
 
 from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling import jump as jumping
+from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from acmserve.engine.vllm.window_tables import WindowTables
 from tests.support.simulator.failure import Kind, SimulationFailure
@@ -111,10 +112,18 @@ def leap_far(factory: Factory, mode: Mode) -> tuple[int, ...]:
     return simulation.held
 
 
+@pytest.fixture
+def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated engine takes no time, so nobody would wait for a plan that is made beside the scheduler."""
+    monkeypatch.setattr(PlanQueue, "max_inline_tokens", 2**31)
+
+
+@pytest.mark.usefixtures("planned_at_once")
 def test_a_long_leap_holds_a_window_of_blocks(long_factory: Factory) -> None:
     assert max(leap_far(long_factory, MODES[0])) <= 128 // 16 + 2
 
 
+@pytest.mark.usefixtures("planned_at_once")
 def test_without_padding_a_leap_holds_blocks_for_all_it_passes_over(
     long_factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
