@@ -95,7 +95,7 @@ def leap_far(factory: Factory, mode: Mode) -> tuple[int, ...]:
         mode.async_scheduling,
         mode.runner_v2,
         block_size=16,
-        num_blocks=16_000,
+        num_blocks=24_000,
         max_num_batched_tokens=16_384,
         connector={},
         windows=(128,),
