@@ -62,6 +62,7 @@ class MoveExecutor:
         self._live = live
         self._precompute = precompute
         self.block_size = block_size
+        self.drops_block = bool(kv_cache_manager.use_eagle)
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, int] = {}
@@ -165,7 +166,7 @@ class MoveExecutor:
         """
         if self._pins.is_spent:
             return
-        hit = block_pool.cached_prefix(self._pool, request)
+        hit = block_pool.cached_prefix(self._pool, request, self.drops_block)
         num_hit = len(hit) * self.block_size
         if asked_at is not None and asked_at < num_hit:
             num_hit = asked_at

@@ -74,15 +74,20 @@ def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
     return found
 
 
-def cached_prefix(pool: BlockPool, request: Request) -> list[KVCacheBlock]:
-    """The cached blocks that `request` begins with, but for the one with its last token: that is always computed."""
+def cached_prefix(pool: BlockPool, request: Request, drops_block: bool) -> list[KVCacheBlock]:
+    """The cached blocks that `request` begins with, but for the one with its last token: that is always computed.
+
+    With `drops_block` vLLM computes the last block of a hit anew (EAGLE, MTP), and it is left out.
+    """
     index = pool.cached_block_hash_to_block
-    return [block for key in _cached_keys(pool, request) if (block := index.get_one_block(key)) is not None]
+    found = [block for key in _cached_keys(pool, request) if (block := index.get_one_block(key)) is not None]
+    return found[:-1] if drops_block else found
 
 
-def num_cached_blocks(pool: BlockPool, request: Request) -> int:
+def num_cached_blocks(pool: BlockPool, request: Request, drops_block: bool) -> int:
     """How many blocks `cached_prefix` finds. It names none, so a prompt of thousands takes a millisecond."""
-    return sum(1 for _ in _cached_keys(pool, request))
+    num_blocks = sum(1 for _ in _cached_keys(pool, request))
+    return max(num_blocks - drops_block, 0)
 
 
 def is_any_cached(pool: BlockPool, keys: Iterable[bytes]) -> bool:

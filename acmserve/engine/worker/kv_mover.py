@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.worker.copies import KVCopy
-from acmserve.engine.worker.rope_check import ropes_of_model
+from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
 from acmserve.kernels.layout import KVLayer
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
-METHODS_WITHOUT_KV = ("ngram", "suffix")
-"""Methods of speculative decoding whose drafter has no KV cache. Drafts alone change nothing that is moved."""
+DRAFT_METHODS = ("ngram", "suffix", "eagle", "eagle3", "mtp", "draft_model")
+"""Methods of speculative decoding beside which KV moves. The first two have no KV cache, the others' is moved, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,13 @@ class Abilities:
         has_windows = kinds == {FullAttentionSpec, SlidingWindowSpec}
         remedy = "; --disable-hybrid-kv-cache-manager makes one" if has_windows else ""
         parallel = vllm_config.parallel_config
-        method = getattr(vllm_config.speculative_config, "method", None)
+        drafts = vllm_config.speculative_config
+        method = drafts.method if drafts is not None else None
         refusals = {
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
-            f"engine: speculative decoding by {method} is not supported": method not in (None, *METHODS_WITHOUT_KV),
+            f"engine: speculative decoding by {method} is not supported": method not in (None, *DRAFT_METHODS),
+            "engine: speculative decoding with parallel drafts is not supported": drafts is not None
+            and drafts.parallel_drafting,
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
             or parallel.prefill_context_parallel_size > 1,
@@ -88,8 +90,8 @@ class KVMover:
         self._layer_mover: dispatch.LayerMover | None = None
         self._block_size = 0
 
-    def inspect(self, model: torch.nn.Module) -> Abilities:
-        """Learn layouts and rotations from the loaded model. Builds the kernel's tables.
+    def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None = None) -> Abilities:
+        """Learn layouts and rotations from the loaded model and its drafter's. Builds the kernel's tables.
 
         Nothing that a model or a backend may bring raises here: what does not fit is refused by name, and the engine
         serves without it.
@@ -98,7 +100,7 @@ class KVMover:
         move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
-            ropes = ropes_of_model(model, names, RecordedForward(model, self._vllm_config, names))
+            ropes = ropes_of_engine(model, drafter, names, self._vllm_config)
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:

@@ -43,7 +43,8 @@ BlockHasher = Callable[[Request], list[BlockHash]]
 class Machine:
     """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
 
-    With `num_drafts` each step of decoding verifies that many drafts, as `drafter.py` makes them; synchronous only.
+    With `num_drafts` each step of decoding verifies that many drafts, as `drafting/drafts.py` makes them; synchronous
+    only. `draft_method` says what vLLM takes the drafter for: one by EAGLE has KV, see `drafting/worker.py`.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
 
@@ -61,6 +62,7 @@ class Machine:
     connector_name: str = "AcmConnector"
     kv_events: bool = False
     num_drafts: int = 0
+    draft_method: str = "ngram"
 
 
 class _RunnerV2Config(VllmConfig):  # type: ignore[misc]
@@ -155,6 +157,8 @@ class Factory:
             target_model_config=self._model_config,
             target_parallel_config=ParallelConfig(),
         )
+        if drafts:
+            drafts.method = machine.draft_method
         config = VllmConfig(
             model_config=self._model_config,
             cache_config=CacheConfig(block_size=machine.block_size, enable_prefix_caching=True),

@@ -27,7 +27,7 @@ from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.errors import IntegrityError
 from tests.support.simulator.background import BackgroundWatch
-from tests.support.simulator.drafter import make_drafts
+from tests.support.simulator.drafting.drafts import make_drafts
 from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.forgetting import Forgetting
 from tests.support.simulator.machine import BlockHasher, Factory, block_hasher

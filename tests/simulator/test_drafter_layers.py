@@ -1,0 +1,102 @@
+"""Speculative decoding by EAGLE: the drafter's layer stands in the same blocks, looks one token ahead, and is moved.
+
+vLLM computes the last block of every hit anew, so that the drafter has seen the right token at the junction. Moves end
+one token early for the same reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from acmserve.engine.requests import request_plan
+from acmserve.engine.scheduling import jump
+from acmserve.plan.pieces import EditPlan
+from tests.support.simulator.drafting.worker import DraftingWorker
+from tests.support.simulator.failure import SimulationFailure
+from tests.support.simulator.machine import Factory
+from tests.support.simulator.report import Report
+from tests.support.simulator.scripts import Script, random_script
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import seeds
+
+NUM_DRAFTS = 3
+
+
+def drafting(seed: int, *, acmserve: bool = True) -> Script:
+    """A script on a machine with an EAGLE head, and with room for the drafts of a step."""
+    script = random_script(seed, async_scheduling=False, runner_v2=False, acmserve=acmserve)
+    num_blocks = script.machine.num_blocks + 3
+    machine = replace(script.machine, num_drafts=NUM_DRAFTS, draft_method="eagle", num_blocks=num_blocks)
+    return replace(script, machine=machine)
+
+
+@dataclass
+class Outcome:
+    """What many scripts came to. `stale` are shares: of junctions, and of what the drafter read of prompts."""
+
+    report: Report
+    num_junctions: int = 0
+    num_stale_junctions: int = 0
+    num_read: int = 0
+    num_stale: int = 0
+    num_accepted: int = 0
+
+    def add(self, worker: DraftingWorker) -> None:
+        for name in ("num_junctions", "num_stale_junctions", "num_read", "num_stale", "num_accepted"):
+            setattr(self, name, getattr(self, name) + getattr(worker, name))
+
+
+def run(factory: Factory, num_scripts: int, *, acmserve: bool = True) -> Outcome:
+    outcome = Outcome(Report())
+    for seed in seeds(num_scripts):
+        simulation = Simulation(drafting(seed, acmserve=acmserve), factory, worker_class=DraftingWorker)
+        outcome.report += simulation.run()
+        assert isinstance(simulation.worker, DraftingWorker)
+        outcome.add(simulation.worker)
+    return outcome
+
+
+def test_engine_passes_every_script(factory: Factory) -> None:
+    """No drafter reads what nobody meant for it, and in front of its first token it has seen the right one ahead."""
+    outcome = run(factory, 40)
+    print(outcome)
+    assert outcome.num_accepted > 400
+    assert outcome.report.num_preemptions > 40
+    assert outcome.report.num_moved_requests > 40
+    assert outcome.report.num_turned_tokens > 1200
+    assert outcome.num_junctions > 200
+    assert outcome.num_stale_junctions == 0
+    assert outcome.num_stale < outcome.num_read / 100
+
+
+def test_stock(factory: Factory) -> None:
+    print(run(factory, 40, acmserve=False))
+
+
+def test_moves_that_do_not_end_early_leave_stale_junctions(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: the last token of a move keeps what it has seen ahead in its source."""
+
+    def whole(plan: EditPlan, num_lookahead: int) -> EditPlan:
+        assert num_lookahead == 1
+        return plan
+
+    monkeypatch.setattr(request_plan, "end_early", whole)
+    outcome = run(factory, 40)
+    print(outcome)
+    assert outcome.num_stale_junctions > outcome.num_junctions / 10
+
+
+def test_a_drafter_whose_layer_stays_behind_trips_the_simulator(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: the worker moves the KV of the model only."""
+    monkeypatch.setattr(DraftingWorker, "_apply", DraftingWorker.__mro__[1]._apply)
+    kinds = set()
+    for seed in seeds(20):
+        try:
+            Simulation(drafting(seed), factory, worker_class=DraftingWorker).run()
+        except SimulationFailure as failure:
+            kinds.add(failure.kind)
+    assert "poison" in kinds
