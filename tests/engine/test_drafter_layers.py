@@ -90,8 +90,9 @@ def test_behind_a_move_drafts_are_as_good_as_ever(drafts: Drafts, kind: str) -> 
 
 def test_the_tail_is_kept_but_for_what_the_drafter_looks_ahead_to(drafts: Drafts) -> None:
     """Where vLLM drops the last block of a hit for the drafter, the copy ends one token early, also under `exact`."""
-    answer, _ = drafts.ask(HISTORY, "tail", "exact")
-    served = [*HISTORY, *answer.token_ids]
+    history = text(900, "tail")
+    answer, _ = drafts.ask(history, "tail", "exact")
+    served = [*history, *answer.token_ids]
     receipt = drafts.ask([*served, *NEW], "tail", "exact")[0].receipt
     assert receipt is not None
     # The answer's last token has no KV, and the one in front of it looks ahead to it.
@@ -110,8 +111,9 @@ def test_a_drafter_whose_kv_stays_behind_drafts_badly_and_changes_no_answer(
         carry_out(copies)
         layer.copy_(before)
 
-    drafts.ask(HISTORY, "behind", "reuse")
-    context = [*EDITS["fold"], *text(23, "behind")]
+    history = text(900, "behind")
+    drafts.ask(history, "behind", "reuse")
+    context = [*cut(history, 200, 520, MARKER), *NEW]
     with monkeypatch.context() as patch:
         patch.setattr(mover, "carry_out", carry_out_but_for_the_drafter)
         moved, share_moved = drafts.ask(context, "behind", "reuse")
