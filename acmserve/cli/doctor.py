@@ -181,7 +181,10 @@ def _folder(model: str) -> str:
 def _add_flags(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("model", nargs="?", metavar="MODEL", help="a Hugging Face folder, or the word smollm2")
     doctor.add_argument(
-        "--speculative-config", type=_json_object, metavar="JSON", help="vLLM's flag: the keys of the drafter count, too"
+        "--speculative-config",
+        type=_json_object,
+        metavar="JSON",
+        help="vLLM's flag: the keys of the drafter count, too",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 

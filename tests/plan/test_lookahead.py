@@ -21,12 +21,16 @@ def reused(plan: EditPlan) -> set[int]:
 
 
 @given(edited(), st.integers(1, 3))
-def test_the_last_tokens_of_each_run_are_computed(case: tuple[Tokens, list[ServedSequence]], num_lookahead: int) -> None:
+def test_the_last_tokens_of_each_run_are_computed(
+    case: tuple[Tokens, list[ServedSequence]], num_lookahead: int
+) -> None:
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=1)
     shorter = end_early(plan, num_lookahead)
     shorter.check(prompt, sources)
-    assert {move.dst_start - move.src_start for move in shorter.moves} <= {m.dst_start - m.src_start for m in plan.moves}
+    assert {move.dst_start - move.src_start for move in shorter.moves} <= {
+        m.dst_start - m.src_start for m in plan.moves
+    }
     before, after = reused(plan), reused(shorter)
     assert after <= before
     ends = [plan.num_kept, *(move.dst_end for move in plan.moves)]

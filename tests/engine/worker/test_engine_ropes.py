@@ -48,3 +48,12 @@ def test_a_drafter_with_positions_in_its_values_refuses_moves(build: SmallBuild)
             measure_keys(build)
     finally:
         handle.remove()
+
+
+def test_a_drafter_without_kv_of_its_own_has_the_models_rotation(
+    build: SmallBuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = build.vllm_config.compilation_config.static_forward_context[NAMES[1]]
+    monkeypatch.setattr(layer, "kv_sharing_target_layer_name", NAMES[0], raising=False)
+    ropes = measure_keys(build)
+    assert ropes[NAMES[1]] == ropes[NAMES[0]]

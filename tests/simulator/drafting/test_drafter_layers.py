@@ -27,10 +27,13 @@ from tests.support.simulator.worker import Worker
 NUM_DRAFTS = 3
 
 
-def drafting(seed: int) -> Script:
-    """A script on a machine with an EAGLE head, and with room for the drafts of a step."""
-    script = random_script(seed, async_scheduling=False, runner_v2=False, acmserve=True)
-    num_blocks = script.machine.num_blocks + 3
+def drafting(seed: int, *, on_gpu: bool = False) -> Script:
+    """A script on a machine with an EAGLE head, and with room for the drafts of a step.
+
+    A CPU has runner V1 and a synchronous scheduler, a GPU has runner V2 and an asynchronous one.
+    """
+    script = random_script(seed, async_scheduling=on_gpu, runner_v2=on_gpu, acmserve=True)
+    num_blocks = script.machine.num_blocks + 4
     machine = replace(script.machine, num_drafts=NUM_DRAFTS, draft_method="eagle", num_blocks=num_blocks)
     return replace(script, machine=machine)
 
@@ -51,19 +54,20 @@ class Outcome:
             setattr(self, name, getattr(self, name) + getattr(worker, name))
 
 
-def run(factory: Factory, num_scripts: int) -> Outcome:
+def run(factory: Factory, num_scripts: int, *, on_gpu: bool = False) -> Outcome:
     outcome = Outcome(Report())
     for seed in seeds(num_scripts):
-        simulation = Simulation(drafting(seed), factory, worker_class=DraftingWorker)
+        simulation = Simulation(drafting(seed, on_gpu=on_gpu), factory, worker_class=DraftingWorker)
         outcome.report += simulation.run()
         assert isinstance(simulation.worker, DraftingWorker)
         outcome.add(simulation.worker)
     return outcome
 
 
-def test_engine_passes_every_script(factory: Factory) -> None:
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["sync-V1", "async-V2"])
+def test_engine_passes_every_script(factory: Factory, on_gpu: bool) -> None:
     """No drafter reads what nobody meant for it, and in front of its first token it has seen the right one ahead."""
-    outcome = run(factory, 40)
+    outcome = run(factory, 40, on_gpu=on_gpu)
     assert outcome.num_accepted > 400
     assert outcome.report.num_preemptions > 40
     assert outcome.report.num_moved_requests > 40

@@ -126,7 +126,7 @@ class Simulation:
             self._watch.on_processed(self._in_flight[0][0])
             output, answer = self._in_flight.popleft()
             outputs = self.scheduler.update_from_output(output, answer)
-            if self.machine.num_drafts:
+            if self.machine.num_drafts and not self.machine.async_scheduling:
                 requests, num_drafts = self.scheduler.requests, self.machine.num_drafts
                 drafts = make_drafts(answer.req_ids, requests, self._readers, num_drafts)
                 self.scheduler.update_draft_token_ids(drafts)

@@ -23,7 +23,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from acmserve.engine.worker.copies import KVCopy
+from tests.support.simulator.drafting.drafts import drafts_behind
 from tests.support.simulator.failure import SimulationFailure, ensure
+from tests.support.simulator.runner import UNKNOWN
 from tests.support.simulator.worker import Worker
 
 NUM_IN_ADVANCE = 2
@@ -46,6 +48,7 @@ class DraftingWorker(Worker):
         self.layer: list[DraftKV | None] = [None] * len(self.memory.slots)
         self.num_junctions = self.num_stale_junctions = self.num_read = self.num_stale = 0
         self._ends: dict[str, int] = {}
+        self._on_device: dict[str, list[int]] = {}
 
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
         size = self.memory.block_size
@@ -68,11 +71,20 @@ class DraftingWorker(Worker):
             self.layer[target] = kv
 
     def _forward(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
+        self._drafts = {request_id: self._known(request_id, drafts) for request_id, drafts in self._drafts.items()}
         spans = {request_id: self._span(request_id, num_tokens) for request_id, num_tokens in scheduled.items()}
         sampled = super()._forward(scheduled)
         for request_id, (start, end, num_written) in spans.items():
             self._draft(request_id, start, end, num_written)
+            self._on_device[request_id] = drafts_behind(end + 1, self._readers[request_id], NUM_IN_ADVANCE + 1)
         return sampled
+
+    def _known(self, request_id: str, drafts: list[int]) -> list[int]:
+        """Drafts that the scheduler knows the number of only: those of the step before, and nothing behind them."""
+        if drafts and all(draft == UNKNOWN for draft in drafts):
+            own = self._on_device.get(request_id, [])
+            return [*own, *drafts][: len(drafts)]
+        return drafts
 
     def _span(self, request_id: str, num_tokens: int) -> tuple[int, int, int]:
         """First token of this step, the one behind the last that is verified, and behind the last that is written."""
