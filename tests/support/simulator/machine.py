@@ -43,8 +43,8 @@ BlockHasher = Callable[[Request], list[BlockHash]]
 class Machine:
     """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
 
-    With `num_drafts` each step of decoding verifies that many drafts, as `drafting/drafts.py` makes them: synchronous on
-    runner V1, either way on V2. `draft_method` says what vLLM takes the drafter for: one by EAGLE has KV, see
+    With `num_drafts` each step of decoding verifies that many drafts, as `drafting/drafts.py` makes them: synchronous
+    on runner V1, either way on V2. `draft_method` says what vLLM takes the drafter for: one by EAGLE has KV, see
     `drafting/worker.py`, and with async scheduling its drafts stay on the device.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
