@@ -29,7 +29,7 @@ class DrafterForward(RecordedForward):
         config = speculative.draft_model_config
         device = next(self._model.parameters()).device
         where = (positions + 1).to(device)
-        arguments: dict[str, Tensor | None] = {
+        arguments: dict[str, Tensor | int | None] = {
             "input_ids": ((torch.arange(positions.numel()) * 31 + 7) % config.get_vocab_size()).to(device),
             "positions": where.expand(config.mrope_num_dims, -1) if config.uses_mrope else where,
             "inputs_embeds": None,
@@ -39,3 +39,6 @@ class DrafterForward(RecordedForward):
             states = torch.randn(positions.numel(), config.get_hidden_size(), generator=generator)
             arguments["hidden_states"] = states.to(device, self._vllm_config.model_config.dtype)
         self._model(**arguments)
+        num_modules = getattr(config.hf_config, "num_nextn_predict_layers", 1) if speculative.method == "mtp" else 1
+        for index in range(1, num_modules):  # an MTP module for each draft
+            self._model(**arguments, spec_step_idx=index)

@@ -100,15 +100,19 @@ class DraftingWorker(Worker):
             if position < end:
                 kv = DraftKV(reader.sequence.token(position), position, reader.sequence.token(position + 1))
             self.layer[table[position // size] * size + position % size] = kv
+        is_junction = start and self._ends.get(request_id) != start
+        is_prefilled = end >= reader.sequence.num_prompt_tokens > start
+        self._ends[request_id] = end
+        if not (is_junction or is_prefilled):
+            return  # what it reads was there in the step before
         slots = (table[position // size] * size + position % size for position in range(end))
         found = [self._check(request_id, self.layer[slot], position) for position, slot in enumerate(slots)]
         stale = [kv.ahead != reader.sequence.token(position + 1) for position, kv in enumerate(found)]
-        if start and self._ends.get(request_id) != start:
+        if is_junction:
             self.num_junctions += 1
             self.num_stale_junctions += stale[start - 1]
-        if end >= reader.sequence.num_prompt_tokens > start:
+        if is_prefilled:
             self.num_read, self.num_stale = self.num_read + end, self.num_stale + sum(stale)
-        self._ends[request_id] = end
 
     def _check(self, request_id: str, kv: DraftKV | None, position: int) -> DraftKV:
         where = f"the drafter of {request_id} reads position {position}"
