@@ -68,15 +68,16 @@ class Report:
         return json.dumps({"ok": not self.is_broken, "findings": [asdict(f) for f in self.findings]}, indent=2)
 
 
-def examine(model: str | None = None) -> Report:
-    """Look at the installation and, when `model` is given, at that model. Raises AcmError when it cannot be read."""
+def examine(model: str | None = None, speculative: dict[str, Any] | None = None) -> Report:
+    """Look at the installation and, when `model` is given, at that model, with the drafter of vLLM's
+    `speculative_config`. Raises AcmError when the model cannot be read."""
     try:
         check_torchvision()
     except AcmError as error:
         return Report((Finding("torch", BROKEN, str(error)),))
     findings = [_vllm(), _torch(), *_kernels()]
     if model is not None:
-        findings += [_template(model), *_model(model)]
+        findings += [_template(model), *_model(model, speculative)]
     return Report(tuple(findings))
 
 
@@ -118,7 +119,7 @@ def _kernels() -> list[Finding]:
     return findings
 
 
-def _model(model: str) -> list[Finding]:
+def _model(model: str, speculative: dict[str, Any] | None) -> list[Finding]:
     """The model as the engine would find it, built small here."""
     from acmserve.engine.config import engine_config
     from acmserve.engine.worker.model_verdict import judge_model
@@ -129,7 +130,7 @@ def _model(model: str) -> list[Finding]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # vLLM tells on stdout how it builds the small model
     try:
-        verdict = judge_model(folder, **engine_config())
+        verdict = judge_model(folder, speculative_config=speculative, **engine_config())
     except Exception as error:  # noqa: BLE001 -- whatever a model class raises, the engine has the last word
         reason = (str(error) or type(error).__name__).splitlines()[0]
         detail = f"{kind}: vLLM cannot build it small ({reason}); the engine measures it when it starts"
@@ -185,11 +186,27 @@ def _folder(model: str) -> str:
 
 def _add_flags(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("model", nargs="?", metavar="MODEL", help="a Hugging Face folder, or the word smollm2")
+    doctor.add_argument(
+        "--speculative-config",
+        type=_json_object,
+        metavar="JSON",
+        help="vLLM's flag: the keys of the drafter count, too",
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
+    return value
+
+
 def _run(parsed: argparse.Namespace) -> int:
-    report = examine(parsed.model)
+    report = examine(parsed.model, parsed.speculative_config)
     print(report.as_json() if parsed.json else report.as_text())
     return 1 if report.is_broken else 0
 

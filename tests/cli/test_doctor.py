@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, GptOssConfig, LlamaConfig, PretrainedConfig
+from transformers import GPT2Config, GptOssConfig, LlamaConfig, PretrainedConfig, Qwen2Config
 
 from acmserve.cli import main
 from acmserve.cli.doctor import BROKEN, NOTE, OK, Finding, Report, examine
@@ -58,6 +58,23 @@ def test_a_model_with_windows_may_move_and_is_told_what_they_cost(tmp_path: Path
     assert cost.status == NOTE
     assert "1 of 2 KV cache groups have a window (127 tokens, " in cost.detail
     assert "--prefix-cache-retention-interval" in cost.detail
+
+
+MTP = {"method": "mtp", "num_speculative_tokens": 1}
+NGRAM_GPU = {"method": "ngram_gpu", "num_speculative_tokens": 2, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+
+
+def test_the_keys_of_a_drafter_count_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = Qwen2Config(hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, num_nextn_predict_layers=1)
+    model = write_config(tmp_path, config, "MiMoForCausalLM")
+    finding = examine(model, MTP).findings[-1]
+    assert finding.status == OK
+    assert "moves allowed" in finding.detail
+    refusal, _ = examine(model, NGRAM_GPU).findings[-2:]
+    assert "engine: speculative decoding by ngram_gpu is not supported" in refusal.detail
+    with pytest.raises(SystemExit):
+        main(["doctor", model, "--speculative-config", "mtp"])
+    assert "'mtp' is no JSON" in capsys.readouterr().err
 
 
 def test_a_model_that_vllm_cannot_build_is_left_to_the_engine(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.engine.worker import kv_mover as worker
+from acmserve.engine.worker import engine_ropes
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.support.engine.edits import cut
 from tests.support.engine.engine import TINY_SETTINGS, start_engine
@@ -16,7 +16,7 @@ from tests.support.engine.tiny_model import TINY_MODELS, TinyModel
 @pytest.mark.parametrize("model", [TINY_MODELS[0], TINY_MODELS[3]], ids=lambda m: m.name)
 def test_without_rotation_the_oracle_fails(model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: keys that stay at their old positions are found out."""
-    monkeypatch.setattr(worker, "ropes_of_model", lambda model, names, forward: dict.fromkeys(names))
+    monkeypatch.setattr(engine_ropes, "ropes_of_model", lambda model, names, forward: dict.fromkeys(names))
     path = model.write(tmp_path)
     with start_engine(path, plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as engine:
         engine.ask(HISTORY, "s", "reuse")

@@ -101,7 +101,14 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
         self.move_executor = MoveExecutor(kv_cache_manager, self._groups, self.live, self.precompute.blocks)
         self.arrivals = Arrivals(
-            self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute, hash_function
+            self.config,
+            self.store,
+            self.live,
+            self.evictions,
+            self.move_executor,
+            self.precompute,
+            hash_function,
+            self._vllm_config.num_prefill_lookahead_tokens,
         )
 
     def set_xfer_handshake_metadata_pp_aware(
@@ -263,11 +270,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Worker: the KV caches exist."""
         self._mover = KVMover(self._vllm_config, self._kv_cache_config, kv_caches, self.config.num_threads)
 
-    def inspect(self, model: torch.nn.Module) -> None:
+    def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None) -> None:
         """Worker: the model is loaded. Learn its rotations (before the handshake), where anything can be copied."""
         assert self._mover is not None
         if self.abilities.copy_refusal is None:
-            self.abilities = self.abilities.both(self._mover.inspect(model))
+            self.abilities = self.abilities.both(self._mover.inspect(model, drafter))
         self._is_inspected = True
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:

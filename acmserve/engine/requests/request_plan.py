@@ -28,6 +28,7 @@ from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
 from acmserve.plan.lineage import LineageMark, move_key, order_of
+from acmserve.plan.lookahead import end_early
 from acmserve.plan.match import common_prefix
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import needs_search
@@ -70,7 +71,7 @@ class PlanInputs:
 
     `num_cached` tokens are cached exactly. `forgotten` are sources that a redaction took away on this very arrival.
     They serve nothing any more. `refusal` says why nothing can be reused, `move_refusal` why nothing can be moved.
-    `dropped_reason` says why sources of the session were dropped before.
+    `dropped_reason` says why sources of the session were dropped before. `num_lookahead`: see `plan.lookahead`.
     """
 
     request: Request
@@ -86,6 +87,7 @@ class PlanInputs:
     dropped_reason: str | None
     block_size: int
     hash_function: Callable[[Any], bytes]
+    num_lookahead: int = 0
 
     @property
     def may_move(self) -> bool:
@@ -110,7 +112,7 @@ class PlanInputs:
         """What is kept, moved and computed."""
         if self.refusal is not None:
             return FidelityPlan(EditPlan(len(self.prompt)), choice=refused(self.wish, self.refusal))
-        return plan_wish(
+        found = plan_wish(
             self.prompt,
             self.sources,
             self.wish,
@@ -118,6 +120,7 @@ class PlanInputs:
             min_move_tokens=self.min_move_tokens,
             refusal=self.move_refusal,
         )
+        return replace(found, plan=end_early(found.plan, self.num_lookahead))
 
     def reason(self, plan: EditPlan) -> str | None:
         """Why less is planned than was asked for. None under `exact`, which asks for nothing."""

@@ -39,7 +39,7 @@ NO_PRECOMPUTE = "precompute: not supported for this model"
 
 
 class Arrivals:
-    """See the module. `plans` are those in the making."""
+    """See the module. `plans` are those in the making. `num_lookahead`: see `plan.lookahead`."""
 
     lineage_keys = True
     """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
@@ -53,6 +53,7 @@ class Arrivals:
         move_executor: MoveExecutor,
         background: BackgroundPrefill,
         hash_function: Callable[[Any], bytes],
+        num_lookahead: int,
     ) -> None:
         self.plans = PlanQueue(self._make_plan)
         self._config = config
@@ -62,6 +63,7 @@ class Arrivals:
         self._moves = move_executor
         self._background = background
         self._hash_function = hash_function
+        self._num_lookahead = num_lookahead
 
     def add(self, request: Request, refusal: str | None, move_refusal: str | None) -> None:
         """Plan a session request. A request without session is not touched.
@@ -125,6 +127,7 @@ class Arrivals:
             dropped_reason=self._store.take_reason(terms.owner) if terms.wish.fidelity != "exact" else None,
             block_size=self._moves.block_size,
             hash_function=self._hash_function,
+            num_lookahead=self._num_lookahead,
         )
 
     def _make_plan(self, inputs: PlanInputs) -> RequestPlan:

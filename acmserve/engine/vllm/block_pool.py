@@ -91,23 +91,28 @@ def cached_prefix(
 ) -> PrefixHit:
     """What `request` begins with and is cached in every group, at most `max_tokens` of it.
 
-    Not its last token: that is always computed. Where there are several groups vLLM is asked, as it asks itself.
+    Not its last token: that is always computed. Neither the last block of a hit where vLLM computes it anew (EAGLE,
+    MTP). Where there are several groups vLLM is asked, as it asks itself.
     """
-    most = request.num_tokens - 1 if max_tokens is None else min(max_tokens, request.num_tokens - 1)
+    most = request.num_tokens - 1
     if len(groups.groups) > 1 or groups.windows:
+        most = most if max_tokens is None else min(max_tokens, most)
         found, num_tokens, _ = manager.coordinator.find_longest_cache_hit(request.block_hashes, most)
         return PrefixHit(num_tokens, found)
-    index = manager.block_pool.cached_block_hash_to_block
+    index, bs = manager.block_pool.cached_block_hash_to_block, groups.hash_block_size
     keys = _cached_keys(manager.block_pool, request, most)
     blocks = [block for key in keys if (block := index.get_one_block(key)) is not None]
-    return PrefixHit(len(blocks) * groups.hash_block_size, (blocks,))
+    num_blocks = max(len(blocks) - manager.use_eagle, 0)
+    del blocks[num_blocks if max_tokens is None else min(num_blocks, max_tokens // bs) :]
+    return PrefixHit(len(blocks) * bs, (blocks,))
 
 
 def num_cached_tokens(manager: KVCacheManager, groups: KVGroups, request: Request) -> int:
     """How many tokens `cached_prefix` finds. It names no block of a lone group: thousands take a millisecond."""
     if len(groups.groups) > 1 or groups.windows:
         return cached_prefix(manager, groups, request).num_tokens
-    return groups.hash_block_size * sum(1 for _ in _cached_keys(manager.block_pool, request, request.num_tokens - 1))
+    num_blocks = sum(1 for _ in _cached_keys(manager.block_pool, request, request.num_tokens - 1))
+    return groups.hash_block_size * max(num_blocks - manager.use_eagle, 0)
 
 
 def is_any_cached(pool: BlockPool, keys: Iterable[bytes], group: int = 0) -> bool:

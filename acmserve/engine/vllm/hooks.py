@@ -83,5 +83,5 @@ class ConnectorHooks(Protocol):
     def attach(self) -> StepHooks:
         """The scheduler's side is there. Called once, when the scheduler has been built."""
 
-    def inspect(self, model: Any) -> None:
-        """The worker's side: the model is loaded."""
+    def inspect(self, model: Any, drafter: Any) -> None:
+        """The worker's side: the model is loaded, and that of the drafter, where speculative decoding has one."""

@@ -72,7 +72,7 @@ def _inspect_model(original: Callable[..., Any], worker: Any) -> Any:
     if has_kv_transfer_group():
         connector = get_kv_transfer_group()
         if isinstance(connector, ConnectorHooks):
-            connector.inspect(worker.get_model())
+            connector.inspect(worker.get_model(), worker.get_draft_model())
     return original(worker)
 
 

@@ -51,7 +51,7 @@ SEAMS: tuple[Seam, ...] = (
         get_blocks="self request_id",
         evict_blocks="self block_ids",
     ),
-    *attributes(_MANAGER, "block_pool watermark_blocks coordinator"),
+    *attributes(_MANAGER, "block_pool watermark_blocks coordinator use_eagle"),
     *attributes(_COORDINATOR, "single_type_managers"),
     *methods(_COORDINATOR, find_longest_cache_hit="self block_hashes max_cache_hit_length"),
     *methods(
@@ -103,7 +103,15 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_CACHE_UTILS}:get_kv_cache_groups", ("vllm_config", "kv_cache_spec")),
     Seam("vllm.v1.attention.backends.utils:resolve_kv_cache_layout", ("vllm_config", "supported_layouts")),
     Seam("vllm.v1.attention.backends.utils:get_supported_kv_cache_layouts", ("backends",)),
-    *methods("vllm.v1.worker.gpu_worker:Worker", get_kv_connector_handshake_metadata="self"),
+    *methods(
+        "vllm.v1.worker.gpu_worker:Worker",
+        get_kv_connector_handshake_metadata="self",
+        get_model="self",
+        get_draft_model="self",
+    ),
+    *methods("vllm.config.speculative:SpeculativeConfig", use_eagle="self", use_eagle_block_drop="self"),
+    *attributes("vllm.config.speculative:SpeculativeConfig", "method draft_model_config parallel_drafting"),
+    *attributes("vllm.config.vllm:VllmConfig", "speculative_config num_prefill_lookahead_tokens"),
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),
     *attributes("vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory", "_registry"),
 )

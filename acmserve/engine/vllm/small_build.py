@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 NUM_LAYERS = 8
@@ -46,10 +46,14 @@ _HIDDEN = 1024
 
 @dataclass(frozen=True, slots=True)
 class SmallBuild:
-    """The built model and the configuration of the engine that would serve it."""
+    """The built model and the configuration of the engine that would serve it.
+
+    `drafter` is the model of its drafter: an EAGLE head, an MTP module. None without speculative decoding by one.
+    """
 
     model: nn.Module
     vllm_config: VllmConfig
+    drafter: nn.Module | None = None
 
     @property
     def layers(self) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def small_build(folder: str, **settings: Any) -> Iterator[SmallBuild]:
         try:
             vllm_config = arguments.create_engine_config()
             with _one_rank(vllm_config):
-                model = _build(vllm_config)
+                model, drafter = _build(vllm_config), _build_drafter(vllm_config)
                 break
         except Exception as error:  # noqa: BLE001 -- raised again where the second form fails, too
             failed = failed or error
@@ -113,17 +117,25 @@ def small_build(folder: str, **settings: Any) -> Iterator[SmallBuild]:
         assert failed is not None
         raise failed
     with _one_rank(vllm_config):
-        yield SmallBuild(model, vllm_config)
+        yield SmallBuild(model, vllm_config, drafter)
 
 
-def _build(vllm_config: VllmConfig) -> nn.Module:
+def _build_drafter(vllm_config: VllmConfig) -> nn.Module | None:
+    """vLLM makes a drafter's configuration small as it does the model's. Its draft models have loaders of their own."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or not speculative.use_eagle():
+        return None
+    return _build(vllm_config, speculative.draft_model_config)
+
+
+def _build(vllm_config: VllmConfig, model_config: ModelConfig | None = None) -> nn.Module:
     """As vLLM's loaders do it, with random weights: norms near one, matrices that keep the size of what they get."""
     from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     device = vllm_config.device_config.device
     with set_default_torch_dtype(vllm_config.model_config.dtype), device:
-        model = initialize_model(vllm_config)
+        model = initialize_model(vllm_config, model_config=model_config)
     generator = torch.Generator(device).manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -133,7 +145,7 @@ def _build(vllm_config: VllmConfig) -> nn.Module:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
             else:
                 parameter.normal_(1, 0.1, generator=generator)
-    process_weights_after_loading(model, vllm_config.model_config, device)
+    process_weights_after_loading(model, model_config or vllm_config.model_config, device)
     return model.eval()
 
 

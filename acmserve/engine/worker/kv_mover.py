@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from acmserve.engine.groups.facts import read_groups
-from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.worker.copies import KVCopy
-from acmserve.engine.worker.rope_check import ropes_of_model
+from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
 from acmserve.kernels.layout import KVLayer
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
 
 
 METHODS_WITHOUT_KV = ("ngram", "suffix")
-"""Methods of speculative decoding whose drafter has no KV cache. Drafts alone change nothing that is moved."""
+"""Methods of speculative decoding that have no KV cache."""
+DRAFT_METHODS = (*METHODS_WITHOUT_KV, "eagle", "eagle3", "mtp", "draft_model")
+"""Methods of speculative decoding beside which KV moves: the drafter's, too, where it has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,13 @@ class Abilities:
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
         """Judge the engine's configuration."""
         parallel = vllm_config.parallel_config
-        method = getattr(vllm_config.speculative_config, "method", None)
+        drafts = vllm_config.speculative_config
+        method = drafts.method if drafts is not None else None
         refusals = {
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
-            f"engine: speculative decoding by {method} is not supported": method not in (None, *METHODS_WITHOUT_KV),
+            f"engine: speculative decoding by {method} is not supported": method not in (None, *DRAFT_METHODS),
+            "engine: speculative decoding with parallel drafts is not supported": drafts is not None
+            and drafts.parallel_drafting,
             f"engine: speculative decoding by {method} beside several KV cache groups is not supported": len(
                 kv_cache_config.kv_cache_groups
             )
@@ -88,8 +92,8 @@ class KVMover:
         self._num_threads = num_threads or torch.get_num_threads()
         self._groups: tuple[tuple[int, dispatch.LayerMover], ...] = ()
 
-    def inspect(self, model: torch.nn.Module) -> Abilities:
-        """Learn layouts and rotations from the loaded model. Builds the kernel's tables.
+    def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None = None) -> Abilities:
+        """Learn layouts and rotations from the loaded model and its drafter's. Builds the kernel's tables.
 
         Nothing that a model or a backend may bring raises here: what does not fit is refused by name, and the engine
         serves without it.
@@ -98,7 +102,7 @@ class KVMover:
         move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
-            ropes = ropes_of_model(model, names, RecordedForward(model, self._vllm_config, names))
+            ropes = ropes_of_engine(model, drafter, names, self._vllm_config)
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:

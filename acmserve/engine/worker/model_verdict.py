@@ -1,7 +1,7 @@
 """Whether a model's KV may be moved, found without its weights: for `acmserve doctor` and for the audit.
 
 The model's class is built small and judged by the two halves that judge the real one when the engine has started. These
-are the engine's configuration (`Abilities.of_engine`) and the measured keys (`ropes_of_model`).
+are the engine's configuration (`Abilities.of_engine`) and the measured keys (`ropes_of_engine`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.engine.groups.facts import GroupFacts, read_groups
-from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.kv_mover import Abilities
-from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels.rope import Rope
 
@@ -66,12 +65,12 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
 
 
 def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:
-    """The rotation in the keys of each attention layer of a built model. Raises `MoveRefused`."""
+    """The rotation in the keys of each attention layer of a built model and its drafter. Raises `MoveRefused`."""
     layers = build.layers.items()
     names = [name for name, layer in layers if hasattr(layer, "num_heads") and hasattr(layer, "head_size")]
     if not names:
         raise MoveRefused("model: no layer of attention")
-    return ropes_of_model(build.model, names, RecordedForward(build.model, build.vllm_config, names))
+    return ropes_of_engine(build.model, build.drafter, names, build.vllm_config)
 
 
 def _judge_engine(build: SmallBuild, *, hybrid: bool) -> tuple[str | None, tuple[GroupFacts, ...]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
@@ -114,3 +115,31 @@ def test_a_layer_that_no_group_has_is_refused() -> None:
     caches = {"a": torch.zeros(SHAPE), "b": torch.zeros(SHAPE)}
     _, abilities = inspect({**caches, "c": torch.zeros(SHAPE)}, blocks=(4, 32, 32), num_in_groups=2)
     assert abilities.copy_refusal == "kv cache: layer c is in none of 2 groups"
+
+
+@pytest.mark.parametrize(
+    ("method", "parallel_drafting", "reason"),
+    [
+        (None, False, None),
+        ("ngram", False, None),
+        ("eagle", False, None),
+        ("eagle3", False, None),
+        ("mtp", False, None),
+        ("draft_model", False, None),
+        ("eagle3", True, "engine: speculative decoding with parallel drafts is not supported"),
+        ("dflash", True, "engine: speculative decoding by dflash is not supported"),
+        ("dspark", False, "engine: speculative decoding by dspark is not supported"),
+        ("medusa", False, "engine: speculative decoding by medusa is not supported"),
+    ],
+)
+def test_drafters_are_refused_by_name(method: str | None, parallel_drafting: bool, reason: str | None) -> None:
+    speculative = SimpleNamespace(method=method, parallel_drafting=parallel_drafting) if method else None
+    parallel = dict.fromkeys(("pipeline", "decode_context", "prefill_context"), 1)
+    config: Any = SimpleNamespace(
+        speculative_config=speculative,
+        cache_config=SimpleNamespace(enable_prefix_caching=True),
+        parallel_config=SimpleNamespace(**{f"{name}_parallel_size": size for name, size in parallel.items()}),
+    )
+    spec = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32)
+    cache_config: Any = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)])
+    assert Abilities.of_engine(config, cache_config) == Abilities(reason, reason)

@@ -22,7 +22,7 @@ from transformers import Gemma3TextConfig, Gemma4TextConfig, GptOssConfig, Pretr
 
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.jump import Jump
-from acmserve.engine.worker import kv_mover
+from acmserve.engine.worker import engine_ropes
 from acmserve.engine.worker.copies import KVCopy
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.engine.worker.test_architectures import COMMON, TWO_THETAS
@@ -98,12 +98,12 @@ def test_moved_kv_is_right(config: PretrainedConfig, layer: int, tmp_path: Path)
 
 def test_with_one_rotation_for_all_layers_the_oracle_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the full layer's keys, turned by the rotary base of the window layers."""
-    measure = kv_mover.ropes_of_model
+    measure = engine_ropes.ropes_of_model
 
     def take_the_first(model: Any, names: list[str], forward: Any) -> Any:
         return dict.fromkeys(names, measure(model, names, forward)[names[0]])
 
-    monkeypatch.setattr(kv_mover, "ropes_of_model", take_the_first)
+    monkeypatch.setattr(engine_ropes, "ropes_of_model", take_the_first)
     path = save_attending(gemma3(), tmp_path, 3)
     with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
         engine.ask(HISTORY, "s", "reuse")

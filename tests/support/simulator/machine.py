@@ -44,7 +44,9 @@ BlockHasher = Callable[[Request], list[BlockHash]]
 class Machine:
     """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
 
-    With `num_drafts` each step of decoding verifies that many drafts, as `drafter.py` makes them; synchronous only.
+    With `num_drafts` each step of decoding verifies that many drafts, as `drafting/drafts.py` makes them: synchronous
+    on runner V1, either way on V2. `draft_method` says what vLLM takes the drafter for: one by EAGLE has KV, see
+    `drafting/worker.py`, and with async scheduling its drafts stay on the device.
     `windows` add a KV cache group each, with blocks of `window_block_size` tokens (0: as the others). `retention` is
     vLLM's `prefix_cache_retention_interval`: None keeps the windows of every block, 0 those at the ends of prompts.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
@@ -64,6 +66,7 @@ class Machine:
     connector_name: str = "AcmConnector"
     kv_events: bool = False
     num_drafts: int = 0
+    draft_method: str = "ngram"
     windows: tuple[int, ...] = ()
     window_block_size: int = 0
     retention: int | None = None
@@ -186,6 +189,8 @@ class Factory:
             target_model_config=self._model_config,
             target_parallel_config=ParallelConfig(),
         )
+        if drafts:
+            drafts.method = machine.draft_method
         config = VllmConfig(
             model_config=self._model_config,
             cache_config=CacheConfig(block_size=machine.block_size, enable_prefix_caching=True),

@@ -12,7 +12,7 @@ mirror of the scheduler's count; without speculative decoding the two must agree
 Sources (vLLM 0.32): worker/gpu_model_runner.py `_update_states`, `_prepare_input_ids`, `_bookkeeping_sync`;
 worker/gpu/model_runner.py `finish_requests`, `add_requests`, `update_requests`; worker/gpu/input_batch.py
 `_prepare_prefill_inputs_kernel`, `_combine_sampled_and_draft_tokens_kernel`, `_post_update_kernel`.
-Left out: speculative decoding on runner V2, pipeline parallelism, LoRA, multimodal inputs.
+Left out: async speculative decoding on runner V1, pipeline parallelism, LoRA, multimodal inputs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class Runner(Protocol):
         """Whether a step of `num_tokens` tokens ends where a token is sampled."""
 
     def advance(self, scheduled: dict[str, int], sampled: dict[str, list[int]]) -> None:
-        """Bookkeeping after the forward pass: `scheduled` tokens were computed, `sampled` tokens drawn."""
+        """Bookkeeping after the forward pass: `scheduled` tokens were computed, `sampled` tokens drawn.
+
+        Rejected drafts are not counted.
+        """
 
 
 @dataclass
@@ -148,12 +151,17 @@ class _StateV2:
 
 
 class RunnerV2:
-    """`gpu/model_runner.GPUModelRunner`: token ids and computed counts live on the device."""
+    """`gpu/model_runner.GPUModelRunner`: token ids and computed counts live on the device.
+
+    With speculative decoding the scheduler counts drafts that are rejected later, and the mirror says nothing.
+    """
 
     def __init__(self) -> None:
+        self._has_drafts = False
         self._states: dict[str, _StateV2] = {}
 
     def update(self, output: SchedulerOutput) -> None:
+        self._has_drafts |= bool(output.scheduled_spec_decode_tokens)
         for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
             self._states.pop(request_id, None)
         for new in output.scheduled_new_reqs:
@@ -175,7 +183,7 @@ class RunnerV2:
     def num_computed(self, request_id: str) -> int:
         state = self._states[request_id]
         ensure(
-            state.num_computed == state.num_computed_mirror,
+            self._has_drafts or state.num_computed == state.num_computed_mirror,
             "count",
             f"{request_id}: device counts {state.num_computed} tokens, scheduler {state.num_computed_mirror}",
         )

@@ -27,7 +27,7 @@ from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.errors import IntegrityError
 from tests.support.simulator.background import BackgroundWatch
-from tests.support.simulator.drafter import make_drafts
+from tests.support.simulator.drafting.drafts import make_drafts
 from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.forgetting import Forgetting
 from tests.support.simulator.machine import BlockHasher, Factory, block_hasher
@@ -128,7 +128,7 @@ class Simulation:
             self._watch.on_processed(self._in_flight[0][0])
             output, answer = self._in_flight.popleft()
             outputs = self.scheduler.update_from_output(output, answer)
-            if self.machine.num_drafts:
+            if self.machine.num_drafts and not self.machine.async_scheduling:
                 requests, num_drafts = self.scheduler.requests, self.machine.num_drafts
                 drafts = make_drafts(answer.req_ids, requests, self._readers, num_drafts)
                 self.scheduler.update_draft_token_ids(drafts)

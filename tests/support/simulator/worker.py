@@ -135,12 +135,13 @@ class Worker:
     def _forward(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
         for request_id, num_tokens in scheduled.items():
             self._compute(request_id, num_tokens)
-        sampled = {}
+        sampled, verified = {}, {}
         for request_id, num_tokens in scheduled.items():
             reader = self._readers[request_id]
             num_accepted = self._num_accepted(request_id, num_tokens)
             num_rejected = len(self._drafts.get(request_id, ())) - num_accepted
             end = self.runner.num_computed(request_id) + num_tokens - num_rejected
+            verified[request_id] = num_tokens - num_rejected
             self.num_accepted, self.num_rejected = self.num_accepted + num_accepted, self.num_rejected + num_rejected
             start = self.runner.num_computed(request_id)
             for group, memory in enumerate(self.memories):
@@ -149,7 +150,7 @@ class Worker:
             if self.runner.samples(request_id, num_tokens):
                 sampled[request_id] = [reader.sequence.token(p) for p in range(end - num_accepted, end + 1)]
         if scheduled:
-            self.runner.advance(scheduled, sampled)
+            self.runner.advance(verified, sampled)
         return sampled
 
     def _num_accepted(self, request_id: str, num_tokens: int) -> int:

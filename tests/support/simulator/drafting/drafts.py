@@ -21,14 +21,15 @@ def make_drafts(
     """Up to `num_drafts` for each request that is still alive, behind all tokens that it has."""
     alive = [request_id for request_id in request_ids if request_id in requests]
     return DraftTokenIds(
-        alive, [_drafts(requests[request_id], readers[request_id], num_drafts) for request_id in alive]
+        alive, [drafts_behind(requests[request_id].num_tokens, readers[request_id], num_drafts) for request_id in alive]
     )
 
 
-def _drafts(request: Request, reader: Reader, num_drafts: int) -> list[int]:
-    rng = random.Random(f"{request.request_id} {request.num_tokens}")
+def drafts_behind(num_tokens: int, reader: Reader, num_drafts: int) -> list[int]:
+    """Up to `num_drafts` behind the first `num_tokens` tokens of a request."""
+    rng = random.Random(f"{reader.request_id} {num_tokens}")
     num_made, num_right = rng.randint(0, num_drafts), rng.randint(0, num_drafts)
-    tokens = [reader.sequence.token(request.num_tokens + index) for index in range(num_made)]
+    tokens = [reader.sequence.token(num_tokens + index) for index in range(num_made)]
     return [token if index < num_right else _another(rng, token) for index, token in enumerate(tokens)]
 
 
