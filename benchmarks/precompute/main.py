@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     if options.answers:
         return _answer(options, machine)
     if options.thoughts:
-        report = measure_thoughts(options.thoughts, read_trace(1)[1], progress)
+        report = measure_thoughts(options.thoughts, progress)
         return hand_over(report | {"machine": machine}, thoughts_table, None, options)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         witness = Path(folder) / "witness.jsonl"

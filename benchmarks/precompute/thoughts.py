@@ -35,7 +35,6 @@ from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.options import as_gate, red_gate
 from acmserve.bench.harness.server_process import ServerProcess, StockProcess
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.server.http.tenants import SALT_HEADER
 
@@ -84,8 +83,12 @@ class ThoughtsWay:
     receipts: list[dict[str, Any]] = field(default_factory=list)
 
 
-def measure_thoughts(num_chains: int, tokenizer: Tokenizer, say: Callable[[str], None]) -> dict[str, Any]:
+def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure `num_chains` chains in every way. JSON-ready, without numbers where something failed."""
+    # Imported late: it takes seconds, which `--help` can do without.
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(prepare())
     ways = {name: ThoughtsWay(name) for name in WAYS}
     failures: list[str] = []
     with _servers() as (ours, stock):
@@ -103,7 +106,7 @@ def measure_thoughts(num_chains: int, tokenizer: Tokenizer, say: Callable[[str],
     return {"gate": as_gate(failures), "sizes": sizes, "num_chains": num_chains, "ways": rows}
 
 
-def make_chain(number: int, tokenizer: Tokenizer) -> list[Message]:
+def make_chain(number: int, tokenizer: Any) -> list[Message]:
     """A user's question, and steps of a thought, a call and its result. Text of the library, other in each chain."""
     text = "\n".join(source for _, source in sorted(read_library().sources.items()))
     tokens = tokenizer.encode(text[:MAX_CHARS], add_special_tokens=False)
