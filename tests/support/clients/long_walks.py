@@ -20,6 +20,11 @@ LINES_ROOM = 1_000
 """Room of a client whose turns have no results of tools."""
 OVERFLOW_LINES = 530
 MAX_OLD_TOKENS = 200
+ENDS_THERE = (
+    "It ends the turn where the vendor's word `context_length_exceeded` comes. "
+    "The next turn sends the same history again. It compacts at a limit of its own alone."
+)
+GOES_ON_LATER = "It ends the turn. The next turn compacts, and goes on."
 Count = Callable[[str], int]
 _FIRST, _FULL, _GIT = 101, 9, 6
 
@@ -112,11 +117,11 @@ def walk_overflow(walk: Walk) -> None:
     conversation = walk.client.start(walk.recording.url, walk.folder)
     with walk.row.check("overflow"):
         said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
-        is_ended = said.error is not None and any(one.status >= 400 for one in facts.asked(walk.recording.exchanges))
-        if is_ended:
-            walk.row.note("overflow", f"the turn ends with {said.error!r}. The next turn compacts, and goes on.")
-            said = conversation.say("Please go on.")
         made = facts.asked(walk.recording.exchanges)
+        if said.error is not None and any(one.status >= 400 for one in made):
+            said = conversation.say("Please go on.")
+            made = facts.asked(walk.recording.exchanges)
+            walk.row.note("overflow", ENDS_THERE if said.error is not None else GOES_ON_LATER)
         refused = [one.answer[:200] for one in made if one.status >= 400]
         asked = [one for one in made if SUMMARY_MARK in facts.said(one)]
         require(asked, f"no summary was asked for; {len(made)} requests, refused: {refused[:1]}; {said.error}")
