@@ -33,6 +33,9 @@ class AiderConversation:
     def say(self, words: str) -> Said:
         command = [str(AIDER.program("aider")), "--model", f"openai/{MODEL}", "--no-git", "--yes-always", "--no-pretty"]
         command += ["--no-check-update", "--no-show-model-warnings", "--analytics-disable", "--no-show-release-notes"]
+        # Without these it writes at the root of the repository that the folder lies in.
+        command += ["--chat-history-file", str(self.work.resolve() / "chat.md")]
+        command += ["--input-history-file", str(self.work.resolve() / "input.txt")]
         command += ["--restore-chat-history", "notes.txt"]
         is_one = "\n" not in words
         command += ["--message", words] if is_one else ["--no-fancy-input"]
