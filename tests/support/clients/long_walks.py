@@ -118,7 +118,8 @@ def walk_overflow(walk: Walk) -> None:
     with walk.row.check("overflow"):
         said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
         made = facts.asked(walk.recording.exchanges)
-        if said.error is not None and any(one.status >= 400 for one in made):
+        has_summary = any(SUMMARY_MARK in facts.said(one) for one in made)
+        if said.error is not None and not has_summary and any(one.status >= 400 for one in made):
             said = conversation.say("Please go on.")
             made = facts.asked(walk.recording.exchanges)
             walk.row.note("overflow", ENDS_THERE if said.error is not None else GOES_ON_LATER)
