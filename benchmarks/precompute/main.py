@@ -41,6 +41,7 @@ from acmserve.bench.precompute.runs import (
     tool_pauses,
 )
 from acmserve.bench.precompute.table import as_report, as_table
+from acmserve.bench.precompute.thoughts import measure_thoughts, thoughts_table
 from acmserve.models.smollm2 import prepare
 
 _SEED = 23
@@ -51,12 +52,15 @@ def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench precompute`. 0 when the gate is green, 1 when it is red."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.plot is not None and (options.answers or options.foreground):
-        parser.error("--plot draws the conversation; --answers and --foreground have no plot")
+    if options.plot is not None and (options.answers or options.foreground or options.thoughts):
+        parser.error("--plot draws the conversation; --answers, --foreground and --thoughts have no plot")
     machine = describe_machine()
     print(one_line(machine), flush=True)
     if options.answers:
         return _answer(options, machine)
+    if options.thoughts:
+        report = measure_thoughts(options.thoughts, progress)
+        return hand_over(report | {"machine": machine}, thoughts_table, None, options)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         witness = Path(folder) / "witness.jsonl"
         os.environ[WITNESS] = str(witness)
@@ -125,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         metavar="N",
         help="instead: four sessions without pauses, N rounds with and N without precompute",
+    )
+    instead.add_argument(
+        "--thoughts",
+        type=positive,
+        metavar="N",
+        help="instead: N chains of thoughts that the template drops, then the user speaks; a stock server beside it",
     )
     add_report_options(parser)
     return parser

@@ -10,9 +10,11 @@ import pytest
 
 from tests.support.clients import facts
 from tests.support.clients.errand import NOTED, SUBMIT, answer
-from tests.support.clients.matrix import FAILED, OK, RESULT, Row, require, table, write_row
+from tests.support.clients.matrix import FAILED, OK, RESULT, CheckFailed, Row, require, table, write_row
 from tests.support.clients.page import PAGE, renewed
 from tests.support.clients.recorder import Exchange
+from tests.support.clients.sessions_api import Fold
+from tests.support.clients.walk import is_held
 
 BASH = {"name": "bash", "parameters": {"properties": {"command": {"type": "string"}}, "required": ["command"]}}
 AGENT = {"name": "Agent", "parameters": {"properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}}
@@ -94,6 +96,20 @@ def test_new_text_is_what_no_earlier_request_had() -> None:
         "/v1/messages", "{}", system="A mill.\nchanged", messages=[{"content": "Hello."}, {"content": "Bye."}]
     )
     assert facts.new_text([first], now) == "changed\nBye."
+
+
+def test_a_fold_ends_with_its_text_and_not_in_silence() -> None:
+    fold = Fold("the river", "f1", 9)
+
+    def asked(text: str, *dropped: str) -> Exchange:
+        told = {"acm": {"session_id": "s", "dropped": [{"kind": "fragment", "id": name} for name in dropped]}}
+        return exchange("/v1/messages", json.dumps(told), messages=[{"content": text}])
+
+    assert is_held(fold, [asked("By the river."), asked("By the river. On.")])
+    assert not is_held(fold, [asked("By the river."), asked("A summary.", "f1"), asked("On.")])
+    for made in (asked("A summary."), asked("A summary.", "f2"), asked("By the river.", "f1")):
+        with pytest.raises(CheckFailed):
+            is_held(fold, [made])
 
 
 def test_the_page_of_clients_is_what_the_results_say() -> None:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from acmserve.context.anthropic.compaction_blocks import check_compaction, has_compaction
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.errors import InvalidRequest
-from acmserve.server.app.in_session import NOT_APPLIED, refuse
+from acmserve.server.app.in_session import NOT_APPLIED, refuse, sent_body
 from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, EDITED_PATHS, MESSAGES_PATH, RESPONSES_PATH
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver
@@ -48,7 +48,7 @@ def with_session(core: Endpoint) -> Endpoint:
     @functools.wraps(core)
     async def endpoint(*args: Any, **kwargs: Any) -> Response | None:
         raw_request: Request = kwargs["raw_request"]
-        body = await raw_request.json()
+        body = await sent_body(raw_request)
         path = raw_request.url.path
         CURRENT.set(None)
         try:

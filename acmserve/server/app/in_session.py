@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acmserve.errors import AcmError, InvalidRequest, StorageFailed
+from acmserve.server.app.paths import RESPONSES_PATH
 from acmserve.server.chat.options import SessionCall
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
@@ -70,8 +71,19 @@ def in_session(
     return endpoint
 
 
+async def sent_body(raw_request: Request) -> Any:
+    """The body as the client sent it.
+
+    vLLM makes its request of /v1/responses out of the value that `request.json()` keeps. It puts objects of its own in
+    the place of calls there, which nobody can tell from nothing.
+    """
+    if raw_request.url.path.endswith(RESPONSES_PATH):
+        return json.loads(await raw_request.body())
+    return await raw_request.json()
+
+
 async def _found(server: ContextServer, raw_request: Request, *, leaves_no_trace: bool) -> Identified | None:
-    body, headers = await raw_request.json(), raw_request.headers
+    body, headers = await sent_body(raw_request), raw_request.headers
     if not leaves_no_trace:
         return server.identify(body, headers)
     salt = body.get("cache_salt") if isinstance(body, Mapping) else None

@@ -6,7 +6,8 @@
 
 Found is the conversation of which a request has most, among those that it *continues* (`fingerprint.py`). Two
 conversations that begin alike are told apart by their ends, and by the answers that were given to them. A request that
-goes on from the middle of one is a new conversation.
+goes on from the middle of one is a new conversation. One that is the very next of a conversation belongs there, though
+another conversation may have ended with the same words: a task that is run again repeats them.
 
 Decision: a first message alone is shared by many conversations. A request that only repeats it finds none, and one that
 has another answer to it finds none either. System
@@ -71,7 +72,8 @@ class ContentIndex:
             self.num_compared += likeness.num_compared
             if not _is_enough(conversation, likeness, prompt):
                 continue
-            rank = (likeness.num_shared, likeness.is_answered, conversation.tools == prompt.tools, -number)
+            is_next = _is_next(conversation, likeness, prompt)
+            rank = (is_next, likeness.num_shared, likeness.is_answered, conversation.tools == prompt.tools, -number)
             if best is None or rank > best[0]:
                 best = (rank, name)
         return None if best is None else best[1]
@@ -109,6 +111,14 @@ class ContentIndex:
 def _marks(conversation: Fingerprint) -> set[int]:
     """The hashes under which a conversation is listed."""
     return {*conversation.digests[-TAIL:], *conversation.chain[-1:]}
+
+
+def _is_next(conversation: Fingerprint, likeness: HistoryLikeness, prompt: PromptUnits) -> bool:
+    """Whether a request is a conversation, its answer, and what was said to that."""
+    num_units = len(conversation.digests)
+    if likeness.num_leading < num_units or not likeness.is_answered:
+        return False
+    return sum(prompt.answers[num_units:]) == len(conversation.answer)
 
 
 def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: PromptUnits) -> bool:

@@ -116,7 +116,7 @@ class Families:
             return family
         known = of_tenant.families.get(family, OrderedDict())
         candidates = [Candidate(each.name, each.conversation, each.agent) for each in known.values()]
-        choice = choose_thread(prompt, told, candidates, is_explicit=is_explicit)
+        choice = choose_thread(prompt, told, candidates, family=family, is_explicit=is_explicit)
         joined = known.get(choice.name or "") if choice.kind is ChoiceKind.JOIN else None
         return family if joined is None else joined.session_id
 
@@ -145,7 +145,7 @@ class Families:
         of_tenant = self._tenants.setdefault(tenant, _Tenant())
         threads = self._threads(of_tenant, tenant, family)
         candidates = [Candidate(each.name, each.conversation, each.agent) for each in threads.values()]
-        choice = choose_thread(prompt, told, candidates, is_explicit=is_explicit)
+        choice = choose_thread(prompt, told, candidates, family=family, is_explicit=is_explicit)
         conversation = fingerprint_of(prompt)
         main = threads.get(MAIN)
         moved = None

@@ -5,9 +5,9 @@
     units       each text, tool call and tool result of the messages, in order      u0 u1 u2 u3 ...
     chain       a hash over all units up to there                                   c0 c1 c2 c3 ...
 
-A unit is what a client keeps as one text. So a string and a list with that text are the same, `cache_control`, ids of
-calls and whitespace at the ends do not count, and a text that is added to a message leaves its other texts as they
-were. Reasoning is no unit, because clients keep or drop it as they like.
+A unit is what a client keeps as one text. So a string and a list with that text are the same. `cache_control`, ids of
+calls, the spelling of their JSON and whitespace at the ends do not count, and a text that is added to a message leaves
+its other texts as they were. Reasoning is no unit, because clients keep or drop it as they like.
 
 Hashes are Python's own, with the key of the process. They live in memory only. The cost is one pass over the text.
 Pure. It knows JSON bodies, neither sessions nor tenants.
@@ -153,7 +153,19 @@ def _part(part: Mapping[str, Any], is_answer: bool, depth: int) -> Iterator[tupl
 
 
 def _call(name: object, arguments: object) -> str:
-    return f"{name}({arguments.strip() if isinstance(arguments, str) else _as_text(arguments)})"
+    """One text for a call, whether its arguments came as an object or as JSON in whatever spelling."""
+    if isinstance(arguments, str):
+        arguments = _parsed(arguments.strip())
+    return f"{name}({arguments if isinstance(arguments, str) else _as_text(arguments)})"
+
+
+def _parsed(text: str) -> object:
+    if not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _as_text(value: object) -> str:

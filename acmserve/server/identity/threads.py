@@ -14,7 +14,8 @@ Decisions:
   of a conversation that still has tools stays in the main thread. A new beginning with the same system prompt, or the
   same tools, replaces the main thread, as it always did.
 - Under an id that only a client's protocol carries, a new beginning is a thread of its own. Such ids may name a cache
-  rather than a conversation, and several conversations may run under one.
+  rather than a conversation, and several conversations may run under one. Where the client says that the id is that
+  of the thread whose turn this is, it stays in the main thread: a compaction may have left nothing else alike.
 - A request without tools that came first (a title) makes room: the first agent takes the main thread over.
 - Side requests without tools are one-shot tasks. The next one of the same system prompt takes their thread.
 
@@ -64,9 +65,13 @@ class Choice:
     label: str = ""
 
 
-def choose_thread(prompt: PromptUnits, told: Told, candidates: Sequence[Candidate], *, is_explicit: bool) -> Choice:
+def choose_thread(
+    prompt: PromptUnits, told: Told, candidates: Sequence[Candidate], *, family: str = "", is_explicit: bool
+) -> Choice:
     """Choose among the threads of a family, used longest ago first. The main one may be missing."""
     main = next((candidate for candidate in candidates if candidate.name == MAIN), None)
+    if told.thread and told.thread == family:
+        return Choice(ChoiceKind.NEW if main is None else ChoiceKind.JOIN, MAIN)
     likeness = None if main is None else compare(main.conversation, prompt)
     is_fork = main is not None and likeness is not None and _goes_on_from(main, likeness)
     others = [candidate for candidate in candidates if not candidate.agent]

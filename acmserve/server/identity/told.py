@@ -1,9 +1,10 @@
 """What a client tells of a request beside its session: that a sub-agent sends it, or that it is a side request.
 
     Claude Code   header x-claude-code-agent-id       sub-agents share the session id, each has an id of its own
-    Codex         header x-codex-turn-metadata        JSON, `request_kind`: "turn" or "compaction"
+    Codex         header x-codex-turn-metadata        JSON, `request_kind`: "turn" or "compaction", and `thread_id`
 
-A registry of two readers. What nobody tells is seen in the request's text (`threads.py`).
+A registry of two readers. What nobody tells is seen in the request's text (`threads.py`). A turn of the thread that the
+session is named after is the conversation, whatever text it has: Codex rewrites nearly all of it when it compacts.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from acmserve.server.identity.sources import valid_id
 
 AGENT_HEADER = "x-claude-code-agent-id"
 METADATA_HEADER = "x-codex-turn-metadata"
+TURN = "turn"
 SIDE_KINDS = frozenset({"compaction"})
 """Kinds of requests that are no turn of the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`agent` is the id of the sub-agent, "" for the main one. `kind` names a side request, "" for a turn."""
+    """`agent` is the id of the sub-agent, "" for the main one. `kind` names a side request, "" for a turn.
+
+    `thread` is the id of the thread of which this is a turn, "" where the client tells none.
+    """
 
     agent: str = ""
     kind: str = ""
+    thread: str = ""
 
 
 def _agent(headers: Mapping[str, str]) -> Told:
@@ -38,6 +44,8 @@ def _codex(headers: Mapping[str, str]) -> Told:
     except (ValueError, RecursionError):
         return Told()
     kind = metadata.get("request_kind") if isinstance(metadata, Mapping) else None
+    if kind == TURN:
+        return Told(thread=valid_id(metadata.get("thread_id")) or "")
     return Told(kind=kind) if isinstance(kind, str) and kind in SIDE_KINDS else Told()
 
 
@@ -48,5 +56,7 @@ def read_told(headers: Mapping[str, str]) -> Told:
     """What the headers of a request tell. Names in lower case."""
     said = [reader(headers) for reader in READERS]
     return Told(
-        next((told.agent for told in said if told.agent), ""), next((told.kind for told in said if told.kind), "")
+        next((told.agent for told in said if told.agent), ""),
+        next((told.kind for told in said if told.kind), ""),
+        next((told.thread for told in said if told.thread), ""),
     )

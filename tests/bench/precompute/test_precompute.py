@@ -182,7 +182,7 @@ def test_a_token_that_stock_would_not_have_said_ends_the_report_unless_it_is_a_t
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--answers", "3", "--plot", "p.png"], "--answers and --foreground have no plot"),
+        (["--answers", "3", "--plot", "p.png"], "--answers, --foreground and --thoughts have no plot"),
         (["--answers", "3", "--foreground", "5"], "not allowed with"),
         (["--tasks", "0"], "'0' is not a positive number"),
     ],

@@ -163,6 +163,36 @@ def test_equal_beginnings_are_told_apart_by_their_answers(server: Server) -> Non
         assert server.ask(run.user("Go on.")) == session
 
 
+def test_a_run_that_repeats_another_one_word_for_word_is_its_own(server: Server) -> None:
+    """A task that is run again at temperature 0. Its last request is the one that the first run ended with."""
+    sessions: list[str] = []
+    for _ in range(2):
+        run, found = begun(), set()
+        for step in range(4):
+            found.add(server.ask(run))
+            server.answer(run, f"I look at shelf {step}.")
+            run.user(f"Shelf {step} holds the harbour's ledgers.")
+        assert len(found) == 1
+        sessions += found
+    assert len(set(sessions)) == 2
+
+
+def test_a_call_is_the_same_as_an_object_and_as_text(server: Server) -> None:
+    """The answer has JSON with spaces, a client of /v1/messages sends an object back."""
+    client = begun()
+    first = server.ask(client)
+    function = {"name": "read", "arguments": '{"shelf": 7, "row": "a b"}'}
+    client.messages.append({"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]})
+    server.families.answered("", server.placement, client.messages[-1])
+    client.messages[-1] = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "c", "name": "read", "input": {"row": "a b", "shelf": 7}}],
+    }
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "Nine ledgers."}
+    client.messages.append({"role": "user", "content": [result]})
+    assert server.ask(client) == first
+
+
 def test_a_compaction_without_an_id_is_a_fork_of_its_conversation(server: Server) -> None:
     client = work(begun(), "harbour", 4)
     session = server.ask(client)

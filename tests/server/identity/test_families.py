@@ -116,6 +116,14 @@ def test_codex_says_that_it_compacts(families: Families) -> None:
     assert placed(families, after).is_main
 
 
+def test_a_turn_of_the_thread_that_names_the_session_is_the_conversation(families: Families) -> None:
+    """Codex, behind its compaction: people's messages in another order, and a summary. Nothing of the model's."""
+    main = placed(families, work(agent(), "harbour", 3), Told(thread=ID))
+    compacted = ChatClient().user("In short: nine entries.").user("Go on with the mill.")
+    assert placed(families, compacted, Told(thread=ID)).thread is main.thread
+    assert placed(families, ChatClient().user("Count the mills."), Told(thread="ses_2")).thread is not main.thread
+
+
 def test_sub_agents_of_one_session_interleave(families: Families) -> None:
     """Claude Code: the session's id, another system prompt, other tools, another model, and an agent's id."""
     client = work(agent(), "harbour", 2)

@@ -150,6 +150,7 @@ def test_a_wrong_list_is_refused_with_the_names_there_are(wrong: str) -> None:
         ({"x-claude-code-agent-id": "a1"}, Told(agent="a1")),
         ({"x-codex-turn-metadata": '{"request_kind": "compaction"}'}, Told(kind="compaction")),
         ({"x-codex-turn-metadata": '{"request_kind": "turn"}'}, Told()),
+        ({"x-codex-turn-metadata": '{"request_kind": "turn", "thread_id": "t1"}'}, Told(thread="t1")),
         ({"x-codex-turn-metadata": '{"request_kind": ["a"]}'}, Told()),
         ({"x-codex-turn-metadata": "[1"}, Told()),
         ({"x-codex-turn-metadata": "[" * 100_000}, Told()),

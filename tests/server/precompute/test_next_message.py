@@ -12,34 +12,18 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.precompute.thoughts import dropping_template
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
 from acmserve.server.precompute.next_message import ends_with_thought
 from tests.server.precompute.test_http import Chat
 from tests.support import http
-from tests.support.server.scripted_server import MODEL, TEMPLATE
+from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines
 
-SHOWN = "(message['content'] or '')"
-DROPPED = (
-    "((message['content'] or '').split('</think>')[-1].lstrip('\\n')"
-    " if message['role'] == 'assistant' and loop.index0 < spoken.at else (message['content'] or ''))"
-)
-SPOKEN = (
-    "{%- set spoken = namespace(at=0) -%}{%- for message in rest -%}{%- if message['role'] == 'user' -%}"
-    "{%- set spoken.at = loop.index0 -%}{%- endif -%}{%- endfor -%}\n{%- for message in rest -%}"
-)
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 NUM_STEPS = 12
 QUESTION = "What did you see?"
-
-
-def dropping_template() -> str:
-    whole = TEMPLATE.read_text(encoding="utf-8")
-    loop = "{%- for message in rest -%}"
-    return whole.replace(loop, SPOKEN, 1).replace(
-        f"message['role'] + '\\n' + {SHOWN}", f"message['role'] + '\\n' + {DROPPED}"
-    )
 
 
 @dataclass

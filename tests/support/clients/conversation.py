@@ -48,7 +48,11 @@ class AgentClient(Protocol):
     name: str
     package: Package
     can: frozenset[str]
-    """What there is to check: `tools`, `turns`, `usage`, `sub-agent`, `compaction`, `budget`, `git status`."""
+    """What there is to check: `tools`, `turns`, `usage`, `sub-agent`, `compaction`, `budget`, `git status`.
+
+    `steps`: its budget is held over the steps of one errand, and not over turns of the user. `lines`: over lines of
+    the user, which one process reads.
+    """
     overflow_steps: int
     """How many steps of 25 KB fill the window as the client cuts them. 0: it does not compact by itself."""
 
@@ -75,10 +79,12 @@ def closed_environ(home: Path, **more: str) -> dict[str, str]:
     return passed | {"HOME": str(home), "NO_COLOR": "1", "CI": "1", "NO_PROXY": "127.0.0.1"} | more
 
 
-def run_client(command: Sequence[str], work: Path, environ: Mapping[str, str], log: Path) -> tuple[int, str]:
+def run_client(
+    command: Sequence[str], work: Path, environ: Mapping[str, str], log: Path, typed: str = ""
+) -> tuple[int, str]:
     """A client's command to its end: its exit status and what it printed. Its other output goes to the log.
 
-    It prints into a file. Programs of Node that end lose what a pipe has no room for.
+    It prints into a file. Programs of Node that end lose what a pipe has no room for. `typed` is what it reads.
     """
     printed = log.with_suffix(".out")
     with log.open("ab") as stream, printed.open("wb") as output:
@@ -86,7 +92,7 @@ def run_client(command: Sequence[str], work: Path, environ: Mapping[str, str], l
             list(command),
             cwd=work,
             env=dict(environ),
-            stdin=subprocess.DEVNULL,
+            input=typed.encode(),
             stdout=output,
             stderr=stream,
             timeout=TURN_SECONDS,

@@ -69,6 +69,11 @@ def unmet_of(exchange: Exchange) -> Any:
     return "no budget" if budget is None else budget.get("unmet") or None
 
 
+def dropped(exchange: Exchange) -> set[str]:
+    """The fragments that the history of the request did not keep, by the answer."""
+    return {str(edit["id"]) for edit in (acm_of(exchange) or {}).get("dropped") or ()}
+
+
 def said(exchange: Exchange) -> str:
     """The text of an answer, put together from its events."""
     found = []

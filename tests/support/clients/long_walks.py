@@ -16,33 +16,47 @@ from tests.support.clients.walk import Walk
 
 NUM_TURNS = 100
 BUDGET_ROOM = 6_000
+LINES_ROOM = 1_000
+"""Room of a client whose turns have no results of tools."""
 OVERFLOW_LINES = 530
 MAX_OLD_TOKENS = 200
+ENDS_THERE = (
+    "It ends the turn where the vendor's word `context_length_exceeded` comes. "
+    "The next turn sends the same history again. It compacts at a limit of its own alone."
+)
+GOES_ON_LATER = "It ends the turn. The next turn compacts, and goes on."
 Count = Callable[[str], int]
 _FIRST, _FULL, _GIT = 101, 9, 6
 
 
 def walk_budget(walk: Walk) -> None:
-    """A hundred turns under a budget that a tenth of them fill. A client with one task has a hundred steps."""
+    """A hundred turns under a budget that a tenth of them fill: of the user, or steps of one errand.
+
+    A client whose turns are processes takes steps.
+    """
     work = walk.folder / "work"
-    is_one_task = "one task" in walk.client.can
-    for number in range(_FIRST, _FIRST + NUM_TURNS):
-        write_errand(work, number, NUM_TURNS if is_one_task and number == _FIRST else 1)
+    numbers = range(_FIRST, _FIRST + NUM_TURNS)
+    said_at_once = f"errand {_FIRST}: {NUM_TURNS} steps" if "steps" in walk.client.can else ""
+    if "lines" in walk.client.can:
+        said_at_once = "\nPlease do ".join(f"errand {number}: 1 steps" for number in numbers)
+    for number in numbers:
+        write_errand(work, number, NUM_TURNS if "steps" in walk.client.can and number == _FIRST else 1)
     conversation = walk.client.start(walk.recording.url, walk.folder)
     try:
         with walk.row.check("budget"):
-            if is_one_task:
+            if said_at_once:
                 setter = BudgetSetter(walk)
-                walk.turn(conversation, f"errand {_FIRST}: {NUM_TURNS} steps")
+                said, _ = walk.turn(conversation, said_at_once)
                 setter.join()
+                require(said.error is None, said.error or "")
             else:
                 _, made = walk.turn(conversation, f"errand {_FIRST}: 1 steps")
                 setter = BudgetSetter(walk, made)
-                for number in range(_FIRST + 1, _FIRST + NUM_TURNS):
+                for number in numbers[1:]:
                     said, _ = walk.turn(conversation, f"errand {number}: 1 steps")
                     require(said.error is None, f"turn {number - _FIRST + 1}: {said.error}")
             require(setter.since is not None, "the answers name no session, so that none can have a budget")
-            _check_held(facts.asked(walk.recording.exchanges)[setter.since :], setter.max_tokens)
+            _check_held(main_of(walk)[setter.since :], setter.max_tokens)
     finally:
         conversation.close()
 
@@ -71,14 +85,20 @@ class BudgetSetter:
 
     def _look(self) -> None:
         while self.since is None and not self._ended.wait(0.2):
-            self._set(facts.asked(self._walk.recording.exchanges))
+            self._set(main_of(self._walk))
 
     def _set(self, made: Sequence[Exchange]) -> None:
         session = facts.session_of(made[-1]) if made else None
         if session is not None:
-            self.max_tokens = (facts.prompt_tokens(made[0]) or 0) + BUDGET_ROOM
+            room = LINES_ROOM if "lines" in self._walk.client.can else BUDGET_ROOM
+            self.max_tokens = (facts.prompt_tokens(made[0]) or 0) + room
             self._walk.api.set_budget(session, self.max_tokens)
-            self.since = len(facts.asked(self._walk.recording.exchanges)) + 1
+            self.since = len(main_of(self._walk)) + 1
+
+
+def main_of(walk: Walk) -> list[Exchange]:
+    """The requests of the conversation itself, without titles and the like."""
+    return [exchange for exchange in facts.asked(walk.recording.exchanges) if not walk.is_side(exchange)]
 
 
 def _check_held(exchanges: Sequence[Exchange], max_tokens: int) -> None:
@@ -91,13 +111,18 @@ def _check_held(exchanges: Sequence[Exchange], max_tokens: int) -> None:
 
 
 def walk_overflow(walk: Walk) -> None:
-    """One errand that the window cannot hold."""
+    """One errand that the window cannot hold. A client that ends the turn there is told to go on."""
     steps = walk.client.overflow_steps
     write_errand(walk.folder / "work", _FULL, steps, OVERFLOW_LINES)
     conversation = walk.client.start(walk.recording.url, walk.folder)
     with walk.row.check("overflow"):
         said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
         made = facts.asked(walk.recording.exchanges)
+        has_summary = any(SUMMARY_MARK in facts.said(one) for one in made)
+        if said.error is not None and not has_summary and any(one.status >= 400 for one in made):
+            said = conversation.say("Please go on.")
+            made = facts.asked(walk.recording.exchanges)
+            walk.row.note("overflow", ENDS_THERE if said.error is not None else GOES_ON_LATER)
         refused = [one.answer[:200] for one in made if one.status >= 400]
         asked = [one for one in made if SUMMARY_MARK in facts.said(one)]
         require(asked, f"no summary was asked for; {len(made)} requests, refused: {refused[:1]}; {said.error}")

@@ -14,9 +14,12 @@ BEGIN, END = "<!-- made by `make clients`: -->\n", "<!-- to here -->\n"
 
 
 def made(results: dict[str, Any]) -> str:
-    """What stands between the marks: the clients, and what each column says."""
+    """What stands between the marks: the clients, what each column says, and what is a client's own way."""
     meanings = "".join(f"| {name} | {says} |\n" for name, says in CHECKS.items())
-    return f"\n{table(results['clients'])}\n| column | what it says |\n|---|---|\n{meanings}\n"
+    told = [(client, *note) for client, row in results["clients"].items() for note in row.get("notes", {}).items()]
+    notes = "".join(f"| {client} | {name} | {says} |\n" for client, name, says in told)
+    own_ways = f"| client | column | its own way |\n|---|---|---|\n{notes}\n" if notes else ""
+    return f"\n{table(results['clients'])}\n| column | what it says |\n|---|---|\n{meanings}\n{own_ways}"
 
 
 def renewed(page: str, results: dict[str, Any]) -> str:

@@ -12,6 +12,15 @@ from tests.support.clients.matrix import require
 
 
 @dataclass(frozen=True)
+class Fold:
+    """A fold of the message that has these words. `fragment` is its name, `num_tokens` is what it hides."""
+
+    words: str
+    fragment: str
+    num_tokens: int
+
+
+@dataclass(frozen=True)
 class SessionsApi:
     """The routes below `/v1/acm/sessions` of one server."""
 
@@ -25,8 +34,8 @@ class SessionsApi:
         """How many fragments are hidden."""
         return int(self._get(session, "")["num_hidden_fragments"])
 
-    def fold(self, session: str, words: str) -> int:
-        """Fold the message that has these words. Returns how many tokens that hides."""
+    def fold(self, session: str, words: str) -> Fold:
+        """Fold the message that has these words."""
         messages = self._get(session, "/context")["messages"]
         holders = [each["index"] for each in messages if words in json.dumps(each["message"], ensure_ascii=False)]
         require(holders, f"no message of session {session} has the words {words!r}")
@@ -34,7 +43,8 @@ class SessionsApi:
         answer = http.post(f"{self._path(session)}/edits", json={"edits": [edit]})
         require(answer.status_code == 200, f"a fold is answered with {answer.status_code}: {answer.text[:200]}")
         told = answer.json()
-        return int(told["tokens_before"]) - int(told["tokens_after"])
+        hidden = int(told["tokens_before"]) - int(told["tokens_after"])
+        return Fold(words, told["edits"][0]["fragment_id"], hidden)
 
     def set_budget(self, session: str, max_tokens: int) -> None:
         """Set a budget with the default policy."""

@@ -5,7 +5,10 @@
     errand 3, in a new process                     resume, cached
     a fold of the first step by our own API
     errand 4, with a helper; title requests again  sub-agent, fold
+    a fold of the last step
     the client's own compaction, then errand 5     compaction, fold
+
+A fold holds as long as the client sends the text. A compaction that leaves it out ends it, and the answer says so.
 
 It knows clients by what they can do (`can`), and their requests by what stands in them.
 """
@@ -13,7 +16,7 @@ It knows clients by what they can do (`can`), and their requests by what stands 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support import http
@@ -22,10 +25,11 @@ from tests.support.clients.conversation import AgentClient, Conversation, Said, 
 from tests.support.clients.errand import SUMMARY_MARK
 from tests.support.clients.matrix import Row, require
 from tests.support.clients.recorder import Exchange, Recorder
-from tests.support.clients.sessions_api import SessionsApi
+from tests.support.clients.sessions_api import Fold, SessionsApi
 
 LONG_LINES = 100
 OF_LONG_STEP = "1.1.7: the river"
+OF_LAST_STEP = "4.1.7: the river"
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Walk:
     folder: Path
     row: Row
     main: str | None = None
+    folds: list[Fold] = field(default_factory=list)
 
     def run(self) -> None:
         """The whole of it. What fails is noted, and the walk goes on."""
@@ -110,7 +115,8 @@ class Walk:
         num_hidden = 0
         with self.row.check("fold"):
             require(self.main, "no session is known")
-            num_hidden = self.api.fold(str(self.main), OF_LONG_STEP)
+            self.folds.append(self.api.fold(str(self.main), OF_LONG_STEP))
+            num_hidden = self.folds[0].num_tokens
             for title in (one for one in facts.asked(self.recording.exchanges) if self.is_side(one)):
                 send_again(self.api.url, title)
                 require(self.api.num_hidden(str(self.main)), "a side request unfolded the session")
@@ -142,14 +148,30 @@ class Walk:
 
     def _compact(self, conversation: Conversation) -> None:
         num_before = len(self.recording.exchanges)
-        conversation.compact()
         with self.row.check("fold"):
-            require(self.main and self.api.num_hidden(self.main), "the session is unfolded after the compaction")
+            require(self.main, "no session is known")
+            self.folds.append(self.api.fold(str(self.main), OF_LAST_STEP))
+        conversation.compact()
         _, made = self.turn(conversation, "errand 5: 1 steps")
+        since = facts.asked(self.recording.exchanges[num_before:])
         with self.row.check("compaction"):
-            since = facts.asked(self.recording.exchanges[num_before:])
             require(any(SUMMARY_MARK in facts.said(one) for one in since), "the client asked for no summary")
         self.check_main("compaction", made, 5)
+        with self.row.check("fold"):
+            held = [fold for fold in self.folds if is_held(fold, [one for one in since if not self.is_side(one)])]
+            num_hidden = self.api.num_hidden(str(self.main))
+            require(num_hidden >= len(held), f"{num_hidden} fragments are hidden, the client sends {len(held)} of them")
+
+
+def is_held(fold: Fold, exchanges: Sequence[Exchange]) -> bool:
+    """Whether the fold is in force at the end of these main requests. Raises CheckFailed where its end is silent."""
+    for exchange in exchanges:
+        has_text, is_told = facts.mentions(exchange, fold.words), fold.fragment in facts.dropped(exchange)
+        require(not (has_text and is_told), f"{fold.words!r} is unfolded, though the client sends it")
+        require(has_text or is_told, f"{fold.words!r} is gone, and no answer says that its fold is")
+        if is_told:
+            return False
+    return True
 
 
 def send_again(url: str, exchange: Exchange) -> int:

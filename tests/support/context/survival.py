@@ -90,7 +90,10 @@ def _judge_fragments(
 
 
 def _is_same(old: SessionState, before: Fragment, new: SessionState, after: Fragment) -> bool:
-    texts_same = _core(old.fragment_text(before)) == _core(new.fragment_text(after))
+    """Whether a fragment has its text. Messages that the client sends in another order have it in that order."""
+    was, now = old.fragment_text(before), new.fragment_text(after)
+    is_reordered = len(_core(was)) == len(_core(now)) and _words(was) == _words(now)
+    texts_same = _core(was) == _core(now) or is_reordered
     return (
         texts_same and before.visibility is after.visibility and (before.shown or ("",))[0] == (after.shown or ("",))[0]
     )
@@ -179,6 +182,10 @@ def _key(message: Message) -> object:
 
 def _message_core(message: Message) -> str:
     return "".join(_core(text) for _, text in texts(message))
+
+
+def _words(text: str) -> list[str]:
+    return sorted(re.findall(r"word\d+", text))
 
 
 def _core(text: str) -> str:

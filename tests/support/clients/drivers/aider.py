@@ -1,4 +1,7 @@
-"""aider, one process a turn: `--message`, with `--restore-chat-history`. It offers no tools: it shows files."""
+"""aider, one process a turn: `--message`, with `--restore-chat-history`. It offers no tools: it shows files.
+
+Several lines are turns of one process, which reads them one by one.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,14 @@ class AiderConversation:
     def say(self, words: str) -> Said:
         command = [str(AIDER.program("aider")), "--model", f"openai/{MODEL}", "--no-git", "--yes-always", "--no-pretty"]
         command += ["--no-check-update", "--no-show-model-warnings", "--analytics-disable", "--no-show-release-notes"]
-        command += ["--restore-chat-history", "--message", words, "notes.txt"]
-        status, output = run_client(command, self.work, self._environ, self._log)
-        said = re.findall(r"^(?:Errand \d+ is done\.|Noted\.)$", output, re.MULTILINE)
+        # Without these it writes at the root of the repository that the folder lies in.
+        command += ["--chat-history-file", str(self.work.resolve() / "chat.md")]
+        command += ["--input-history-file", str(self.work.resolve() / "input.txt")]
+        command += ["--restore-chat-history", "notes.txt"]
+        is_one = "\n" not in words
+        command += ["--message", words] if is_one else ["--no-fancy-input"]
+        status, output = run_client(command, self.work, self._environ, self._log, "" if is_one else f"{words}\n")
+        said = re.findall(r"(?:Errand \d+ is done\.|Noted\.)$", output, re.MULTILINE)
         hit = re.search(r"([\d.]+)(k?) cache hit", output)
         cached = None if hit is None else int(float(hit[1]) * (1000 if hit[2] else 1))
         return Said(said[-1] if said else "", cached, f"exit {status}" if status else None)
@@ -52,7 +60,7 @@ class Aider:
 
     name = "aider"
     package = AIDER
-    can = frozenset({"turns"})
+    can = frozenset({"turns", "budget", "lines"})
     overflow_steps = 0
 
     def start(self, url: str, folder: Path) -> AiderConversation:

@@ -54,7 +54,7 @@ class ClaudeCode:
 
     name = "Claude Code"
     package = CLAUDE_CODE
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "git status", "usage"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "git status", "usage", "budget", "steps"})
     overflow_steps = 8
 
     def start(self, url: str, folder: Path) -> ClaudeCodeConversation:

@@ -69,7 +69,7 @@ class Codex:
 
     name = "Codex CLI"
     package = CODEX
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage", "budget", "steps"})
     overflow_steps = 20
 
     def start(self, url: str, folder: Path) -> CodexConversation:

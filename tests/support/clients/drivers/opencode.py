@@ -70,7 +70,7 @@ class Opencode:
 
     name = "opencode"
     package = OPENCODE
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage", "budget", "steps"})
     overflow_steps = 9
 
     def start(self, url: str, folder: Path) -> OpencodeConversation:

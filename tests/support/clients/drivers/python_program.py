@@ -24,13 +24,13 @@ class PythonProgram:
         return ProgramConversation(self.package, self.module, url, folder, self.arguments)
 
 
-WITH_HELPER = frozenset({"tools", "turns", "usage", "sub-agent"})
 HUNDRED_TURNS = frozenset({"tools", "turns", "usage", "budget"})
-MINI_SWE_AGENT = PythonProgram("mini-swe-agent", MINI, "mini_agent", can=frozenset({"tools", "one task", "budget"}))
+WITH_HELPER = HUNDRED_TURNS | {"sub-agent"}
+MINI_SWE_AGENT = PythonProgram("mini-swe-agent", MINI, "mini_agent", can=frozenset({"tools", "steps", "budget"}))
 LANGGRAPH_AGENT = PythonProgram("LangGraph", LANGGRAPH, "langgraph_agent", can=HUNDRED_TURNS)
 AGENTS_SDK_CHAT = PythonProgram("OpenAI Agents SDK (chat)", AGENTS_SDK, "agents_sdk_agent", ("chat",), WITH_HELPER)
 AGENTS_SDK_RESPONSES = PythonProgram(
-    "OpenAI Agents SDK (responses)", AGENTS_SDK, "agents_sdk_agent", ("responses",), WITH_HELPER | {"budget"}
+    "OpenAI Agents SDK (responses)", AGENTS_SDK, "agents_sdk_agent", ("responses",), WITH_HELPER
 )
 ANTHROPIC_CLIENT = PythonProgram("Anthropic's python client", ANTHROPIC, "anthropic_agent", can=HUNDRED_TURNS)
-LITELLM_AGENT = PythonProgram("LiteLLM", LITELLM, "litellm_agent")
+LITELLM_AGENT = PythonProgram("LiteLLM", LITELLM, "litellm_agent", can=HUNDRED_TURNS)

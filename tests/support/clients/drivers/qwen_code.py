@@ -55,7 +55,7 @@ class QwenCode:
 
     name = "Qwen Code"
     package = QWEN_CODE
-    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage"})
+    can = frozenset({"tools", "turns", "sub-agent", "compaction", "usage", "budget", "steps"})
     overflow_steps = 28
 
     def start(self, url: str, folder: Path) -> QwenCodeConversation:
