@@ -64,15 +64,18 @@ class Report:
         return json.dumps({"ok": not self.is_broken, "findings": [asdict(f) for f in self.findings]}, indent=2)
 
 
-def examine(model: str | None = None) -> Report:
-    """Look at the installation and, when `model` is given, at that model. Raises AcmError when it cannot be read."""
+def examine(model: str | None = None, kv_cache_dtype: str = "auto") -> Report:
+    """Look at the installation and, when `model` is given, at that model with such a KV cache.
+
+    Raises AcmError when the model cannot be read.
+    """
     try:
         check_torchvision()
     except AcmError as error:
         return Report((Finding("torch", BROKEN, str(error)),))
     findings = [_vllm(), _torch(), *_kernels()]
     if model is not None:
-        findings += [_template(model), *_model(model)]
+        findings += [_template(model), *_model(model, kv_cache_dtype)]
     return Report(tuple(findings))
 
 
@@ -114,7 +117,7 @@ def _kernels() -> list[Finding]:
     return findings
 
 
-def _model(model: str) -> list[Finding]:
+def _model(model: str, kv_cache_dtype: str) -> list[Finding]:
     """The model as the engine would find it, built small here."""
     from acmserve.engine.config import engine_config
     from acmserve.engine.worker.model_verdict import judge_model
@@ -125,7 +128,7 @@ def _model(model: str) -> list[Finding]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # vLLM tells on stdout how it builds the small model
     try:
-        verdict = judge_model(folder, **engine_config())
+        verdict = judge_model(folder, kv_cache_dtype=kv_cache_dtype, **engine_config())
     except Exception as error:  # noqa: BLE001 -- whatever a model class raises, the engine has the last word
         reason = (str(error) or type(error).__name__).splitlines()[0]
         detail = f"{kind}: vLLM cannot build it small ({reason}); the engine measures it when it starts"
@@ -133,7 +136,8 @@ def _model(model: str) -> list[Finding]:
     finally:
         logging.disable(before)
     if verdict.refusal is None:
-        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})")]
+        bound = f"a key is turned at most {verdict.max_rotations} times, then its token is computed anew"
+        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()}); {bound}")]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
     if verdict.refusal_without_hybrid is not None:
         return [Finding("model", NOTE, detail), Finding("model", NOTE, COST_OF_NOTHING)]
@@ -179,11 +183,14 @@ def _folder(model: str) -> str:
 
 def _add_flags(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("model", nargs="?", metavar="MODEL", help="a Hugging Face folder, or the word smollm2")
+    doctor.add_argument(
+        "--kv-cache-dtype", default="auto", metavar="TYPE", help="judge MODEL with this KV cache (vLLM's own flag)"
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    report = examine(parsed.model)
+    report = examine(parsed.model, parsed.kv_cache_dtype)
     print(report.as_json() if parsed.json else report.as_text())
     return 1 if report.is_broken else 0
 

@@ -30,6 +30,7 @@ from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
+from acmserve.plan.rotations import MAX_ROTATIONS
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
@@ -61,10 +62,17 @@ class Arrivals:
         self._background = background
         self._hash_function = hash_function
 
-    def add(self, request: Request, refusal: str | None, move_refusal: str | None) -> None:
+    def add(
+        self,
+        request: Request,
+        refusal: str | None,
+        move_refusal: str | None,
+        max_rotations: int = MAX_ROTATIONS,
+    ) -> None:
         """Plan a session request. A request without session is not touched.
 
-        `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved.
+        `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved. A key that was
+        turned `max_rotations` times is computed anew.
         """
         terms = read_terms(request, self._config.default_fidelity)
         if terms is None:
@@ -76,7 +84,8 @@ class Arrivals:
         forgotten: tuple[ServedSequence, ...] = ()
         if terms.forget and refusal is None:
             forgotten, session.evictions_ticket = self._forget(request, session)
-        inputs = self._inputs(request, session, terms, forgotten, (terms.refusal or refusal, move_refusal))
+        refusals = terms.refusal or refusal, move_refusal
+        inputs = self._inputs(request, session, terms, forgotten, refusals, max_rotations)
         self._live.add(session, request)
         if self.plans.is_long(inputs):
             self.plans.add(terms.account, inputs)
@@ -100,6 +109,7 @@ class Arrivals:
         terms: SessionTerms,
         forgotten: tuple[ServedSequence, ...],
         refusals: tuple[str | None, str | None],
+        max_rotations: int,
     ) -> PlanInputs:
         refusal, move_refusal = refusals
         num_cached = block_pool.num_cached_blocks(self._moves.pool, request) if refusal is None else 0
@@ -112,6 +122,7 @@ class Arrivals:
             forgotten=forgotten,
             num_cached=self._moves.block_size * num_cached,
             min_move_tokens=self._config.min_move_tokens,
+            max_rotations=max_rotations,
             refusal=refusal,
             move_refusal=refusal or move_refusal,
             dropped_reason=self._store.take_reason(terms.owner) if terms.wish.fidelity != "exact" else None,

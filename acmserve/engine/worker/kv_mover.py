@@ -20,10 +20,11 @@ from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
-from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.plan.rotations import MAX_ROTATIONS, bound_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -36,15 +37,20 @@ METHODS_WITHOUT_KV = ("ngram", "suffix")
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Why KV may not be copied, or not be moved. None where it may. No copy means no move."""
+    """Why KV may not be copied, or not be moved. None where it may. No copy means no move.
+
+    `max_rotations` is how often a key may be turned before it is computed anew (`plan/rotations.py`).
+    """
 
     copy_refusal: str | None = None
     move_refusal: str | None = None
+    max_rotations: int = MAX_ROTATIONS
 
     def both(self, other: Abilities) -> Abilities:
         """What is possible when both sides must be able to do it."""
         copy_refusal = self.copy_refusal or other.copy_refusal
-        return Abilities(copy_refusal, copy_refusal or self.move_refusal or other.move_refusal)
+        move_refusal = copy_refusal or self.move_refusal or other.move_refusal
+        return Abilities(copy_refusal, move_refusal, min(self.max_rotations, other.max_rotations))
 
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
@@ -115,7 +121,7 @@ class KVMover:
         except ValueError as unfit:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
-        return Abilities(None, move_refusal)
+        return Abilities(None, move_refusal, bound_of(name_of_type(layer.kv.dtype) for layer in layers))
 
     def _check_blocks(self, layers: Sequence[KVLayer]) -> int:
         """The block size that the scheduler counts in. The tensors may cut its blocks into smaller ones.

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 import acmserve._native as _native
-from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import SlotRun
 
@@ -58,7 +58,7 @@ class CpuMover:
     def _describe(self, layer: KVLayer) -> _native.Layer:
         return _native.Layer(
             base=layer.kv.data_ptr(),
-            dtype=str(layer.kv.dtype).removeprefix("torch."),
+            dtype=name_of_type(layer.kv.dtype),
             isa=layer.layout.name,
             num_blocks=layer.kv.shape[0],
             num_kv_heads=layer.layout.num_kv_heads,
