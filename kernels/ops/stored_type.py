@@ -23,10 +23,12 @@ VIEWS = {
     "fp8": torch.float8_e4m3fn,
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
+    "fp8_ds_mla": torch.bfloat16,
 }
-"""vLLM's names of what is kept in bytes without a scale among them."""
+"""vLLM's names of what is kept in bytes. `fp8_ds_mla` has its rotary key in bfloat16, see `layouts/latent.py`."""
 WHY_NOT = {
     "per_token_head": "each token has a scale of its own, and a turned key needs another",
+    "nvfp4_ds_mla": "the rotary key is kept in 8 bits between packed numbers",
     "nvfp4": "numbers of 4 bits are packed with a scale for each 16 of them",
     "turboquant": "keys are packed in a basis of their own",
     "ultraquant": "numbers of 4 bits are packed with scales",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from acmserve.engine.vllm.recorded_forward import RecordedForward
+from acmserve.engine.worker.cache_kind import why_none_of, why_not
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
@@ -60,6 +61,7 @@ class Abilities:
         groups = kv_cache_config.kv_cache_groups
         kinds = {type(group.kv_cache_spec) for group in groups}
         has_windows = kinds == {FullAttentionSpec, SlidingWindowSpec}
+        never = why_none_of([group.kv_cache_spec for group in groups])
         remedy = "; --disable-hybrid-kv-cache-manager makes one" if has_windows else ""
         parallel = vllm_config.parallel_config
         method = getattr(vllm_config.speculative_config, "method", None)
@@ -69,11 +71,12 @@ class Abilities:
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
             or parallel.prefill_context_parallel_size > 1,
+            never or "": never is not None,
             f"model: {len(groups)} KV cache groups; one group of full attention is supported{remedy}": len(groups) != 1,
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
-        if reason is None and type(groups[0].kv_cache_spec) is not FullAttentionSpec:
-            reason = f"model: KV cache of kind {type(groups[0].kv_cache_spec).__name__}; full attention is supported"
+        if reason is None:
+            reason = why_not(groups[0].kv_cache_spec)
         return cls(reason, reason)
 
 
