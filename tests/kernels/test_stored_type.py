@@ -84,8 +84,8 @@ def test_index_functions_are_those_of_vllms_op(name: str) -> None:
     slots = torch.randperm(8 * BLOCK_SIZE, generator=torch.Generator().manual_seed(2))[:70]
     theirs, twin = empty(), empty()
     for kv, op in ((theirs, vllm_ops.cpu_attn_reshape_and_cache), (twin, reshape_and_cache)):
-        halves = kv.view(8, NUM_HEADS, 2 * BLOCK_SIZE, SIZE).chunk(2, dim=2)
-        op(key, value, *halves, slots, "vec", k_scale=0.5, v_scale=2.0, kv_cache_dtype=name)
+        keys, values = kv.view(8, NUM_HEADS, 2 * BLOCK_SIZE, SIZE).chunk(2, dim=2)
+        op(key, value, keys, values, slots, "vec", k_scale=0.5, v_scale=2.0, kv_cache_dtype=name)
     assert torch.equal(theirs, twin)
     layer = layer_of(theirs, name)
     stored_key, stored_value = reference.gather(layer.kv, layer.layout, slots)

@@ -1,6 +1,6 @@
 """Latent caches as vLLM makes them of its own specs: what moves in them, what is refused, and the rotation of DeepSeek.
 
-No engine starts here. `tests/engine/test_latent.py` has the one that the CPU can run.
+No engine starts here. `test_latent.py` has the one that the CPU can run.
 """
 
 from __future__ import annotations

@@ -101,6 +101,27 @@ def test_keys_that_do_not_turn_are_found_out(engine: Engine, monkeypatch: pytest
     assert moved.distance(engine.ask([*ONCE, *NEW], "other", "exact", salt="unturned")) > 10 * MAX_DIFFERENCE
 
 
+def test_a_key_is_turned_twice_and_then_computed(engine: Engine) -> None:
+    """Three cuts in front of the same text T, one behind the other. T moves with the first two only.
+
+    [..............][T ......]
+    [.........][T ......]           turned once
+    [......][T ......]              turned twice
+    [...][T ......]                 computed
+    """
+    context = HISTORY
+    engine.ask([*context, *NEW], "worn", "reuse", salt="worn")
+    num_moved = []
+    for start, end in ((100, 181), (50, 71), (10, 31)):
+        context = cut(context, start, end)
+        answer = engine.ask([*context, *NEW], "worn", "reuse", salt="worn")
+        assert answer.receipt is not None
+        assert answer.distance(engine.ask([*context, *NEW], "other", "exact", salt="worn")) <= MAX_DIFFERENCE
+        num_moved.append(answer.receipt["moved_tokens"])
+    assert min(num_moved[:2]) > 600, num_moved
+    assert num_moved[2] < 100, num_moved
+
+
 def test_the_scheduler_knows_the_bound_of_the_type(engine: Engine) -> None:
     core: Any = engine.llm.llm_engine.engine_core
     abilities = core.engine_core.scheduler.connector.abilities
