@@ -122,6 +122,7 @@ def read_shape(attention: Any, kv: Tensor) -> tuple[int, int, int]:
     if kv.dim() != 4:
         raise MoveRefused(f"kv cache: shape {tuple(kv.shape)} is not supported")
     _, num_kv_heads, block_size, width = kv.shape
-    if width != 2 * attention.head_size:
-        raise MoveRefused(f"kv cache: rows of {width} for head size {attention.head_size} are not supported")
+    head_size = getattr(attention, "head_size", None)  # a cache that is no attention's has none
+    if head_size is None or width != 2 * head_size:
+        raise MoveRefused(f"kv cache: rows of {width} for head size {head_size} are not supported")
     return num_kv_heads, block_size, width // 2

@@ -116,6 +116,17 @@ def test_rows_of_another_size_are_refused(num_bytes: int) -> None:
         find_layer("layer", attention("nvfp4_ds_mla"), torch.zeros(2, 1, 64, num_bytes, dtype=torch.uint8))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [(torch.uint8, "dtype auto (torch.uint8)"), (torch.bfloat16, "rows of 132 for head size None")],
+)
+def test_the_cache_of_an_indexer_is_no_attentions(dtype: torch.dtype, reason: str) -> None:
+    """It would be refused by the worker, too, where nothing else had refused it: a copy of it is no copy of K and V."""
+    with pytest.raises(MoveRefused) as refused:
+        find_layer("layer", SimpleNamespace(head_dim=132), torch.zeros(2, 1, 64, 132, dtype=dtype))
+    assert reason in refused.value.reason
+
+
 PLAIN_LATENT = spec_of("auto", torch.bfloat16)
 INDEX_KEYS = MLAAttentionSpec(
     block_size=BLOCK_SIZE, num_kv_heads=1, head_size=132, dtype=torch.uint8, cache_role=SparseCacheRole.INDEXER
