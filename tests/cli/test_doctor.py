@@ -51,6 +51,15 @@ def test_the_bound_on_moves_is_that_of_the_kv_cache(tmp_path: Path, kv_cache_dty
     assert told in finding.detail
 
 
+def test_a_kv_cache_whose_keys_cannot_be_turned_is_named(tmp_path: Path) -> None:
+    model = write_config(tmp_path, LlamaConfig(hidden_size=256, num_attention_heads=4), "LlamaForCausalLM")
+    finding = examine(model, "fp8_per_token_head").findings[-2]
+    assert finding.status == NOTE
+    assert (
+        "dtype fp8_per_token_head (torch.uint8) is not supported: each token has a scale of its own" in finding.detail
+    )
+
+
 def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

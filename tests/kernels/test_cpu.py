@@ -70,10 +70,7 @@ def test_large_moves(kind: type[KVLayout], dtype: torch.dtype, num_layers: int) 
         check_result(case, after)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    TYPES,
-)
+@pytest.mark.parametrize(("kind", "dtype"), [pair for pair in TYPES if pair[1].itemsize > 1])
 @pytest.mark.parametrize(("src_offset", "dst_offset"), [(0, 0), (31, 0), (0, 31), (96, 1), (64, 64), (100, 20)])
 def test_large_moves_between_all_kinds_of_offsets(
     kind: type[KVLayout], dtype: torch.dtype, src_offset: int, dst_offset: int
