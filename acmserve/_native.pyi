@@ -28,6 +28,7 @@ class Layer:
         num_kv_heads: int,
         block_size: int,
         head_size: int,
+        value_size: int,
         block_stride: int,
         head_stride: int,
         rope: int,

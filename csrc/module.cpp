@@ -22,8 +22,8 @@ using Int64Array = py::array_t<int64_t, py::array::c_style>;
 using FloatArray = py::array_t<float, py::array::c_style>;
 
 acm::Layer make_layer(uintptr_t base, const std::string& dtype, const std::string& isa, int64_t num_blocks,
-                      int64_t num_kv_heads, int64_t block_size, int64_t head_size, int64_t block_stride,
-                      int64_t head_stride, int64_t rope) {
+                      int64_t num_kv_heads, int64_t block_size, int64_t head_size, int64_t value_size,
+                      int64_t block_stride, int64_t head_stride, int64_t rope) {
     acm::Layer layer{};
     layer.base = reinterpret_cast<char*>(base);
     layer.dtype = acm::parse_dtype(dtype);
@@ -32,6 +32,7 @@ acm::Layer make_layer(uintptr_t base, const std::string& dtype, const std::strin
     layer.num_kv_heads = num_kv_heads;
     layer.block_size = block_size;
     layer.head_size = head_size;
+    layer.value_size = value_size;
     layer.block_stride = block_stride * acm::itemsize(layer.dtype);
     layer.head_stride = head_stride * acm::itemsize(layer.dtype);
     layer.rope = rope;
@@ -145,7 +146,7 @@ PYBIND11_MODULE(_native, m) {
     py::class_<acm::Layer>(m, "Layer")
         .def(py::init(&make_layer), py::kw_only(), py::arg("base"), py::arg("dtype"), py::arg("isa"),
              py::arg("num_blocks"), py::arg("num_kv_heads"), py::arg("block_size"), py::arg("head_size"),
-             py::arg("block_stride"), py::arg("head_stride"), py::arg("rope"));
+             py::arg("value_size"), py::arg("block_stride"), py::arg("head_stride"), py::arg("rope"));
     py::class_<acm::Mover>(m, "Mover")
         .def(py::init([](const std::vector<acm::Layer>& layers, const std::vector<std::pair<int64_t, bool>>& ropes) {
                  std::vector<acm::Rope> table;

@@ -15,6 +15,7 @@
 
 #include "prefetch.hpp"
 #include "head_amx.hpp"
+#include "head_latent.hpp"
 #include "head_vec.hpp"
 #include "layout.hpp"
 #include "cache_lines.hpp"
@@ -60,18 +61,19 @@ class Mover {
         int64_t num_bytes = 0;
         for (const Layer& layer : layers_) {
             check_blocks(layer, runs);
-            num_bytes += 2 * num_slots * layer.num_kv_heads * layer.head_size * itemsize(layer.dtype);
+            num_bytes += num_slots * layer.num_kv_heads * (layer.head_size + layer.value_size) * itemsize(layer.dtype);
         }
         const std::vector<size_t> groups = group_by_destination(runs);
         const auto num_groups = static_cast<int64_t>(groups.size()) - 1;
         const auto num_layers = static_cast<int64_t>(layers_.size());
-        const bool streamed = num_bytes >= kStreamBytes;
+        const bool large = num_bytes >= kStreamBytes;
         // Waking a helper costs tens of microseconds, about what one thread needs for this many bytes.
         if (num_bytes < (int64_t{1} << 19)) num_threads = 1;
         Pool::of_process().run(num_layers * num_groups, num_threads, cpus, [&](int64_t item) {
             const Layer& layer = layers_[static_cast<size_t>(item / num_groups)];
             const auto group = static_cast<size_t>(item % num_groups);
             const Angles* turn = layer.rope < 0 ? nullptr : &angles[static_cast<size_t>(layer.rope)];
+            const bool streamed = large && layer.layout != Layout::latent;
             const Span<Run> span{runs.data() + groups[group], runs.data() + groups[group + 1]};
             Ahead ahead(layer, rope_of(layer), span, {runs.data(), runs.data() + runs.size()}, streamed);
             move_block(layer, span, segments, turn, streamed, ahead);
@@ -112,9 +114,14 @@ class Mover {
             num_tokens += run.num_tokens;
         }
         char* dst = layer.head(runs.first->dst_block, 0);
+        if (layer.layout == Layout::latent) {
+            for (const Piece& piece : pieces)
+                with_type(layer, [&](auto type) { move_rows_latent<decltype(type)>(layer, rope_of(layer), piece, dst); });
+            return;
+        }
         const int64_t half = layer.block_size * layer.head_size * itemsize(layer.dtype);
         const bool whole = num_tokens == layer.block_size, one_piece = whole && !turns && runs.size() == 1;
-        if (!one_piece && use_avx512()) cut_lines(layer, pieces, cuts);
+        if (!one_piece && by_lines(layer)) cut_lines(layer, pieces, cuts);
         for (int64_t index = 0; index < layer.num_kv_heads; ++index) {
             const int64_t head = index * layer.head_stride;
             if (one_piece) {
@@ -139,12 +146,15 @@ class Mover {
         const bool amx = layer.layout == Layout::amx;
         streamed = streamed && can_stream(dst, amx ? kLine : layer.block_size * itemsize(layer.dtype));
 #if ACM_HAS_AVX2_CLONE
-        if (use_avx512()) {
+        if (by_lines(layer)) {
             const Head target{head, dst, streamed, &ahead};
             if (amx)
                 move_keys_amx_avx512(layer, rope, cuts, target);
             else
-                with_type(layer, [&](auto type) { move_keys_vec_avx512<decltype(type)>(layer, rope, cuts, target); });
+                with_type(layer, [&](auto type) {
+                    if constexpr (sizeof(typename decltype(type)::Storage) > 1)
+                        move_keys_vec_avx512<decltype(type)>(layer, rope, cuts, target);
+                });
             return;
         }
 #endif
@@ -167,9 +177,16 @@ class Mover {
             function(Float32{});
         else if (layer.dtype == Dtype::bfloat16)
             function(BFloat16{});
-        else
+        else if (layer.dtype == Dtype::float16)
             function(Float16{});
+        else if (layer.dtype == Dtype::float8_e4m3fn)
+            function(Float8E4M3{});
+        else
+            function(Float8E5M2{});
     }
+
+    // avx512.hpp knows no 8-bit types.
+    static bool by_lines(const Layer& layer) { return use_avx512() && itemsize(layer.dtype) > 1; }
 
     // Below, the moved KV fits the caches, where the forward pass that follows reads it.
     static constexpr int64_t kStreamBytes = int64_t{8} << 20;

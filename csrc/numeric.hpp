@@ -1,7 +1,7 @@
 // Storage types of a KV cache and their conversion to float and back: round to nearest, ties to even, one rounding.
 //
-// Scalar code without branches, for every target. lanes.hpp has the same for eight values at once. NaN stays NaN, and
-// fp16 subnormals are exact.
+// Scalar code without branches, for every target. lanes.hpp has the 16-bit types for eight values at once. NaN stays
+// NaN, and subnormals are exact. The 8-bit types saturate at their largest number, as vLLM's quantisation does.
 #pragma once
 
 #include <cstdint>
@@ -63,5 +63,37 @@ struct Float16 {
         return static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u));
     }
 };
+
+// e4m3 (3 bits of mantissa, no infinity) and e5m2 (2 bits).
+template <int kMantissa>
+struct Float8 {
+    using Storage = uint8_t;
+    static constexpr uint32_t kBias = (1u << (6 - kMantissa)) - 1, kShift = 23 - kMantissa;
+    static constexpr float kLargest = kMantissa == 3 ? 448.0f : 57344.0f;
+    static constexpr float kSmallestNormal = kMantissa == 3 ? 0x1p-6f : 0x1p-14f;
+    // Added to this power of two, a float is rounded to multiples of the smallest 8-bit number.
+    static constexpr float kMagic = kMantissa == 3 ? 0x1p14f : 0x1p7f;
+
+    static ACM_INLINE float load(uint8_t stored) {
+        // The same fields in fp16. E4m3 has a smaller exponent bias (7, not 15), hence the factor.
+        const uint32_t magnitude = stored & 0x7fu, sign = stored & 0x80u;
+        const float half = Float16::load(static_cast<uint16_t>(sign << 8 | magnitude << (10 - kMantissa)));
+        if (kMantissa == 2) return half;
+        return magnitude == 0x7fu ? as_float(0x7fc00000u) : half * 256.0f;
+    }
+    static ACM_INLINE uint8_t store(float value) {
+        const uint32_t sign = as_bits(value) >> 24 & 0x80u;
+        const float absolute = as_float(as_bits(value) & 0x7fffffffu);
+        const float magnitude = absolute < kLargest ? absolute : kLargest;
+        const uint32_t bits = as_bits(magnitude);
+        const uint32_t rounded = (bits + (1u << (kShift - 1)) - 1 + (bits >> kShift & 1u)) >> kShift;
+        const uint32_t normal = rounded - ((127 - kBias) << kMantissa);
+        const uint32_t subnormal = as_bits(magnitude + kMagic) - as_bits(kMagic);
+        const uint32_t code = magnitude < kSmallestNormal ? subnormal : normal;
+        return static_cast<uint8_t>((value != value ? 0x7fu : code) | sign);
+    }
+};
+using Float8E4M3 = Float8<3>;
+using Float8E5M2 = Float8<2>;
 
 }  // namespace acm

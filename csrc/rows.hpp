@@ -74,7 +74,7 @@ ACM_AVX2 void turn_pair_avx2(const typename Type::Storage* xa, const typename Ty
                              typename Type::Storage* ya, typename Type::Storage* yb, int64_t num_tokens, float cos,
                              float sin) {
     int64_t t = 0;
-    if constexpr (!std::is_same_v<Type, Float32>) {
+    if constexpr (sizeof(typename Type::Storage) == 2) {
         const __m256 c = _mm256_set1_ps(cos), s = _mm256_set1_ps(sin);
         for (; t + 8 <= num_tokens; t += 8) {
             const __m256 a = Lanes<Type>::load(xa + t), b = Lanes<Type>::load(xb + t);

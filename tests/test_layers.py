@@ -28,7 +28,7 @@ LAYERS = (
     "context.storage",
     "plan",
     "kernels.rope kernels.slots",
-    "kernels.layout kernels.layouts kernels.movers",
+    "kernels.layout kernels.layouts kernels.movers kernels.stored_type",
     "kernels.dispatch",
     "engine.config engine.groups",
     "engine.vllm",

@@ -68,16 +68,20 @@ class Report:
         return json.dumps({"ok": not self.is_broken, "findings": [asdict(f) for f in self.findings]}, indent=2)
 
 
-def examine(model: str | None = None, speculative: dict[str, Any] | None = None) -> Report:
-    """Look at the installation and, when `model` is given, at that model, with the drafter of vLLM's
-    `speculative_config`. Raises AcmError when the model cannot be read."""
+def examine(
+    model: str | None = None, speculative: dict[str, Any] | None = None, kv_cache_dtype: str = "auto"
+) -> Report:
+    """Look at the installation and, when `model` is given, at that model with such a KV cache.
+
+    The drafter of vLLM's `speculative_config` counts, too. Raises AcmError when the model cannot be read.
+    """
     try:
         check_torchvision()
     except AcmError as error:
         return Report((Finding("torch", BROKEN, str(error)),))
     findings = [_vllm(), _torch(), *_kernels()]
     if model is not None:
-        findings += [_template(model), *_model(model, speculative)]
+        findings += [_template(model), *_model(model, speculative, kv_cache_dtype)]
     return Report(tuple(findings))
 
 
@@ -119,7 +123,7 @@ def _kernels() -> list[Finding]:
     return findings
 
 
-def _model(model: str, speculative: dict[str, Any] | None) -> list[Finding]:
+def _model(model: str, speculative: dict[str, Any] | None, kv_cache_dtype: str) -> list[Finding]:
     """The model as the engine would find it, built small here."""
     from acmserve.engine.config import engine_config
     from acmserve.engine.worker.model_verdict import judge_model
@@ -130,7 +134,8 @@ def _model(model: str, speculative: dict[str, Any] | None) -> list[Finding]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # vLLM tells on stdout how it builds the small model
     try:
-        verdict = judge_model(folder, speculative_config=speculative, **engine_config())
+        settings = {"speculative_config": speculative, "kv_cache_dtype": kv_cache_dtype, **engine_config()}
+        verdict = judge_model(folder, **settings)
     except Exception as error:  # noqa: BLE001 -- whatever a model class raises, the engine has the last word
         reason = (str(error) or type(error).__name__).splitlines()[0]
         detail = f"{kind}: vLLM cannot build it small ({reason}); the engine measures it when it starts"
@@ -138,7 +143,8 @@ def _model(model: str, speculative: dict[str, Any] | None) -> list[Finding]:
     finally:
         logging.disable(before)
     if verdict.refusal is None:
-        allowed = Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})")
+        bound = f"a key is turned at most {verdict.max_rotations} times, then its token is computed anew"
+        allowed = Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()}); {bound}")
         windows = verdict.describe_windows()
         return [allowed] if windows is None else [allowed, Finding("model", NOTE, f"{windows}; {COST_OF_WINDOWS}")]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
@@ -192,6 +198,9 @@ def _add_flags(doctor: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="vLLM's flag: the keys of the drafter count, too",
     )
+    doctor.add_argument(
+        "--kv-cache-dtype", default="auto", metavar="TYPE", help="judge MODEL with this KV cache (vLLM's own flag)"
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -206,7 +215,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    report = examine(parsed.model, parsed.speculative_config)
+    report = examine(parsed.model, parsed.speculative_config, parsed.kv_cache_dtype)
     print(report.as_json() if parsed.json else report.as_text())
     return 1 if report.is_broken else 0
 

@@ -28,6 +28,7 @@ from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.removed import find_removed
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair
+from acmserve.plan.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 MAX_SEQUENCES = 8
@@ -137,10 +138,15 @@ def forecast(
     fidelity: str,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
     repair: Repair = DEFAULT_REPAIR,
+    max_rotations: int = MAX_ROTATIONS,
 ) -> Forecast:
-    """Foretell the receipt of `prompt` (int32 [n], n >= 1) asked for with `fidelity`, and `repair` if that counts."""
+    """Foretell the receipt of `prompt` (int32 [n], n >= 1) asked for with `fidelity`, and `repair` if that counts.
+
+    `max_rotations` is the engine's bound, which depends on the type of its KV cache (`plan/rotations.py`).
+    """
     sources = [sequence.as_source() for sequence in served.sequences]
-    planned = plan_wish(prompt, sources, RequestedFidelity(fidelity, repair), min_move_tokens=min_move_tokens)
+    wish = RequestedFidelity(fidelity, repair)
+    planned = plan_wish(prompt, sources, wish, min_move_tokens=min_move_tokens, max_rotations=max_rotations)
     plan = planned.plan
     num_moved = sum(move.num_tokens for move in plan.moves)
     num_repaired = sum(end - start for start, end in planned.anew)

@@ -17,6 +17,7 @@ from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds, cho
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
+from acmserve.plan.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 
@@ -47,17 +48,23 @@ def plan_wish(
     *,
     num_cached: int = 0,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
+    max_rotations: int = MAX_ROTATIONS,
     refusal: str | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
-    `num_cached` and `min_move_tokens` as in `plan_edit`. `sources` are the newest first.
+    `num_cached`, `min_move_tokens` and `max_rotations` as in `plan_edit`. `sources` are the newest first.
     """
 
     def plan(allow_moves: bool) -> EditPlan:
         return plan_edit(
-            prompt, sources, allow_moves=allow_moves, num_cached=num_cached, min_move_tokens=min_move_tokens
+            prompt,
+            sources,
+            allow_moves=allow_moves,
+            num_cached=num_cached,
+            min_move_tokens=min_move_tokens,
+            max_rotations=max_rotations,
         )
 
     if wish.fidelity == "exact" or refusal is not None:

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from acmserve.plan.match import TokenMatch, common_prefix, find_matches
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.removed import find_removed
+from acmserve.plan.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_MIN_MOVE_TOKENS = 32
-# Each move rounds its keys again. After 8, a bf16 key is 3 times as far from the exact one as any cached key is.
-# docs/kernels.md has the measurement and the alternative.
-MAX_ROTATIONS = 8
 # Each move takes a step of the scheduler of its own. A prompt that was changed everywhere is computed sooner.
 MAX_MOVES = 256
 
@@ -30,12 +28,13 @@ def plan_edit(
     allow_moves: bool,
     num_cached: int = 0,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
+    max_rotations: int = MAX_ROTATIONS,
 ) -> EditPlan:
     """Plan `prompt` (int32 [n], n >= 1) against what the session served before.
 
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
-    `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `MAX_ROTATIONS`
+    `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `max_rotations`
     times are computed anew, and so is appended text that quotes the conversation. Of more than `MAX_MOVES` matches the
     longest are moved. `sources` are the newest first.
     """
@@ -48,7 +47,9 @@ def plan_edit(
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
     found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in _longest(matches)]
     kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
-    moves = tuple(piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens))
+    moves = tuple(
+        piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens, max_rotations)
+    )
     num_left = max(0, len(matches) - MAX_MOVES)
     return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves), num_left)
 
@@ -113,14 +114,14 @@ def _without_quotes(moves: list[Move], latest: int, num_in_place: int) -> list[M
     return kept
 
 
-def _unworn(move: Move, source: ServedSequence, min_tokens: int) -> Iterator[Move]:
-    """What remains of a move without the tokens that were turned `MAX_ROTATIONS` times.
+def _unworn(move: Move, source: ServedSequence, min_tokens: int, max_rotations: int) -> Iterator[Move]:
+    """What remains of a move without the tokens that were turned `max_rotations` times, here 8.
 
     source   |......|8 8 8 8 8 8|......|2 2 2|.....|       times turned
     moved    |-----)            [------------------)       the piece between is computed
     """
     start, end = move.src_start, move.src_start + move.num_tokens
-    worn = [m for m in source.marks_over(start, end) if m.num_rotations >= MAX_ROTATIONS and start != move.dst_start]
+    worn = [m for m in source.marks_over(start, end) if m.num_rotations >= max_rotations and start != move.dst_start]
     cuts = sorted((max(m.position, start), min(m.position + m.num_tokens, end)) for m in worn)
     for first, behind in [*((a, b) for a, b in cuts if a < b), (end, end)]:
         if first - start >= min_tokens:

@@ -6,7 +6,7 @@ against the exact key at the same position, relative to the key:
 
     chained    every move reads the copy that the last one wrote (what an engine without a memory does)
     original   every move reads the first copy, by the cumulative delta
-    bounded    chained, but after every BOUND moves the key is computed anew
+    bounded    chained, but after so many moves as the engine allows its type the key is computed anew
 
 beside `cached`, the error of a key that was never moved. Does not use vLLM; runs in seconds.
 """
@@ -23,8 +23,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
+from acmserve.plan.rotations import MAX_ROTATIONS_BY_TYPE
 
 HEAD_SIZE = 128
 TYPES = {
@@ -49,9 +51,10 @@ class RotationRow:
     bounded: float
 
 
-def measure(kv: str, num_rotations: int, num_keys: int, bound: int, seed: int = 0) -> list[RotationRow]:
-    """One row for each reported number of rotations up to `num_rotations`."""
+def measure(kv: str, num_rotations: int, num_keys: int, bound: int | None = None, seed: int = 0) -> list[RotationRow]:
+    """One row for each reported number of rotations up to `num_rotations`. Without `bound` it is the engine's."""
     dtype = TYPES[kv]
+    bound = bound or MAX_ROTATIONS_BY_TYPE[name_of_type(dtype)]
     generator = torch.Generator().manual_seed(seed)
     rope = Rope(tuple(500_000.0 ** (-2 * i / HEAD_SIZE) for i in range(HEAD_SIZE // 2)), HEAD_SIZE, True)
     key = torch.randn(num_keys, HEAD_SIZE, generator=generator, dtype=torch.float64)
@@ -84,12 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rotations", type=int, default=64, help="moves of one key (default: 64)")
     parser.add_argument("--keys", type=int, default=512, help="keys per type (default: 512)")
-    parser.add_argument("--bound", type=int, default=8, help="moves before a key is computed anew (default: 8)")
+    parser.add_argument("--bound", type=int, help="moves before a key is computed anew (default: the engine's bounds)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
     options = parser.parse_args(argv)
-    if min(options.rotations, options.keys, options.bound) < 1:
+    if min(options.rotations, options.keys, options.bound or 1) < 1 or options.bound == 0:
         parser.error("--rotations, --keys and --bound must be at least 1")
-    print(f"{'KV cache':10}{'moves':>6}{'cached':>10}{'chained':>10}{'original':>10}{f'bound {options.bound}':>10}")
+    print(f"{'KV cache':10}{'moves':>6}{'cached':>10}{'chained':>10}{'original':>10}{'bounded':>10}")
     rows = [row for kv in TYPES for row in measure(kv, options.rotations, options.keys, options.bound)]
     for row in rows:
         print(
@@ -97,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             + "".join(f"{100 * error:9.2g}%" for error in (row.cached, row.chained, row.original, row.bounded))
         )
     if options.json is not None:
-        report = {"torch": torch.__version__, "bound": options.bound, "rows": [asdict(row) for row in rows]}
+        bounds = {kv: options.bound or MAX_ROTATIONS_BY_TYPE[name_of_type(dtype)] for kv, dtype in TYPES.items()}
+        report = {"torch": torch.__version__, "bounds": bounds, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 

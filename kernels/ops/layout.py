@@ -20,7 +20,7 @@ from acmserve.errors import MoveRefused
 from acmserve.kernels.rope import Rope
 
 FLOAT_TYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
-# vLLM stores the two 8-bit types in bytes. A worker views them as these.
+# vLLM stores the two 8-bit types in bytes, which are viewed as these (`stored_type.py`).
 FP8_TYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 TYPES = FLOAT_TYPES | FP8_TYPES
 REFERENCE = "reference"
@@ -102,11 +102,16 @@ class KVLayer:
         if self.kv.dim() != 4 or tuple(self.kv.shape[1:]) != inner:
             raise ValueError(f"KV cache of shape {tuple(self.kv.shape)} is not [num_blocks, {inner}] of {layout}")
         if self.kv.dtype not in TYPES:
-            known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in TYPES))
+            known = ", ".join(sorted(map(name_of_type, TYPES)))
             raise ValueError(f"KV cache of dtype {self.kv.dtype}: only {known} can be moved")
         if self.rope is not None and self.rope.rot_dim > layout.head_size:
             raise ValueError(f"rot_dim {self.rope.rot_dim} exceeds head_size {layout.head_size}")
         layout.check(self.kv, self.rope)
+
+
+def name_of_type(dtype: torch.dtype) -> str:
+    """`float8_e4m3fn` of `torch.float8_e4m3fn`."""
+    return str(dtype).removeprefix("torch.")
 
 
 def read_shape(attention: Any, kv: Tensor) -> tuple[int, int, int]:
@@ -117,6 +122,7 @@ def read_shape(attention: Any, kv: Tensor) -> tuple[int, int, int]:
     if kv.dim() != 4:
         raise MoveRefused(f"kv cache: shape {tuple(kv.shape)} is not supported")
     _, num_kv_heads, block_size, width = kv.shape
-    if width != 2 * attention.head_size:
-        raise MoveRefused(f"kv cache: rows of {width} for head size {attention.head_size} are not supported")
+    head_size = getattr(attention, "head_size", None)  # a cache that is no attention's has none
+    if head_size is None or width != 2 * head_size:
+        raise MoveRefused(f"kv cache: rows of {width} for head size {head_size} are not supported")
     return num_kv_heads, block_size, width // 2

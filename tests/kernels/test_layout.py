@@ -115,8 +115,11 @@ def test_a_layer_of_latent_attention_is_found() -> None:
     layer = find_layer("layer", attention, torch.zeros(2, 16, 576))
     assert layer.layout == LatentLayout(1, 16, 64, 512)
     assert layer.kv.shape == (2, 1, 16, 576)
-    with pytest.raises(MoveRefused, match="for a latent of 512 is not supported"):
-        find_layer("layer", attention, torch.zeros(2, 16, 656))
+    with_head = find_layer("layer", attention, torch.zeros(2, 1, 16, 576))
+    assert (with_head.layout, with_head.kv.shape) == (layer.layout, layer.kv.shape)
+    for shape in ((2, 16, 656), (2, 2, 16, 576), (2, 1, 16, 656)):
+        with pytest.raises(MoveRefused, match="for a latent of 512 is not supported"):
+            find_layer("layer", attention, torch.zeros(shape))
 
 
 def test_the_whole_rotary_key_of_a_latent_cache_turns() -> None:

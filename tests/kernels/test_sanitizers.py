@@ -12,7 +12,8 @@ BEHIND_THE_END = """
 import numpy as np
 from acmserve import _native
 cache = np.zeros(2 * 4 * 16 * 32, dtype=np.float32)
-sizes = dict(num_kv_heads=1, block_size=16, head_size=32, block_stride=2 * 16 * 32, head_stride=2 * 16 * 32)
+strides = dict(block_stride=2 * 16 * 32, head_stride=2 * 16 * 32)
+sizes = dict(num_kv_heads=1, block_size=16, head_size=32, value_size=32, **strides)
 layer = _native.Layer(base=cache.ctypes.data, dtype="float32", isa="vec", num_blocks={num_blocks}, rope=0, **sizes)
 slots = [np.arange(start, start + 16) for start in ({source}, 0)]
 angles = [np.ones((1, 16), dtype=np.float32)]

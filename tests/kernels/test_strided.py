@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from types import ModuleType
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.latent import LatentLayout
+from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
@@ -96,6 +98,26 @@ def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype)
     latent, turned = after.layers[0].kv[0, 0, 9].split([512, 64])
     assert torch.equal(bits(latent), bits(caches[0][3, 50, :512]))
     assert not torch.equal(bits(turned), bits(caches[0][3, 50, 512:]))
+
+
+def test_move_of_deepseeks_packed_latent_cache(strided: ModuleType) -> None:
+    """`fp8_ds_mla`, 656 bytes: 512 of the latent in fp8, 4 float32 scales, 64 bfloat16 of the key. Only these turn."""
+    attention = SimpleNamespace(kv_lora_rank=512, qk_rope_head_dim=64, head_size=576, kv_cache_dtype="fp8_ds_mla")
+    generator = torch.Generator().manual_seed(6)
+    rows = torch.randint(0, 256, (4, 1, 64, 656), dtype=torch.uint8, generator=generator)
+    keys = torch.randn(4, 1, 64, 64, generator=generator).to(torch.bfloat16)
+    rows[..., 528:] = keys.view(torch.uint8)
+    before = replace(find_layer("layer", attention, rows.clone()), rope=make_rope(64, False))
+    after = replace(find_layer("layer", attention, rows), rope=before.rope)
+    src, dst = slot_range([3, 1], 50, 70, 64), slot_range([0, 2], 9, 70, 64)
+    segments = (SlotRun(0, 30, -1980), SlotRun(30, 70, 0))
+    mover = strided.StridedMover([after])
+    mover.move(src, dst, segments)
+    assert mover.num_launches == 1
+    check_result(Case((before,), src, dst, segments), Case((after,), src, dst, segments), INTERPRETER_ERROR)
+    source = before.kv.view(torch.uint8)[3, 0, 50]
+    assert torch.equal(rows[0, 0, 9, :528], source[:528])
+    assert not torch.equal(rows[0, 0, 9, 528:], source[528:])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["block", "head", "token"])

@@ -13,8 +13,8 @@ from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.plan.estimate import MAX_SEQUENCES, EstimatedSequence, Forecast, MovedRange, ServedTokens, forecast
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.pieces import Move
-from acmserve.plan.planner import MAX_ROTATIONS
 from acmserve.plan.repair import Repair
+from acmserve.plan.rotations import MAX_ROTATIONS
 from acmserve.plan.source import Tokens
 from tests.plan.test_planner import BLOCK_SIZE, source, tokens
 

@@ -11,7 +11,8 @@ from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.pieces import Compute, EditPlan, Keep, Move
-from acmserve.plan.planner import MAX_ROTATIONS, plan_edit
+from acmserve.plan.planner import plan_edit
+from acmserve.plan.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 BLOCK_SIZE = 8

@@ -10,7 +10,7 @@ tokens in front of `end` count that a query at `end` still reads, and the rest n
 Knows numbers only. Does not know blocks, layers or requests.
 
 Decision: a kind is told by the exact class of vLLM's spec. A class derived from it may keep something else, and is
-refused until it has a line in `KINDS`. Latent and recurrent groups get theirs there.
+refused until it has a line in `KINDS`. Recurrent groups get theirs there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class GroupKind:
 
 KINDS: Mapping[str, GroupKind] = {
     "FullAttentionSpec": GroupKind("full", lambda spec: None),
+    "MLAAttentionSpec": GroupKind("latent", lambda spec: None),
     "SlidingWindowSpec": GroupKind("window", lambda spec: spec.sliding_window - 1 + spec.extra_retained_tokens),
 }
 """Every kind of group whose KV is moved, by the class of vLLM's spec."""
@@ -95,6 +96,8 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
     for index, spec in enumerate(specs):
         name = type(spec).__name__
         if name not in KINDS:
-            raise MoveRefused(f"model: KV cache of kind {name}; full attention and sliding windows are supported")
+            raise MoveRefused(
+                f"model: KV cache of kind {name}; full and latent attention and sliding windows are supported"
+            )
         found.append(GroupFacts(index, spec.block_size, KINDS[name].reach_of(spec)))
     return tuple(found)

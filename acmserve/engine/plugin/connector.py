@@ -127,7 +127,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def on_new_request(self, request: Request) -> None:
         """Plan a session request. A request without session is not touched."""
         refusal = (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
-        self.arrivals.add(request, refusal, refusal or self.abilities.move_refusal)
+        able = self.abilities
+        self.arrivals.add(request, refusal, refusal or able.move_refusal, able.max_rotations)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens to be copied behind the prefix hit of a waiting request. They are always loaded in the same step."""

@@ -82,6 +82,7 @@ class PlanInputs:
     forgotten: tuple[ServedSequence, ...]
     num_cached: int
     min_move_tokens: int
+    max_rotations: int
     refusal: str | None
     move_refusal: str | None
     dropped_reason: str | None
@@ -118,6 +119,7 @@ class PlanInputs:
             self.wish,
             num_cached=self.num_cached,
             min_move_tokens=self.min_move_tokens,
+            max_rotations=self.max_rotations,
             refusal=self.move_refusal,
         )
         return replace(found, plan=end_early(found.plan, self.num_lookahead))

@@ -29,6 +29,7 @@ from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
+from acmserve.plan.rotations import MAX_ROTATIONS
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
@@ -65,10 +66,17 @@ class Arrivals:
         self._hash_function = hash_function
         self._num_lookahead = num_lookahead
 
-    def add(self, request: Request, refusal: str | None, move_refusal: str | None) -> None:
+    def add(
+        self,
+        request: Request,
+        refusal: str | None,
+        move_refusal: str | None,
+        max_rotations: int = MAX_ROTATIONS,
+    ) -> None:
         """Plan a session request. A request without session is not touched.
 
-        `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved.
+        `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved. A key that was
+        turned `max_rotations` times is computed anew.
         """
         terms = read_terms(request, self._config.default_fidelity)
         if terms is None:
@@ -81,7 +89,7 @@ class Arrivals:
         if terms.forget and refusal is None:
             forgotten, session.evictions_ticket = self._forget(request, session)
         refusal = terms.refusal or refusal or (self._refuse_precompute() if terms.precompute else None)
-        inputs = self._inputs(request, session, terms, forgotten, (refusal, move_refusal))
+        inputs = self._inputs(request, session, terms, forgotten, (refusal, move_refusal), max_rotations)
         self._live.add(session, request)
         if self.plans.is_long(inputs):
             self.plans.add(terms.account, inputs)
@@ -110,6 +118,7 @@ class Arrivals:
         terms: SessionTerms,
         forgotten: tuple[ServedSequence, ...],
         refusals: tuple[str | None, str | None],
+        max_rotations: int,
     ) -> PlanInputs:
         refusal, move_refusal = refusals
         num_cached = self._moves.cache.num_cached(request) if refusal is None else 0
@@ -122,6 +131,7 @@ class Arrivals:
             forgotten=forgotten,
             num_cached=num_cached,
             min_move_tokens=self._config.min_move_tokens,
+            max_rotations=max_rotations,
             refusal=refusal,
             move_refusal=refusal or move_refusal,
             dropped_reason=self._store.take_reason(terms.owner) if terms.wish.fidelity != "exact" else None,

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from acmserve.engine.groups.facts import read_groups
+from acmserve.engine.worker.cache_kind import why_never
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
-from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.plan.rotations import MAX_ROTATIONS, bound_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -34,35 +36,41 @@ METHODS_WITHOUT_KV = ("ngram", "suffix")
 """Methods of speculative decoding that have no KV cache."""
 DRAFT_METHODS = (*METHODS_WITHOUT_KV, "eagle", "eagle3", "mtp", "draft_model")
 """Methods of speculative decoding beside which KV moves: the drafter's, too, where it has any."""
+WINDOWS_ALONE = "model: sliding windows alone; they move beside full attention"
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Why KV may not be copied, or not be moved. None where it may. No copy means no move."""
+    """Why KV may not be copied, or not be moved. None where it may. No copy means no move.
+
+    `max_rotations` is how often a key may be turned before it is computed anew (`plan/rotations.py`).
+    """
 
     copy_refusal: str | None = None
     move_refusal: str | None = None
+    max_rotations: int = MAX_ROTATIONS
 
     def both(self, other: Abilities) -> Abilities:
         """What is possible when both sides must be able to do it."""
         copy_refusal = self.copy_refusal or other.copy_refusal
-        return Abilities(copy_refusal, copy_refusal or self.move_refusal or other.move_refusal)
+        move_refusal = copy_refusal or self.move_refusal or other.move_refusal
+        return Abilities(copy_refusal, move_refusal, min(self.max_rotations, other.max_rotations))
 
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
         """Judge the engine's configuration."""
+        specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
         parallel = vllm_config.parallel_config
         drafts = vllm_config.speculative_config
         method = drafts.method if drafts is not None else None
+        never = why_never(specs)
         refusals = {
+            never or "": never is not None,
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
             f"engine: speculative decoding by {method} is not supported": method not in (None, *DRAFT_METHODS),
             "engine: speculative decoding with parallel drafts is not supported": drafts is not None
             and drafts.parallel_drafting,
-            f"engine: speculative decoding by {method} beside several KV cache groups is not supported": len(
-                kv_cache_config.kv_cache_groups
-            )
-            > 1
+            f"engine: speculative decoding by {method} beside several KV cache groups is not supported": len(specs) > 1
             and method not in (None, *METHODS_WITHOUT_KV),
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
@@ -70,9 +78,11 @@ class Abilities:
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
         try:
-            read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
+            groups = read_groups(specs)
         except MoveRefused as refused:
-            reason = reason or refused.reason
+            return cls(reason or refused.reason, reason or refused.reason)
+        if not any(group.is_full for group in groups):
+            reason = reason or WINDOWS_ALONE
         return cls(reason, reason)
 
 
@@ -118,7 +128,7 @@ class KVMover:
         except ValueError as unfit:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
-        return Abilities(None, move_refusal)
+        return Abilities(None, move_refusal, bound_of(name_of_type(layer.kv.dtype) for layer in layers))
 
     def _build_groups(self, layers: Mapping[str, KVLayer]) -> tuple[tuple[int, dispatch.LayerMover], ...]:
         """The block size and the layers of every group. Raises `MoveRefused` for a layer that is in none."""

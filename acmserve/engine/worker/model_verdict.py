@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from acmserve.engine.groups.facts import GroupFacts, read_groups
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.errors import MoveRefused
+from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.rope import Rope
+from acmserve.kernels.stored_type import stored_type
+from acmserve.plan.rotations import MAX_ROTATIONS, bound_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +30,14 @@ class ModelVerdict:
 
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
     of the small model, None where keys could not be measured. `groups` are its KV cache groups under vLLM's own
-    settings, empty where one of them is of a kind that is not moved.
+    settings, empty where one of them is of a kind that is not moved. A key is turned at most `max_rotations` times.
     """
 
     refusal: str | None
     refusal_without_hybrid: str | None
     ropes: Mapping[str, Rope | None] | None
     groups: tuple[GroupFacts, ...] = ()
+    max_rotations: int = MAX_ROTATIONS
 
     def describe_keys(self) -> str:
         """The measured rotations in words."""
@@ -58,10 +64,18 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     with small_build(folder, **settings) as build:
         (default, groups), (unified, _) = (_judge_engine(build, hybrid=hybrid) for hybrid in (True, False))
         try:
+            max_rotations = bound_of(map(name_of_type, stored_types(build)))
             ropes = measure_keys(build)
         except MoveRefused as refused:
             return ModelVerdict(default or refused.reason, unified or refused.reason, None)
-        return ModelVerdict(default, unified, ropes, groups)
+        return ModelVerdict(default, unified, ropes, groups, max_rotations)
+
+
+def stored_types(build: SmallBuild) -> list[torch.dtype]:
+    """In which types the attention layers of a built model keep their KV. Raises `MoveRefused`."""
+    layers = [layer for layer in build.layers.values() if hasattr(layer, "kv_cache_dtype")]
+    specs = [(layer, layer.get_kv_cache_spec(build.vllm_config)) for layer in layers]
+    return [stored_type(layer.kv_cache_dtype, spec.dtype) for layer, spec in specs if spec is not None]
 
 
 def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:

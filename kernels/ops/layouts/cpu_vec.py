@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from acmserve.kernels.layout import FLOAT_TYPES, REFERENCE, KVLayout, read_shape
+from acmserve.kernels.layout import REFERENCE, KVLayout, read_shape
 from acmserve.kernels.rope import Rope
 
 
@@ -48,5 +48,5 @@ class CpuVecLayout(KVLayout):
             raise ValueError(f"KV cache with strides {kv.stride()}: {self.name} needs contiguous heads")
 
     def mover(self, kv: Tensor, rope: Rope | None) -> str:
-        """The C++ kernel, which knows no 8-bit types."""
-        return "cpu" if kv.device.type == "cpu" and kv.dtype in FLOAT_TYPES else REFERENCE
+        """The C++ kernel."""
+        return "cpu" if kv.device.type == "cpu" else REFERENCE

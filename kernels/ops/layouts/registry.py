@@ -7,11 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from acmserve.errors import MoveRefused
-from acmserve.kernels.layout import FLOAT_TYPES, KVLayer, KVLayout
+from acmserve.kernels.layout import KVLayer, KVLayout
 from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.layouts.latent import LatentLayout
 from acmserve.kernels.layouts.strided import StridedLayout
+from acmserve.kernels.stored_type import check_scales, view_stored
 
 LAYOUTS: list[type[KVLayout]] = [
     StridedLayout,
@@ -29,11 +30,10 @@ def find_layer(name: str, attention: Any, kv: Any) -> KVLayer:
     """
     if not isinstance(kv, Tensor):
         raise MoveRefused(f"kv cache: {name} keeps a {type(kv).__name__} instead of one tensor")
-    if kv.dtype not in FLOAT_TYPES:
-        dtype = getattr(attention, "kv_cache_dtype", "auto")
-        raise MoveRefused(f"kv cache: dtype {dtype} ({kv.dtype}) is not supported")
+    numbers = view_stored(attention, kv)
     for layout in LAYOUTS:
-        found = layout.probe(attention, kv)
+        found = layout.probe(attention, numbers)
         if found is not None:
+            check_scales(attention, found[1].num_kv_heads)
             return KVLayer(*found, None)
     raise MoveRefused(f"kv cache: CPU layout {getattr(attention, 'isa', None)!r} is not supported")

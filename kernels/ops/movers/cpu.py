@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 import acmserve._native as _native
-from acmserve.kernels.layout import KVLayer
+from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.rope import Rope, angles
 from acmserve.kernels.slots import SlotRun
 
@@ -26,7 +26,7 @@ class CpuMover:
         """Keep the layers' memory alive and build the table.
 
         Args:
-            layers: of layouts that csrc/layout.hpp knows, float types only.
+            layers: of layouts and types that csrc/layout.hpp knows.
             num_threads: upper bound of threads, the caller's included.
             cpus: cores for the helper threads. None: every core that some thread of this process may use at the time
                 of construction. Inheriting would not do: an OpenMP runtime pins the main thread to one core.
@@ -58,12 +58,13 @@ class CpuMover:
     def _describe(self, layer: KVLayer) -> _native.Layer:
         return _native.Layer(
             base=layer.kv.data_ptr(),
-            dtype=str(layer.kv.dtype).removeprefix("torch."),
+            dtype=name_of_type(layer.kv.dtype),
             isa=layer.layout.name,
             num_blocks=layer.kv.shape[0],
             num_kv_heads=layer.layout.num_kv_heads,
             block_size=layer.layout.block_size,
             head_size=layer.layout.head_size,
+            value_size=layer.layout.value_size,
             block_stride=layer.kv.stride(0),
             head_stride=layer.kv.stride(1),
             rope=-1 if layer.rope is None else self._ropes.index(layer.rope),

@@ -109,14 +109,20 @@ def bits(tensor: Tensor) -> Tensor:
 @st.composite
 def cpu_cases(draw: st.DrawFn) -> Case:
     """Up to three layers with their own ropes, up to four segments, in one CPU layout."""
-    amx = draw(st.booleans())
+    kind = draw(st.sampled_from(["vec", "amx", "latent"]))
+    amx = kind == "amx"
     block_size = draw(st.sampled_from([16, 32, 48])) if amx else draw(st.sampled_from([1, 5, 16, 32, 80]))
     head_size = (
         draw(st.sampled_from([16, 32, 80, 96, 256])) if amx else draw(st.sampled_from([2, 8, 24, 64, 80, 96, 256]))
     )
-    layout = (CpuAmxLayout if amx else CpuVecLayout)(draw(st.integers(1, 3)), block_size, head_size)
-    dtype = torch.bfloat16 if amx else draw(st.sampled_from(DTYPES))
-    return draw(_cases(layout, dtype, rot_step=4 if amx else 2, orders=[(0, 1, 2, 3), (1, 0, 2, 3)]))
+    layout: KVLayout
+    if kind == "latent":
+        layout = LatentLayout(1, block_size, head_size, draw(st.sampled_from([7, 64, 512])))
+    else:
+        layout = (CpuAmxLayout if amx else CpuVecLayout)(draw(st.integers(1, 3)), block_size, head_size)
+    dtype = torch.bfloat16 if amx else draw(st.sampled_from([*DTYPES, *FP8_DTYPES]))
+    rot_step = {"vec": 2, "amx": 4, "latent": head_size}[kind]
+    return draw(_cases(layout, dtype, rot_step=rot_step, orders=[(0, 1, 2, 3), (1, 0, 2, 3)]))
 
 
 @st.composite
