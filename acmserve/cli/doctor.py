@@ -31,6 +31,10 @@ COST_OF_NOTHING = (
     "acmserve moves nothing here, and being a KV connector costs features of vLLM: blocks are freed later under async "
     "scheduling, and --use-replayssm is refused; where only moves are wanted, start vLLM without acmserve"
 )
+KEPT_FOR_EDITS = (
+    "vLLM alone finds nothing of a prompt again that was edited in the middle; in a session acmserve has it keep what such "
+    "an edit needs in front of each message, and an exact edit computes what follows it (`edit_boundaries` of the receipt)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +136,12 @@ def _model(model: str) -> list[Finding]:
         return [Finding("model", NOTE, detail)]
     finally:
         logging.disable(before)
+    kept = [] if verdict.sparse is None else [Finding("edits", OK, f"{verdict.sparse}: {KEPT_FOR_EDITS}")]
     if verdict.refusal is None:
-        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})")]
+        return [*kept, Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})")]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
-    if verdict.refusal_without_hybrid is not None:
-        return [Finding("model", NOTE, detail), Finding("model", NOTE, COST_OF_NOTHING)]
-    return [Finding("model", NOTE, detail), Finding("model", NOTE, f"{WITHOUT_HYBRID} ({verdict.describe_keys()})")]
+    remedy = COST_OF_NOTHING if verdict.refusal_without_hybrid else f"{WITHOUT_HYBRID} ({verdict.describe_keys()})"
+    return [*kept, Finding("model", NOTE, detail), Finding("model", NOTE, remedy)]
 
 
 def _template(model: str) -> Finding:

@@ -71,6 +71,17 @@ def is_kept(manager: KVCacheManager, request: Request, boundary: int) -> bool:
     return True
 
 
+def describe_sparse(config: KVCacheConfig) -> str | None:
+    """The layers of which vLLM keeps little, in words. None where there are none."""
+    from vllm.v1.kv_cache_interface import MambaSpec, SlidingWindowSpec
+
+    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+    windows = sorted({spec.sliding_window for spec in specs if isinstance(spec, SlidingWindowSpec)})
+    found = [f"windows of {window} tokens" for window in windows]
+    found += ["recurrent states"] if any(isinstance(spec, MambaSpec) for spec in specs) else []
+    return ", ".join(found) or None
+
+
 def bytes_of_block(config: KVCacheConfig) -> int:
     """Bytes of one block of the pool, over all layers that share it."""
     num_bytes = sum(tensor.size for tensor in config.kv_cache_tensors)

@@ -13,6 +13,7 @@ from typing import Any
 
 from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.vllm.sparse_groups import describe_sparse
 from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
@@ -24,12 +25,14 @@ class ModelVerdict:
     """`refusal` says why KV is not moved under vLLM's own settings, None where it is.
 
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
-    of the small model, None where keys could not be measured.
+    of the small model, None where keys could not be measured. `sparse` names the layers of which vLLM keeps little, None
+    where it keeps every prefix.
     """
 
     refusal: str | None
     refusal_without_hybrid: str | None
     ropes: Mapping[str, Rope | None] | None
+    sparse: str | None = None
 
     def describe_keys(self) -> str:
         """The measured rotations in words."""
@@ -44,11 +47,12 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     """
     with small_build(folder, **settings) as build:
         default, unified = (_refusal_of_engine(build, hybrid=hybrid) for hybrid in (True, False))
+        sparse = _sparse_groups(build)
         try:
             ropes = measure_keys(build)
         except MoveRefused as refused:
-            return ModelVerdict(default or refused.reason, unified or refused.reason, None)
-        return ModelVerdict(default, unified, ropes)
+            return ModelVerdict(default or refused.reason, unified or refused.reason, None, sparse)
+        return ModelVerdict(default, unified, ropes, sparse)
 
 
 def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:
@@ -66,6 +70,13 @@ def _refusal_of_engine(build: SmallBuild, *, hybrid: bool) -> str | None:
     except (ValueError, NotImplementedError, AssertionError) as error:
         return f"model: vLLM makes no KV cache groups ({error})"
     return Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal
+
+
+def _sparse_groups(build: SmallBuild) -> str | None:
+    try:
+        return describe_sparse(build.kv_cache_config())
+    except (ValueError, NotImplementedError, AssertionError):
+        return None
 
 
 def _describe(rope: Rope) -> str:
