@@ -118,8 +118,8 @@ def _choose(
 ) -> tuple[list[int], int]:
     """The most valuable one first, those passed over that no longer fit.
 
-        fallback   [ l ............ c ........ r ]      with c, pieces of [c, r) fall back to c and no longer to l
-        value      (c - l) * tokens of these pieces
+    fallback   [ l ............ c ........ r ]      with c, pieces of [c, r) fall back to c and no longer to l
+    value      (c - l) * tokens of these pieces
     """
     places = np.array(possible, dtype=np.int64)
     sums = np.concatenate([[0], np.cumsum([weights[boundary] for boundary in possible])])
@@ -163,10 +163,10 @@ def next_boundary(boundaries: Sequence[int], position: int, rules: BoundaryRules
 def next_stop(boundaries: Sequence[int], position: int, rules: BoundaryRules) -> int | None:
     """Where a chunk that begins at `position` has to end, so that each step meets one boundary. None: anywhere.
 
-        chunk   [position ... b1 ......)[.. b2       the tail of b2 begins behind b1: it belongs to the next step
-                                       |<-- tail -->
-        chunk   [position ... b1)[.. b2              it begins in front of b1: what they share is kept for b1
-                          |<--- tail --->
+    chunk   [position ... b1 ......)[.. b2       the tail of b2 begins behind b1: it belongs to the next step
+                                   |<-- tail -->
+    chunk   [position ... b1)[.. b2              it begins in front of b1: what they share is kept for b1
+                      |<--- tail --->
     """
     index = bisect_right(boundaries, position - rules.behind_tokens)
     if index + 1 >= len(boundaries):

@@ -34,8 +34,8 @@ class SessionParams:
     asked for later. The engine computes it, exactly, in moments in which nobody else is served. `account` is whose
     share of the engine's memory of sources the session counts for. The server sets it, and takes none from a client.
     `unrecorded` requests find what the session was served, and become no source themselves: the conversation goes on
-    from where it was. `foldable` are the pieces of the prompt that a later edit may take out, as spans of tokens. Hybrid
-    models keep what such an edit needs. On others the field changes nothing.
+    from where it was. `foldable` are the pieces of the prompt that a later edit may take out, as spans of tokens.
+    Hybrid models keep what such an edit needs. On others the field changes nothing.
     """
 
     session_id: str
@@ -149,7 +149,9 @@ def check_foldable(value: object, field: str) -> tuple[Span, ...]:
         raise InvalidRequest(field, f"has {len(spans)} pieces; at most {MAX_FOLDABLE} are allowed, name the largest")
     for index, (start, end) in enumerate(spans):
         if not 0 <= start < end <= MAX_POSITION:
-            raise InvalidRequest(f"{field}.{index}", f"must be [start, end) with 0 <= start < end, not [{start}, {end})")
+            raise InvalidRequest(
+                f"{field}.{index}", f"must be [start, end) with 0 <= start < end, not [{start}, {end})"
+            )
     return spans
 
 

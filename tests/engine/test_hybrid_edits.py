@@ -1,7 +1,7 @@
 """Exact folds on the real engine, on models with windows and with recurrent states, as stock vLLM starts them.
 
-    served   [ ..... ][ piece ][ ..... ][ piece ][ ... ]     each piece is named as foldable
-    folded   [ kept  ][m][ computed ...................]     up to less than a block in front of the fold
+served   [ ..... ][ piece ][ ..... ][ piece ][ ... ]     each piece is named as foldable
+folded   [ kept  ][m][ computed ...................]     up to less than a block in front of the fold
 """
 
 from __future__ import annotations

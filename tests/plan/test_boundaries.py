@@ -61,7 +61,9 @@ def test_a_boundary_is_found_by_an_edit_behind_it(
     weights = weigh_boundaries(pieces, num_tokens, rules)
     for boundary in weights:
         assert boundary % rules.alignment == 0
-        assert any(boundary + rules.num_back <= start < boundary + rules.num_back + rules.alignment for start, _ in pieces)
+        assert any(
+            boundary + rules.num_back <= start < boundary + rules.num_back + rules.alignment for start, _ in pieces
+        )
     far = rules.at(num_tokens - 1)
     assert sum(weights.values()) == sum(end - start for start, end in pieces if 0 < rules.at(start) < far)
 
@@ -96,7 +98,7 @@ def test_the_most_valuable_is_taken_first(pieces: list[tuple[int, int]], num: in
 
 
 def test_greedy_values_are_those_of_the_fallback() -> None:
-    """One piece of weight 1,000 at 1,024 is worth more than four of 10 in front of it; the next is where most is left."""
+    """A piece of 1,000 tokens at 1,024 is worth more than four of 10 in front. The next is where most is left."""
     weights = {192: 10, 256: 10, 512: 10, 960: 10, 1024: 1000}
     assert plan_boundaries(weights, 0, (), RECURRENT, 2).chosen == (1024,)
     assert plan_boundaries(weights, 0, (), RECURRENT, 4).chosen == (512, 1024)

@@ -9,14 +9,14 @@ vLLM keeps one boundary for each chunk, `Request.shared_prefix_boundary`, and se
 requests share a prefix. That one stays: it is a boundary like the others. Nothing is pinned or copied. What is kept
 waits in vLLM's prefix cache like everything else, and goes when room is needed.
 
-It knows positions and requests. What a boundary costs is in `engine/vllm/sparse_groups.py`. On a model of full attention
-alone there are no rules, and nothing is done.
+It knows positions and requests. What a boundary costs is in `engine/vllm/sparse_groups.py`. On a model of full
+attention alone there are no rules, and nothing is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class _Keeping:
     request: Request
     weights: dict[int, int]
     num_found: int = -1
-    plan: BoundaryPlan = BoundaryPlan()
+    plan: BoundaryPlan = field(default_factory=BoundaryPlan)
     ahead: tuple[int, ...] = ()
 
 

@@ -25,8 +25,8 @@ class ModelVerdict:
     """`refusal` says why KV is not moved under vLLM's own settings, None where it is.
 
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
-    of the small model, None where keys could not be measured. `sparse` names the layers of which vLLM keeps little, None
-    where it keeps every prefix.
+    of the small model, None where keys could not be measured. `sparse` names the layers of which vLLM keeps little,
+    None where it keeps every prefix.
     """
 
     refusal: str | None

@@ -24,7 +24,10 @@ MESSAGES: list[Message] = [
     {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "read"}}]},
     {"role": "tool", "content": "\n  import os\n" + "x = os.environ['HOME']\n" * 20, "tool_call_id": "1"},
     {"role": "assistant", "content": "The variable HOME is missing in the environment of the service."},
-    {"role": "user", "content": [{"type": "text", "text": "Then look at this report, too."}, {"type": "text", "text": LONG}]},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "Then look at this report, too."}, {"type": "text", "text": LONG}],
+    },
 ]
 
 
