@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,37 +55,58 @@ class PieceFinder:
     def find(self, prompt_token_ids: Sequence[int], messages: Sequence[Message]) -> tuple[Span, ...]:
         """Pieces `[start, end)` of the prompt, ascending. The largest, where they are more than a request may name."""
         data = np.asarray(prompt_token_ids, dtype=np.int32).tobytes()
-        begins = list(self._begins(data, messages))
-        ends = [min(following) for following in begins[1:]] + [len(prompt_token_ids)]
+        heads = list(self._heads(data, messages))
+        begins = [starts for starts in self._begins(data, messages, heads) if starts]
+        ends = [*(min(following) for following in begins[1:]), len(prompt_token_ids)][: len(begins)]
         spans = {(start, end) for starts, end in zip(begins, ends, strict=True) for start in starts if start < end}
         largest = sorted(spans, key=lambda span: span[0] - span[1])[:MAX_FOLDABLE]
         return tuple(sorted(largest))
 
-    def _begins(self, data: bytes, messages: Sequence[Message]) -> Iterator[tuple[int, ...]]:
-        """For each foldable message that is found: the end of the text before, and its own first token."""
-        position, before = 0, None
+    def _heads(self, data: bytes, messages: Sequence[Message]) -> Iterator[int | None]:
+        """The first token of each message's text, None where it is not found. They are looked for in order."""
+        position = 0
         for message in messages:
             shown = texts(message)
-            first = self._find(data, shown[0][1], position, at_end=False) if shown else None
-            if message.get("role") in FOLDABLE_ROLES and (starts := {before, first} - {None}):
-                yield tuple(sorted(start for start in starts if start is not None))
-            position = position if first is None else first
-            before = self._find(data, shown[-1][1], position, at_end=True) if shown else None
-            position = position if before is None else before
+            needle = self._needle(shown[0][1].strip()[:_EDGE_CHARS], False) if shown else b""
+            found = _find(data, needle, position)
+            yield None if found is None else max(found - 1, 0)
+            position = position if found is None else found + len(needle) // 4
 
-    def _find(self, data: bytes, text: str, position: int, *, at_end: bool) -> int | None:
-        """The token at which a text begins, or behind which it ends, from `position` on."""
-        text = text.strip()
-        needle = self._needle(text[-_EDGE_CHARS:] if at_end else text[:_EDGE_CHARS], at_end)
-        if len(needle) < 4 * _MIN_TOKENS:
-            return None
-        found = data.find(needle, 4 * position)
-        while found % 4 and found > 0:
-            found = data.find(needle, found + 1)
-        if found < 0:
-            return None
-        return found // 4 + len(needle) // 4 + 1 if at_end else max(found // 4 - 1, 0)
+    def _begins(
+        self, data: bytes, messages: Sequence[Message], heads: Sequence[int | None]
+    ) -> Iterator[tuple[int, ...]]:
+        """Of each foldable message: the end of the text before, and its own first token, as far as they are found."""
+        before: int | None = None
+        for index, message in enumerate(messages):
+            head = heads[index]
+            is_foldable = message.get("role") in FOLDABLE_ROLES
+            yield tuple(sorted({place for place in (before, head) if place is not None})) if is_foldable else ()
+            before = None
+            if head is not None:
+                limit = next((place for place in islice(heads, index + 1, None) if place is not None), len(data) // 4)
+                before = self._tail(data, texts(message)[-1][1], head, limit)
+
+    def _tail(self, data: bytes, text: str, start: int, end: int) -> int | None:
+        """Behind the last token of a text that ends in `[start, end)`. A text may repeat itself: the last place."""
+        needle = self._needle(text.strip()[-_EDGE_CHARS:], True)
+        found = _find(data, needle, start, end)
+        return None if found is None else min(found + len(needle) // 4 + 1, end)
 
     def _encoded(self, text: str, at_end: bool) -> bytes:
         inner: NDArray[np.int32] = np.asarray(self._tokenizer.encode(text, add_special_tokens=False)[1:-1], np.int32)
         return (inner[-_MAX_TOKENS:] if at_end else inner[:_MAX_TOKENS]).tobytes()
+
+
+def _find(data: bytes, needle: bytes, start: int, end: int | None = None) -> int | None:
+    """The token from `start` on where a needle is found, the last one in front of `end` where there is one."""
+    if len(needle) < 4 * _MIN_TOKENS:
+        return None
+    if end is None:
+        found = data.find(needle, 4 * start)
+        while found % 4 and found > 0:
+            found = data.find(needle, found + 1)
+    else:
+        found = data.rfind(needle, 4 * start, 4 * end)
+        while found % 4 and found > 0:
+            found = data.rfind(needle, 4 * start, found + len(needle) - 1)
+    return None if found < 0 else found // 4

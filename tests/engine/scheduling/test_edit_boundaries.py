@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling.edit_boundaries import MAX_POOL_SHARE
 from acmserve.errors import IntegrityError
 from tests.support.engine.edits import cut, text
-from tests.support.simulator.hybrid import BLOCK, Hybrid, HybridScheduler
-from tests.support.simulator.machine import Factory
+from tests.support.engine.hybrid_scheduler import BLOCK, Hybrid, HybridScheduler
+from tests.support.simulator.machine import Factory, write_model
 
 HISTORY = text(1200, "history")
 MARKER, NEW = text(8, "marker"), text(20, "new")
@@ -30,6 +31,12 @@ HYBRIDS = {
 }
 
 Start = Callable[[Hybrid], HybridScheduler]
+
+
+@pytest.fixture(scope="module")
+def factory(tmp_path_factory: pytest.TempPathFactory) -> Factory:
+    register()
+    return Factory(write_model(tmp_path_factory.mktemp("model")))
 
 
 @pytest.fixture
