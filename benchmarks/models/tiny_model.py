@@ -1,7 +1,7 @@
 """Random tiny models with the tokenizer of the bundled SmolLM2, for benchmarks that count tokens.
 
     llama        one layer of full attention
-    windows      three layers with a window of 512 tokens and one of full attention, as Gemma 3
+    windows      three layers with a window of 128 tokens and one of full attention; gpt-oss has such windows
     recurrent    three gated delta nets and one layer of full attention, as Qwen3-Next, in bfloat16
 
 How many tokens a prompt has, and which of them are computed, does not depend on the weights; with these, two hundred
@@ -66,7 +66,7 @@ def _windows(shape: dict[str, Any]) -> PretrainedConfig:
 
     kinds = ["sliding_attention"] * 3 + ["full_attention"]
     ropes = {"full_attention": _PLAIN, "sliding_attention": _PLAIN}
-    return Gemma3TextConfig(**shape, layer_types=kinds, sliding_window=512, rope_parameters=ropes)
+    return Gemma3TextConfig(**shape, layer_types=kinds, sliding_window=128, rope_parameters=ropes)
 
 
 def _recurrent(shape: dict[str, Any]) -> PretrainedConfig:
