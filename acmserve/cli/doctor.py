@@ -32,8 +32,8 @@ COST_OF_NOTHING = (
     "scheduling, and --use-replayssm is refused; where only moves are wanted, start vLLM without acmserve"
 )
 KEPT_FOR_EDITS = (
-    "vLLM alone finds nothing of a prompt again that was edited in the middle; in a session acmserve has it keep what "
-    "such an edit needs in front of each message, and an exact edit computes what follows it (`edit_boundaries` of the "
+    "after an edit vLLM alone finds a prompt again up to where an earlier one ended; in a session acmserve has it keep "
+    "what an edit needs in front of each message, and an exact edit computes what follows it (`edit_boundaries` of the "
     "receipt)"
 )
 

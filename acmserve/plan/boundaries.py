@@ -1,7 +1,7 @@
 """Where a hybrid model keeps what a later edit will need: the boundaries in front of the pieces that may be edited.
 
 A prompt is found again up to a boundary only if every KV cache group has there what the tokens behind it read. Full
-attention has all of it. A group with a window or a recurrent state keeps little, and by default nothing in the middle:
+attention has all of it. A group with a window or a recurrent state keeps little, by default where a prompt ended:
 
     prompt       [ system ][ result A ][ answer ][ result B ][ question ]
     full         [================================================]        every block
