@@ -35,6 +35,11 @@ COST_OF_NOTHING = (
     "acmserve moves nothing here, and being a KV connector costs features of vLLM: blocks are freed later under async "
     "scheduling, and --use-replayssm is refused; where only moves are wanted, start vLLM without acmserve"
 )
+KEPT_FOR_EDITS = (
+    "after an edit vLLM alone finds a prompt again up to where an earlier one ended; in a session acmserve has it keep "
+    "what an edit needs in front of each message, and an exact edit computes what follows it (`edit_boundaries` of the "
+    "receipt)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +147,16 @@ def _model(model: str, speculative: dict[str, Any] | None, kv_cache_dtype: str) 
         return [Finding("model", NOTE, detail)]
     finally:
         logging.disable(before)
+    kept = [] if verdict.sparse is None else [Finding("edits", OK, f"{verdict.sparse}: {KEPT_FOR_EDITS}")]
     if verdict.refusal is None:
         bound = f"a key is turned at most {verdict.max_rotations} times, then its token is computed anew"
         allowed = Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()}); {bound}")
         windows = verdict.describe_windows()
-        return [allowed] if windows is None else [allowed, Finding("model", NOTE, f"{windows}; {COST_OF_WINDOWS}")]
+        cost = [] if windows is None else [Finding("model", NOTE, f"{windows}; {COST_OF_WINDOWS}")]
+        return [*kept, allowed, *cost]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
-    if verdict.refusal_without_hybrid is not None:
-        return [Finding("model", NOTE, detail), Finding("model", NOTE, COST_OF_NOTHING)]
-    return [Finding("model", NOTE, detail), Finding("model", NOTE, f"{WITHOUT_HYBRID} ({verdict.describe_keys()})")]
+    remedy = COST_OF_NOTHING if verdict.refusal_without_hybrid else f"{WITHOUT_HYBRID} ({verdict.describe_keys()})"
+    return [*kept, Finding("model", NOTE, detail), Finding("model", NOTE, remedy)]
 
 
 def _template(model: str) -> Finding:

@@ -16,6 +16,7 @@ from acmserve.plan.request import check_fidelity
 CONNECTOR_NAME = "AcmConnector"
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
 _MIB = 2**20
+_MAY_BE_0 = ("num_threads", "keep_tail", "max_boundary_mib")
 _LARGEST = {
     "precompute_max_pool_share": 1.0,
     "precompute_min_age_s": 86_400.0,
@@ -31,7 +32,8 @@ class EngineConfig:
     `default_fidelity` answers session requests that name none. `max_sessions`, `max_sources_per_session` and
     `max_source_mib` bound what is remembered (token ids and hashes on the host, no KV). Matches shorter than
     `min_move_tokens` are computed. `keep_tail` keeps the last partial block of a sequence reusable.
-    `num_threads` copies KV with that many threads (0: as many as the engine computes with).
+    `num_threads` copies KV with that many threads (0: as many as the engine computes with). On hybrid models, what is
+    kept of one prompt for later edits has at most `max_boundary_mib`, and a quarter of the KV blocks (0: none is kept).
 
     Background requests (`precompute` in a request's params) begin when nobody else was there for `precompute_quiet_s`
     seconds, and compute at most `precompute_chunk_tokens` in one step. At the rate of the step before, a step takes no
@@ -47,6 +49,7 @@ class EngineConfig:
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS
     keep_tail: bool = True
     num_threads: int = 0
+    max_boundary_mib: int = 1024
     precompute_chunk_tokens: int = 256
     precompute_chunk_s: float = 0.2
     precompute_quiet_s: float = 0.05
@@ -68,7 +71,7 @@ class EngineConfig:
             value = extra[key]
             if type(value) is not type(default):
                 raise InvalidRequest(f"{where}.{key}", f"must be {type(default).__name__}, not {value!r}")
-            if isinstance(value, int) and value < (0 if key in ("num_threads", "keep_tail") else 1):
+            if isinstance(value, int) and value < (0 if key in _MAY_BE_0 else 1):
                 raise InvalidRequest(f"{where}.{key}", f"must be positive, not {value}")
             if isinstance(value, float) and not 0 <= value <= _LARGEST[key]:
                 raise InvalidRequest(f"{where}.{key}", f"must lie between 0 and {_LARGEST[key]:g}, not {value}")
@@ -79,6 +82,10 @@ class EngineConfig:
     @property
     def max_source_bytes(self) -> int:
         return self.max_source_mib * _MIB
+
+    @property
+    def max_boundary_bytes(self) -> int:
+        return self.max_boundary_mib * _MIB
 
 
 def engine_config(**settings: Any) -> dict[str, Any]:

@@ -12,12 +12,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from acmserve.errors import InvalidRequest
+from acmserve.plan.boundaries import Span
 from acmserve.plan.repair import Repair
 from acmserve.validation import check_boolean, check_object, echo, listing
 
 FIDELITIES = ("exact", "reuse", "repair", "auto")
 REPAIRING = ("repair", "auto")
 MAX_SESSION_ID_CHARS = 256
+MAX_FOLDABLE = 512
+"""Pieces that one request may name: a boundary is planned for each, and every other request waits for that."""
+MAX_POSITION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class SessionParams:
     asked for later. The engine computes it, exactly, in moments in which nobody else is served. `account` is whose
     share of the engine's memory of sources the session counts for. The server sets it, and takes none from a client.
     `unrecorded` requests find what the session was served, and become no source themselves: the conversation goes on
-    from where it was.
+    from where it was. `foldable` are the pieces of the prompt that a later edit may take out, as spans of tokens.
+    Hybrid models keep what such an edit needs. On others the field changes nothing.
     """
 
     session_id: str
@@ -40,6 +45,7 @@ class SessionParams:
     repair: Repair | None = None
     account: str = ""
     unrecorded: bool = False
+    foldable: tuple[Span, ...] = ()
 
     def as_acm(self) -> dict[str, Any]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
@@ -56,6 +62,8 @@ class SessionParams:
             acm["account"] = self.account
         if self.unrecorded:
             acm["unrecorded"] = True
+        if self.foldable:
+            acm["foldable"] = [list(span) for span in self.foldable]
         return acm
 
 
@@ -75,6 +83,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         check_repair(acm.get("repair"), f"{field}.repair"),
         "" if acm.get("account") is None else check_session_id(acm["account"], f"{field}.account"),
         _check_flag(acm.get("unrecorded"), f"{field}.unrecorded"),
+        check_foldable(acm.get("foldable"), f"{field}.foldable"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):
@@ -126,6 +135,24 @@ def check_repair(value: object, field: str) -> Repair | None:
         return Repair(**values)
     except InvalidRequest as invalid:
         raise InvalidRequest(f"{field}.{invalid.field}", invalid.message) from None
+
+
+def check_foldable(value: object, field: str) -> tuple[Span, ...]:
+    """Return the spans of a list `[[start, end], ...]`, none for None, else raise InvalidRequest.
+
+    Spans may overlap and come in any order. Those behind the prompt's end mean nothing.
+    """
+    if value is None:
+        return ()
+    spans = _spans(value, field)
+    if len(spans) > MAX_FOLDABLE:
+        raise InvalidRequest(field, f"has {len(spans)} pieces; at most {MAX_FOLDABLE} are allowed, name the largest")
+    for index, (start, end) in enumerate(spans):
+        if not 0 <= start < end <= MAX_POSITION:
+            raise InvalidRequest(
+                f"{field}.{index}", f"must be [start, end) with 0 <= start < end, not [{start}, {end})"
+            )
+    return spans
 
 
 def _spans(value: object, field: str) -> tuple[tuple[int, int], ...]:

@@ -7,6 +7,9 @@ and summaries.
 
 Counts do not depend on the weights, so a random one-layer model takes them. The model's words are scripted. Parser,
 tool loop, budget, scheduler, cache and moves are real.
+
+With `--model tiny-windows` or `tiny-recurrent` the model is a hybrid and moves nothing. Its exact runs are made twice:
+with boundaries in front of each message, and without, as vLLM keeps its cache.
 """
 
 from __future__ import annotations
@@ -16,14 +19,22 @@ import platform
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, ConversationRun, run_conversation
 from acmserve.bench.agent.scripted_agent import NUM_TASKS, Trace
-from acmserve.bench.agent.scripted_server import TINY, read_trace, scripted_server
+from acmserve.bench.agent.scripted_server import HYBRIDS, TINY, read_trace, scripted_server
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.budget.plot import draw
-from acmserve.bench.budget.runs import check_budget_run, computed_per_new, make_runs, new_tokens
+from acmserve.bench.budget.runs import (
+    check_budget_run,
+    check_pairs,
+    computed_per_new,
+    make_hybrid_runs,
+    make_runs,
+    new_tokens,
+)
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
@@ -37,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     machine = describe_machine()
     print(f"One conversation, {MAX_TOKENS:,} tokens, treated in several ways.\n{one_line(machine)}", flush=True)
-    return hand_over(measure(options.tasks) | {"machine": machine}, as_table, draw, options)
+    measured = measure(options.tasks) if options.model == TINY else measure_hybrid(options.model, options.tasks)
+    return hand_over(measured | {"machine": machine}, as_table, draw, options)
 
 
 def measure(num_tasks: int) -> dict[str, Any]:
@@ -55,12 +67,34 @@ def measure(num_tasks: int) -> dict[str, Any]:
     return as_report(trace, runs, new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template))
 
 
-def as_report(trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int]) -> dict[str, Any]:
+def measure_hybrid(model: str, num_tasks: int) -> dict[str, Any]:
+    """The exact runs on a hybrid model: on a server that keeps boundaries, then on one that keeps none."""
+    from transformers import AutoTokenizer
+
+    trace, served = read_trace(num_tasks)
+    runs, others = make_hybrid_runs(), make_hybrid_runs("-without")
+    for own, engine in ((runs, {}), (others, {"max_boundary_mib": 0})):
+        with (
+            scripted_server(model, "summarizing_model:SummarizingModel", engine=engine) as (url, _),
+            ThreadPoolExecutor(len(own)) as pool,
+        ):
+            list(pool.map(partial(run_conversation, url, trace, tokenizer=served, say=progress), own))
+    failures = check_pairs(runs, others)
+    for run in others:
+        run.title += ", no boundaries"
+    template = TOOLS_TEMPLATE.read_text(encoding="utf-8")
+    new = new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template)
+    return as_report(trace, [*runs, *others], new, model, failures)
+
+
+def as_report(
+    trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int], model: str = TINY, failures: Sequence[str] = ()
+) -> dict[str, Any]:
     """JSON-ready. No numbers when the gate is red."""
-    failures = [failure for run in runs for failure in check_budget_run(run, trace, new)]
+    failures = [*failures, *(failure for run in runs for failure in check_budget_run(run, trace, new))]
     return {
         "gate": as_gate(failures),
-        "model": TINY,
+        "model": model,
         "budget": {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK},
         "trace": {
             "text": f"standard library of Python {platform.python_version()}",
@@ -129,6 +163,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench budget", description=__doc__.split("\n\n")[1])
     parser.add_argument(
         "--tasks", type=positive, metavar="N", default=NUM_TASKS, help="tasks of about 11 turns (default 20)"
+    )
+    models = [TINY, *HYBRIDS]
+    parser.add_argument(
+        "--model", choices=models, default=TINY, help="a hybrid one takes the exact runs, with boundaries and without"
     )
     add_report_options(parser)
     return parser

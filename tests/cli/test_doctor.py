@@ -68,6 +68,7 @@ def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
     answer = json.loads(capfd.readouterr().out)
     assert answer["ok"] is True
     refusal, cost = answer["findings"][-2:]
+    assert "edits" not in {finding["topic"] for finding in answer["findings"]}
     assert refusal["status"] == cost["status"] == NOTE
     assert "positions: values of transformer.h.0.attn.attn change by" in refusal["detail"]
     assert "served exactly" in refusal["detail"]
@@ -76,7 +77,9 @@ def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
 
 def test_a_model_with_windows_may_move_and_is_told_what_they_cost(tmp_path: Path) -> None:
     config = GptOssConfig(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
-    allowed, cost = examine(write_config(tmp_path, config, "GptOssForCausalLM")).findings[-2:]
+    edits, allowed, cost = examine(write_config(tmp_path, config, "GptOssForCausalLM")).findings[-3:]
+    assert (edits.topic, edits.status) == ("edits", OK)
+    assert edits.detail.startswith("windows of 128 tokens: after an edit vLLM alone")
     assert allowed.status == OK
     assert "moves allowed (64 dimensions turn in NeoX pairs)" in allowed.detail
     assert cost.status == NOTE

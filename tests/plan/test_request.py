@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import SessionParams, parse_acm_params
+from acmserve.plan.request import MAX_FOLDABLE, SessionParams, parse_acm_params
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,32 @@ def test_what_a_background_request_cannot_be(other: dict[str, Any], field: str) 
     with pytest.raises(InvalidRequest) as refused:
         parse_acm_params({"session_id": "s", "precompute": True, **other})
     assert refused.value.field == f"kv_transfer_params.acm.{field}"
+
+
+def test_foldable_pieces_travel_unchanged() -> None:
+    params = SessionParams("s", foldable=((10, 20), (0, 5), (4, 30)))
+    assert parse_acm_params(params.as_acm()) == params
+    assert "foldable" not in SessionParams("s").as_acm()
+    assert parse_acm_params({"session_id": "s", "foldable": None}) == SessionParams("s")
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "words"),
+    [
+        ("all", "", "must be a list"),
+        ({"start": 1}, "", "must be a list"),
+        ([1, 2], ".0", "two whole numbers"),
+        ([[1, 2], [3]], ".1", "two whole numbers"),
+        ([[1, True]], ".0", "two whole numbers"),
+        ([[1, 2.0]], ".0", "two whole numbers"),
+        ([[-1, 2]], ".0", "0 <= start < end"),
+        ([[5, 5]], ".0", "0 <= start < end"),
+        ([[5, 4]], ".0", "0 <= start < end"),
+        ([[0, 2**31]], ".0", "0 <= start < end"),
+        ([[n, n + 1] for n in range(MAX_FOLDABLE + 1)], "", f"at most {MAX_FOLDABLE}"),
+    ],
+)
+def test_foldable_pieces_that_mean_nothing_are_refused_by_name(value: object, where: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        parse_acm_params({"session_id": "s", "foldable": value})
+    assert refused.value.field == f"kv_transfer_params.acm.foldable{where}"

@@ -14,6 +14,7 @@ A session request never fails because of this module: what cannot be moved is co
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -33,11 +34,12 @@ from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
+from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.forgetting import withdraw
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
-from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm import block_pool, sparse_groups
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
@@ -100,6 +102,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(self._kv_cache_config.kv_cache_groups))
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
         self.move_executor = MoveExecutor(kv_cache_manager, self._groups, self.live, self.precompute.blocks)
+        rules = sparse_groups.boundary_rules(kv_cache_manager)
+        num_blocks = kv_cache_manager.kv_cache_config.num_blocks
+        self.boundaries = EditBoundaryKeeper(
+            rules, self.config.max_boundary_bytes, num_blocks, partial(sparse_groups.is_kept, kv_cache_manager)
+        )
         self.arrivals = Arrivals(
             self.config,
             self.store,
@@ -129,10 +136,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         refusal = (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
         able = self.abilities
         self.arrivals.add(request, refusal, refusal or able.move_refusal, able.max_rotations)
+        session = self.live.get(request.request_id)
+        if session is not None and self.attached:
+            self.boundaries.add(session, request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens to be copied behind the prefix hit of a waiting request. They are always loaded in the same step."""
-        return self.move_executor.on_lookup(request.request_id, num_computed_tokens), False
+        num_copied = self.move_executor.on_lookup(request.request_id, num_computed_tokens)
+        if num_copied is not None:
+            self.boundaries.on_lookup(request.request_id, num_computed_tokens + num_copied)
+        return num_copied, False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """A waiting request was admitted."""
@@ -149,6 +162,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             self.evictions,
             self.move_executor,
             self.precompute,
+            self.boundaries,
             self.arrivals.on_planned,
             self._copies.extend,
             self.reset_cache,
@@ -178,7 +192,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor.remove(request.request_id)
         if not session.precompute:
             self._stats.add(session.settle())
-        return False, session.answer()
+        answer = session.answer()
+        self.boundaries.remove(request.request_id)
+        return False, answer
 
     def _record_source(self, session: SessionRequest, request: Request, block_ids: tuple[list[int], ...]) -> None:
         """Source = the tokens whose KV is computed."""
@@ -266,6 +282,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.evictions.check_integrity()
         self.move_executor.check_integrity()
         self.precompute.check_integrity()
+        self.boundaries.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""

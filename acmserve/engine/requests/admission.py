@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.source_store import Owner
 from acmserve.errors import InvalidRequest
+from acmserve.plan.boundaries import Span
 from acmserve.plan.fidelity import RequestedFidelity
 from acmserve.plan.repair import DEFAULT_REPAIR
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
@@ -29,7 +30,7 @@ class SessionTerms:
 
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
     `precompute` marks a background request, which is always `exact`. `account` is whose share of the source store the
-    session counts for. An `unrecorded` request becomes no source.
+    session counts for. An `unrecorded` request becomes no source. `foldable` are the pieces that an edit may take out.
     """
 
     owner: Owner
@@ -39,6 +40,7 @@ class SessionTerms:
     precompute: bool = False
     account: str = ""
     unrecorded: bool = False
+    foldable: tuple[Span, ...] = ()
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -73,7 +75,9 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
     fidelity = "exact" if params.precompute else params.fidelity or default_fidelity
     wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
     refusal = _find_refusal(request)
-    return SessionTerms(owner, wish, refusal, params.forget, params.precompute, params.account, params.unrecorded)
+    return SessionTerms(
+        owner, wish, refusal, params.forget, params.precompute, params.account, params.unrecorded, params.foldable
+    )
 
 
 def may_be_source(request: Request) -> bool:

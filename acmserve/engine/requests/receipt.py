@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -53,12 +53,25 @@ def num_covered(entries: Sequence[ReceiptEntry], start: int, end: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class EditBoundaries:
+    """What a hybrid model keeps of a prompt for later edits (`engine/scheduling/edit_boundaries.py`).
+
+    `kept` boundaries are in the cache, of `wanted` that the foldable pieces ask for. Their tails have `kv_bytes` bytes.
+    """
+
+    kept: int
+    wanted: int
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """Counts in tokens. `moves` are (dst_start, src_start, num_tokens). Kept + moved + computed = prompt.
 
     `fidelity` is what was asked for. Where that was `auto`, `chosen` is what was chosen and `reason` why.
     Of a background request that was ended early, `prompt_tokens` is the part that is ready, and `fallback_reason` says
-    why it ends there.
+    why it ends there. `edit_boundaries` is None where every KV cache group keeps everything, and where no piece of the
+    prompt was called foldable.
     """
 
     fidelity: str
@@ -72,6 +85,7 @@ class Receipt:
     repaired_tokens: int = 0
     chosen: str | None = None
     reason: str | None = None
+    edit_boundaries: EditBoundaries | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The receipt as it appears in answers."""
@@ -88,6 +102,7 @@ class Receipt:
             "reason": self.reason,
             "moves": [dict(zip(keys, move, strict=True)) for move in self.moves],
             "fallback_reason": self.fallback_reason,
+            "edit_boundaries": None if self.edit_boundaries is None else asdict(self.edit_boundaries),
         }
 
 

@@ -18,14 +18,14 @@ It knows positions, sources and hashes. Blocks are named in `engine/scheduling/j
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from acmserve.engine.requests.receipt import KVOrigin, Receipt, ReceiptBuilder, Span
+from acmserve.engine.requests.receipt import EditBoundaries, KVOrigin, Receipt, ReceiptBuilder, Span
 from acmserve.engine.requests.source_store import Owner
 from acmserve.errors import IntegrityError
 from acmserve.plan.auto import AutoDecision
@@ -58,7 +58,8 @@ class SessionRequest:
     one on, and the request does not become a source. Neither does an `unrecorded` one. `precompute` marks a background
     request. `inherited_from` is where the tokens begin that it copied in this step and that had been precomputed.
     `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan
-    left matches out. `prompt` is int32 [n].
+    left matches out. `prompt` is int32 [n]. `foldable` are the pieces of it that a later edit may take out, and
+    `count_boundaries` says what is kept for that, once the prompt is prefilled.
 
     The request stands aside while `is_planned` is False, and until the keys behind `evictions_ticket` are gone.
     """
@@ -86,6 +87,8 @@ class SessionRequest:
     acm: dict[str, Any] | None = None
     account: str = ""
     unrecorded: bool = False
+    foldable: tuple[Span, ...] = ()
+    count_boundaries: Callable[[], EditBoundaries | None] | None = None
 
     @property
     def session_id(self) -> str:
@@ -138,7 +141,9 @@ class SessionRequest:
         )
         planned_anything = any(segment.origin is KVOrigin.MOVED for segment in self.planned)
         reason = self.fallback_reason if missed or not planned_anything else None
-        return self.receipt_builder.close(self.fidelity, reason, self.anew, self.choice)
+        receipt = self.receipt_builder.close(self.fidelity, reason, self.anew, self.choice)
+        boundaries = None if self.count_boundaries is None else self.count_boundaries()
+        return receipt if boundaries is None else replace(receipt, edit_boundaries=boundaries)
 
     def segment_at(self, position: int) -> ReusableRange | None:
         """The segment that covers prompt token `position`, if any."""

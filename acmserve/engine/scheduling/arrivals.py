@@ -84,7 +84,7 @@ class Arrivals:
         prompt = np.fromiter(request.prompt_token_ids or (), dtype=np.int32)
         builder = ReceiptBuilder(request.num_prompt_tokens)
         session = SessionRequest(request.request_id, terms.owner, terms.wish.fidelity, builder, prompt)
-        session.account, session.unrecorded = terms.account, terms.unrecorded
+        session.account, session.unrecorded, session.foldable = terms.account, terms.unrecorded, terms.foldable
         forgotten: tuple[ServedSequence, ...] = ()
         if terms.forget and refusal is None:
             forgotten, session.evictions_ticket = self._forget(request, session)

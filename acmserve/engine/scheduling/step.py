@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
+from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
@@ -33,6 +34,7 @@ class SchedulerStep:
         evictions: KeyEvictions,
         moves: MoveExecutor,
         background: BackgroundPrefill,
+        boundaries: EditBoundaryKeeper,
         on_planned: Callable[[str, RequestPlan], None],
         add_copies: Callable[[list[KVCopy]], None],
         on_cache_reset: Callable[[], object],
@@ -42,6 +44,7 @@ class SchedulerStep:
         self._evictions = evictions
         self._moves = moves
         self._background = background
+        self._boundaries = boundaries
         self._on_planned = on_planned
         self._add_copies = add_copies
         self._on_cache_reset = on_cache_reset
@@ -82,12 +85,14 @@ class SchedulerStep:
         if len(self._live) <= num_held:
             return False
         self._moves.begin_step(running, waiting)
+        self._boundaries.begin_step()
         return True
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """The chunk, shortened for a background request first and for the next move after that."""
+        """The chunk, shortened for a background request first, for the next move, and for what later edits need."""
         num_new = self._background.cap_chunk(request, num_computed, num_new)
-        return self._moves.cap_chunk(request, num_computed, num_new)
+        num_new = self._moves.cap_chunk(request, num_computed, num_new)
+        return self._boundaries.cap_chunk(request.request_id, num_computed, num_new)
 
     def on_preempted(self, request: Request) -> Sequence[int]:
         """Arm the plan of a preempted request again. Returns how many of its blocks hold KV, by group."""

@@ -15,6 +15,7 @@ import torch
 
 from acmserve.engine.groups.facts import GroupFacts, read_groups
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.vllm.sparse_groups import describe_sparse
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.errors import MoveRefused
@@ -31,6 +32,7 @@ class ModelVerdict:
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
     of the small model, None where keys could not be measured. `groups` are its KV cache groups under vLLM's own
     settings, empty where one of them is of a kind that is not moved. A key is turned at most `max_rotations` times.
+    `sparse` names the layers of which vLLM keeps little, None where it keeps every prefix.
     """
 
     refusal: str | None
@@ -38,6 +40,7 @@ class ModelVerdict:
     ropes: Mapping[str, Rope | None] | None
     groups: tuple[GroupFacts, ...] = ()
     max_rotations: int = MAX_ROTATIONS
+    sparse: str | None = None
 
     def describe_keys(self) -> str:
         """The measured rotations in words."""
@@ -63,12 +66,13 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     """
     with small_build(folder, **settings) as build:
         (default, groups), (unified, _) = (_judge_engine(build, hybrid=hybrid) for hybrid in (True, False))
+        sparse = _sparse_groups(build)
         try:
             max_rotations = bound_of(map(name_of_type, stored_types(build)))
             ropes = measure_keys(build)
         except MoveRefused as refused:
-            return ModelVerdict(default or refused.reason, unified or refused.reason, None)
-        return ModelVerdict(default, unified, ropes, groups, max_rotations)
+            return ModelVerdict(default or refused.reason, unified or refused.reason, None, sparse=sparse)
+        return ModelVerdict(default, unified, ropes, groups, max_rotations, sparse)
 
 
 def stored_types(build: SmallBuild) -> list[torch.dtype]:
@@ -98,6 +102,13 @@ def _judge_engine(build: SmallBuild, *, hybrid: bool) -> tuple[str | None, tuple
     except MoveRefused:
         groups = ()
     return Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal, groups
+
+
+def _sparse_groups(build: SmallBuild) -> str | None:
+    try:
+        return describe_sparse(build.kv_cache_config())
+    except (ValueError, NotImplementedError, AssertionError):
+        return None
 
 
 def _describe(rope: Rope) -> str:

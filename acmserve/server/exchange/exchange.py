@@ -107,7 +107,8 @@ class Exchange:
     def prepare(self, prompt: Any, num_room: int) -> Any:
         """The prompt with the session's own outputs as the tokens that were sampled, in at most `num_room` tokens.
 
-        A slot is filled last: what takes its place is shorter than its placeholder. Raises InvalidRequest.
+        A slot is filled last: what takes its place is shorter than its placeholder. Where the engine may want to know,
+        the parameters learn which pieces a later edit may take out. Raises InvalidRequest.
         """
         if self.served is None or not isinstance(prompt, dict) or prompt.get("type") != "token":
             if self.slot is not None:
@@ -118,6 +119,9 @@ class Exchange:
             self._prompt = self.slot.fill(self._prompt)
         if self.num_cut:
             self._prompt = self._prompt[: max(1, len(self._prompt) - self.num_cut)]
+        pieces = self.served().pieces
+        if self.messages and pieces.is_wanted:
+            self.params = replace(self.params, foldable=pieces.find(self._prompt, self.messages))
         return {**prompt, "prompt_token_ids": self._prompt}
 
     def receive(self, output: EngineOutput) -> None:
@@ -131,6 +135,8 @@ class Exchange:
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
             self.acm = {**transfer["acm"], "session_id": self.session_id, **self.fields}
+            if self.served is not None and self.params.foldable:
+                self.served().pieces.learn(transfer["acm"]["receipt"])
             count_moved(output, transfer["acm"]["receipt"])
             if self.on_receipt is not None and not self._has_receipt:
                 self._has_receipt = True
@@ -236,8 +242,8 @@ def tap_generate(
                 _send(sampling_params, params)
             prompt = _salted(prompt, tenants, account_of(tenant))
             return send(params, prompt, sampling_params, request_id, **kwargs)
-        exchange.send(sampling_params)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
+        exchange.send(sampling_params)
         prompt = _salted(prompt, tenants, exchange.params.account)
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}

@@ -28,6 +28,7 @@ from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.session import Bound, Key
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.server.exchange.foldable_pieces import PieceFinder
 
 MAX_OUTPUTS = 256
 DEFAULT_BOUND = Bound(4096, 256 * 2**20)
@@ -66,10 +67,14 @@ class Served:
 
 
 class ServedContext:
-    """Memory of one session. `last` is None until a request of the session was answered."""
+    """Memory of one session. `last` is None until a request of the session was answered.
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    `pieces` finds the messages in a prompt, for all sessions of a server.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, pieces: PieceFinder | None = None) -> None:
         self.last: Served | None = None
+        self.pieces = pieces or PieceFinder(tokenizer)
         self._tokenizer = tokenizer
         self._outputs: OrderedDict[bytes, NDArray[np.int32]] = OrderedDict()
         self._num_output_bytes = 0
@@ -207,6 +212,7 @@ class ServedContexts:
 
     def __init__(self, tokenizer: TextTokenizer, bound: Bound = DEFAULT_BOUND) -> None:
         self._tokenizer = tokenizer
+        self._pieces = PieceFinder(tokenizer)
         self._bound = bound
         self._contexts: OrderedDict[Key, ServedContext] = OrderedDict()
 
@@ -222,7 +228,7 @@ class ServedContexts:
         """The context of a session, a new one at first. What exceeds the bound goes, but never this one."""
         key = (tenant, session_id)
         if key not in self._contexts:
-            self._contexts[key] = ServedContext(self._tokenizer)
+            self._contexts[key] = ServedContext(self._tokenizer, self._pieces)
         self._contexts.move_to_end(key)
         if len(self) > self._bound.max_sessions or self.num_bytes > self._bound.max_bytes:
             self._shrink(key)
@@ -230,7 +236,7 @@ class ServedContexts:
 
     def detached(self) -> ServedContext:
         """A context of no session: nobody finds what is remembered in it."""
-        return ServedContext(self._tokenizer)
+        return ServedContext(self._tokenizer, self._pieces)
 
     def _shrink(self, spared: Key) -> None:
         sizes = {key: context.num_bytes for key, context in self._contexts.items()}

@@ -299,9 +299,10 @@ class Precomputer:
         self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
     ) -> Mapping[str, Any] | None:
         """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
-        exchange = self._sessions.background_exchange(session, num_cut)
+        messages = render(state, self._budgets.rules)
+        exchange = self._sessions.background_exchange(session, messages, num_cut)
         CURRENT.set(exchange)
-        await background(watch.frame.body(render(state, self._budgets.rules)))
+        await background(watch.frame.body(messages))
         return None if exchange.acm is None else exchange.acm["receipt"]
 
     def _room(self, state: SessionState) -> int:

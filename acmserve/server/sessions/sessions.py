@@ -121,12 +121,12 @@ class Sessions:
             return self.served.of(*session.key)
         return self.served.detached()
 
-    def background_exchange(self, session: Session, num_cut: int) -> Exchange:
-        """The exchange of a request that precomputes for this session, all but the last `num_cut` tokens."""
+    def background_exchange(self, session: Session, messages: Sequence[Message], num_cut: int) -> Exchange:
+        """The exchange of a request that precomputes `messages` for this session, but for the last `num_cut` tokens."""
         account = account_of(session.tenant) if session.tenant else ""
         params = SessionParams(engine_name(session), "exact", precompute=True, account=account)
         served = partial(self.served.of, *session.key)
-        return Exchange(params, session.session_id, served, remembers=False, num_cut=num_cut)
+        return Exchange(params, session.session_id, served, messages, remembers=False, num_cut=num_cut)
 
     def describe_kv(self, session: Session, tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`).

@@ -53,7 +53,16 @@ def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "ex
     assert acm["session_id"] == session_id
     receipt: dict[str, Any] = acm["receipt"]
     parts = {"precomputed_tokens", "repaired_tokens", "moves"}
-    assert set(receipt) == {"fidelity", "chosen", "reason", "prompt_tokens", *COUNTS, *parts, "fallback_reason"}
+    assert set(receipt) == {
+        "fidelity",
+        "chosen",
+        "reason",
+        "prompt_tokens",
+        *COUNTS,
+        *parts,
+        "fallback_reason",
+        "edit_boundaries",
+    }
     assert receipt["fidelity"] == fidelity
     assert receipt["prompt_tokens"] == prompt_tokens
     assert sum(receipt[count] for count in COUNTS) == prompt_tokens

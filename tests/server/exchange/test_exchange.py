@@ -190,6 +190,6 @@ def test_a_session_and_its_background_requests_count_for_the_account_of_its_key(
     tenant = sessions.tenant_of({"authorization": "Bearer a"}, "salt")
     session = store.open(tenant, "s")
     exchange = sessions.exchange(session, SessionParams("s"), ())
-    background = sessions.background_exchange(session, 0)
+    background = sessions.background_exchange(session, (), 0)
     key_alone = sessions.tenant_of({"authorization": "Bearer a"})
     assert exchange.params.account == background.params.account == account_of(tenant) == key_alone

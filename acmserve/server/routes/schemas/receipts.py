@@ -29,6 +29,14 @@ class MoveView(BaseModel):
     num_tokens: int = Field(ge=1)
 
 
+class EditBoundariesView(BaseModel):
+    """What a model with windows or recurrent states keeps of the prompt for later edits."""
+
+    kept: int = Field(ge=0, description="Places up to which an edited prompt is found again.")
+    wanted: int = Field(ge=0, description="Places that the messages of the prompt ask for.")
+    kv_bytes: int = Field(ge=0, description="KV cache that the kept ones take.")
+
+
 class ReceiptView(BaseModel):
     """What really happened to the prompt. `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`."""
 
@@ -43,6 +51,9 @@ class ReceiptView(BaseModel):
     reason: str | None = Field(description="Why `auto` chose it.")
     moves: list[MoveView]
     fallback_reason: str | None = Field(description="Why a move was refused.")
+    edit_boundaries: EditBoundariesView | None = Field(
+        description="For models with windows or recurrent states. Null where the model keeps every prefix."
+    )
 
 
 class StepView(BaseModel):
