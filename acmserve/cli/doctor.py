@@ -16,11 +16,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acmserve.cli.command import Command
 from acmserve.cli.installation import check_torchvision
 from acmserve.errors import AcmError, EngineMismatch
+
+if TYPE_CHECKING:
+    from acmserve.engine.vllm.media_rule import MediaRule
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 WITHOUT_HYBRID = (
@@ -133,11 +136,16 @@ def _model(model: str) -> list[Finding]:
     finally:
         logging.disable(before)
     if verdict.refusal is None:
-        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})")]
+        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})"), *_media(verdict.media)]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
     if verdict.refusal_without_hybrid is not None:
         return [Finding("model", NOTE, detail), Finding("model", NOTE, COST_OF_NOTHING)]
     return [Finding("model", NOTE, detail), Finding("model", NOTE, f"{WITHOUT_HYBRID} ({verdict.describe_keys()})")]
+
+
+def _media(rule: MediaRule | None) -> list[Finding]:
+    """What becomes of prompts with images, where the model takes any."""
+    return [] if rule is None else [Finding("model", OK if rule.refusal is None else NOTE, str(rule))]
 
 
 def _template(model: str) -> Finding:

@@ -48,16 +48,22 @@ def plan_wish(
     num_cached: int = 0,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
     refusal: str | None = None,
+    media_shift_positions: bool = False,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
-    `num_cached` and `min_move_tokens` as in `plan_edit`. `sources` are the newest first.
+    `num_cached`, `min_move_tokens` and `media_shift_positions` as in `plan_edit`. `sources` are the newest first.
     """
 
     def plan(allow_moves: bool) -> EditPlan:
         return plan_edit(
-            prompt, sources, allow_moves=allow_moves, num_cached=num_cached, min_move_tokens=min_move_tokens
+            prompt,
+            sources,
+            allow_moves=allow_moves,
+            num_cached=num_cached,
+            min_move_tokens=min_move_tokens,
+            media_shift_positions=media_shift_positions,
         )
 
     if wish.fidelity == "exact" or refusal is not None:

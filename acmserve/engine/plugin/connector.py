@@ -38,10 +38,11 @@ from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
+from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
-from acmserve.plan.lineage import marks_in
+from acmserve.plan.lineage import digest, marks_in
 from acmserve.plan.source import ServedSequence, tail_digest
 
 if TYPE_CHECKING:
@@ -99,7 +100,14 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.precompute = BackgroundPrefill(kv_cache_manager, self._block_size, self.config)
         self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.live, self.precompute.blocks)
         self.arrivals = Arrivals(
-            self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute, hash_function
+            self.config,
+            self.store,
+            self.live,
+            self.evictions,
+            self.move_executor,
+            self.precompute,
+            hash_function,
+            MediaRule.of_model(self._vllm_config.model_config),
         )
 
     def set_xfer_handshake_metadata_pp_aware(
@@ -119,6 +127,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Plan a session request. A request without session is not touched."""
         refusal = (None if self.attached else NOT_ATTACHED) or self.abilities.copy_refusal
         self.arrivals.add(request, refusal, refusal or self.abilities.move_refusal)
+
+    def on_adapter_load(self, lora: Any) -> None:
+        """vLLM is about to load an adapter (a `LoRARequest`)."""
+        self.arrivals.loads.on_load(lora)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens to be copied behind the prefix hit of a waiting request. They are always loaded in the same step."""
@@ -183,7 +195,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         tail_key = None
         if num_rest and self.config.keep_tail and num_blocks < len(block_ids):
             keys = marks_in(marks, num_blocks * bs, num_tokens)
-            key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
+            key = tail_digest(hashes[-1] if hashes else digest(session.owner[1:]), tokens[-num_rest:], keys)
             if block_pool.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
                 tail_key = key
         self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
@@ -233,7 +245,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         self.store.check_integrity()
         self.live.check_integrity()
-        self.arrivals.plans.check_integrity()
+        self.arrivals.check_integrity()
         self.evictions.check_integrity()
         self.move_executor.check_integrity()
         self.precompute.check_integrity()

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.session_request import ReusableRange
-from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
 from acmserve.plan.lineage import LineageMark, move_key, order_of
 from acmserve.plan.match import common_prefix
+from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import needs_search
 from acmserve.plan.source import ServedSequence, Tokens
@@ -41,6 +41,11 @@ TOO_MANY = "too_many_moves"
 FORGOTTEN = "forgotten"
 """`fallback_reason` of a request whose moves were forgotten on its own arrival."""
 
+MEDIA_SHIFTED = "media: other images stand in front of the text, so its positions shift otherwise"
+"""`fallback_reason` of a request with M-RoPE whose text could have been moved, had the media stayed."""
+MEDIA_COMPUTED = "media: tokens of images are computed, the text between them is moved"
+"""`fallback_reason` of a request that moves text on both sides of media."""
+
 IsAnyCached = Callable[[Iterable[bytes]], bool]
 
 
@@ -50,7 +55,7 @@ class RequestPlan:
 
     `marks` belong to `segments`. `block_hashes` are those without the marks of what is gone. They are all hashes of the
     prompt, and empty where the request's own stay. `fallback_reason` says why less is moved than could be.
-    `too_many_moves` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
+    `leaves_out` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
     """
 
     segments: tuple[ReusableRange, ...] = ()
@@ -60,7 +65,7 @@ class RequestPlan:
     anew: tuple[Span, ...] = ()
     choice: AutoDecision | None = None
     fallback_reason: str | None = None
-    too_many_moves: bool = False
+    leaves_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class PlanInputs:
     dropped_reason: str | None
     block_size: int
     hash_function: Callable[[Any], bytes]
+    media_shift_positions: bool = False
 
     @property
     def may_move(self) -> bool:
@@ -116,6 +122,7 @@ class PlanInputs:
             num_cached=self.num_cached,
             min_move_tokens=self.min_move_tokens,
             refusal=self.move_refusal,
+            media_shift_positions=self.media_shift_positions,
         )
 
     def reason(self, plan: EditPlan) -> str | None:
@@ -123,7 +130,7 @@ class PlanInputs:
         if self.wish.fidelity == "exact":
             return None
         reasons = (self.move_refusal, FORGOTTEN if self._is_forgotten else None, self.dropped_reason)
-        return next((reason for reason in reasons if reason), TOO_MANY if plan.num_left else None)
+        return next((reason for reason in reasons if reason), why_less(plan))
 
     @property
     def _is_forgotten(self) -> bool:
@@ -153,8 +160,14 @@ def plan_request(inputs: PlanInputs, is_any_cached: IsAnyCached, lineage_keys: b
         found.anew,
         found.choice,
         inputs.reason(found.plan),
-        bool(found.plan.num_left),
+        why_less(found.plan) is not None,
     )
+
+
+def why_less(plan: EditPlan) -> str | None:
+    """Why a plan moves less than what was found. None where it moves all."""
+    reasons = {TOO_MANY: plan.num_left, MEDIA_SHIFTED: plan.num_shifted, MEDIA_COMPUTED: plan.num_media}
+    return next((reason for reason, num in reasons.items() if num), None)
 
 
 def plan_segments(
@@ -201,7 +214,7 @@ def _block_hashes(
     kept = [mark for mark in marks if mark.position < len(known) * bs]
     if not kept or kept != left[: len(kept)]:
         known = request.block_hashes[: left[0].position // bs]
-    return LineageHasher(inputs.hash_function, bs, left).extended(request, known)
+    return LineageHasher(inputs.hash_function, bs, left, inputs.owner.adapter_key).extended(request, known)
 
 
 def _is_there(segment: ReusableRange, is_any_cached: IsAnyCached) -> bool:

@@ -81,3 +81,6 @@ class ConnectorHooks(Protocol):
 
     def inspect(self, model: Any) -> None:
         """The worker's side: the model is loaded."""
+
+    def on_adapter_load(self, lora: Any) -> None:
+        """The scheduler's side: an adapter is about to be loaded, a vLLM `LoRARequest`."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
 from acmserve.engine.worker.kv_mover import Abilities
@@ -24,12 +25,13 @@ class ModelVerdict:
     """`refusal` says why KV is not moved under vLLM's own settings, None where it is.
 
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
-    of the small model, None where keys could not be measured.
+    of the small model, None where keys could not be measured. `media` is the rule for images, None for a model of text.
     """
 
     refusal: str | None
     refusal_without_hybrid: str | None
     ropes: Mapping[str, Rope | None] | None
+    media: MediaRule | None = None
 
     def describe_keys(self) -> str:
         """The measured rotations in words."""
@@ -43,12 +45,14 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     Raises what vLLM raises where it cannot build this model.
     """
     with small_build(folder, **settings) as build:
+        model_config = build.vllm_config.model_config
+        media = MediaRule.of_model(model_config) if model_config.multimodal_config is not None else None
         default, unified = (_refusal_of_engine(build, hybrid=hybrid) for hybrid in (True, False))
         try:
             ropes = measure_keys(build)
         except MoveRefused as refused:
-            return ModelVerdict(default or refused.reason, unified or refused.reason, None)
-        return ModelVerdict(default, unified, ropes)
+            return ModelVerdict(default or refused.reason, unified or refused.reason, None, media)
+        return ModelVerdict(default, unified, ropes, media)
 
 
 def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:

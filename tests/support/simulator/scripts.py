@@ -47,6 +47,7 @@ class Turn:
     precompute: bool = False
     repair: dict[str, Any] | None = None
     account: str | None = None
+    adapter: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
             turns += _twin(rng, session)
     reset_at_steps = tuple(rng.sample(range(150), 2)) if rng.random() < 0.1 else ()
     chosen = _with_repairs(seed, _with_redactions(seed, turns)) if acmserve else tuple(turns)
+    chosen = with_adapters(seed, chosen, random.Random(f"adapters of {seed}").choice((0.0, 0.0, 0.4)))
     return Script(seed, machine, chosen, reset_at_steps)
 
 
@@ -112,6 +114,19 @@ def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
     rng = random.Random(f"redactions of {seed}")
     share = rng.choice((0.0, 0.1, 0.3))
     return tuple(replace(turn, forget=turn.session is not None and rng.random() < share) for turn in turns)
+
+
+def with_adapters(seed: int, turns: tuple[Turn, ...], share: float) -> tuple[Turn, ...]:
+    """Some requests run with an adapter; drawn apart.
+
+    Adapter 3 is the second load of what 1 is the first load of: vLLM's hashes are the same. So only sessions have both.
+    """
+    rng = random.Random(f"who has which adapter of {seed}")
+    drawn = [(rng.random() < share, rng.choice((1, 2, 3))) for _ in turns]
+    return tuple(
+        replace(turn, adapter=adapter if turn.session else 2) if has_one else turn
+        for turn, (has_one, adapter) in zip(turns, drawn, strict=True)
+    )
 
 
 def _with_repairs(seed: int, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
