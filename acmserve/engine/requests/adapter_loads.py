@@ -69,8 +69,14 @@ class AdapterLoads:
 
     def on_load(self, lora: LoRA) -> None:
         """vLLM is about to load an adapter. One that is loaded already stays as it is, unless it goes in place."""
+        if lora.load_inplace:
+            self._open(_key_of(lora), read_files(lora.lora_path))
+        self.note(lora)
+
+    def note(self, lora: LoRA) -> None:
+        """Any request came with an adapter, one without session, too: KV of this load may be under vLLM's hashes."""
         key = _key_of(lora)
-        if key not in self._loads or lora.load_inplace:
+        if key not in self._loads:
             self._open(key, read_files(lora.lora_path))
 
     def of(self, lora: LoRA) -> tuple[Adapter, str | None]:

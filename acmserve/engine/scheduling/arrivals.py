@@ -75,6 +75,8 @@ class Arrivals:
 
         `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved.
         """
+        if request.lora_request is not None:
+            self.loads.note(request.lora_request)
         terms = read_terms(request, self._config.default_fidelity, self.loads, self._media)
         if terms is None:
             return

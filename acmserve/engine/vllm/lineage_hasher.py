@@ -35,6 +35,13 @@ class LineageHasher:
         self._adapter_key = adapter_key
         self.marks = marks
 
+    @property
+    def own_from(self) -> int | None:
+        """The first token from which on hashes are not vLLM's. None where all of them are."""
+        if self._adapter_key is not None:
+            return 0
+        return min((mark.position for mark in self.marks), default=None)
+
     def __call__(self, request: Request) -> list[BlockHash]:
         return list(self.extended(request, request.block_hashes)[len(request.block_hashes) :])
 

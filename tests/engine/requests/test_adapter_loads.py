@@ -48,6 +48,14 @@ def test_unloaded_and_loaded_again_it_is_another_load(folder: Path) -> None:
     assert refusal is None
 
 
+def test_a_load_that_only_requests_without_session_had_counts(folder: Path) -> None:
+    """Their KV is under vLLM's hashes, where a session of the next load must not find it."""
+    loads = AdapterLoads()
+    loads.note(LoRARequest("a", 1, str(folder)))
+    assert loads.of(LoRARequest("a", 2, str(folder)))[0].hash_key is not None
+    assert loads.of(LoRARequest("a", 1, str(folder)))[0].hash_key is None
+
+
 def test_loaded_in_place_it_is_another_load_until_the_files_change_again(folder: Path) -> None:
     loads = AdapterLoads()
     before, _ = loads.of(LoRARequest("a", 1, str(folder)))
