@@ -23,7 +23,7 @@ from acmserve.plan.media import FIRST_MEDIA_ID
 from acmserve.plan.source import Tokens
 
 if TYPE_CHECKING:
-    from acmserve.engine.vllm.types import MediaItem
+    from acmserve.engine.vllm.types import MultiModalFeatureSpec
 
 MAX_ITEMS = 65_536
 
@@ -39,7 +39,7 @@ class MediaIds:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def encode(self, token_ids: Sequence[int], media: Sequence[MediaItem]) -> Tokens:
+    def encode(self, token_ids: Sequence[int], media: Sequence[MultiModalFeatureSpec]) -> Tokens:
         """The prompt as int32 [n], with the ids of its media in place of their tokens."""
         prompt = np.fromiter(token_ids, dtype=np.int32)
         for item in media:
@@ -63,7 +63,7 @@ class MediaIds:
         return self._ids[key]
 
 
-def overlap(media: Sequence[MediaItem]) -> bool:
+def overlap(media: Sequence[MultiModalFeatureSpec]) -> bool:
     """Whether two items share a token, as the sound of a video may. Such prompts have no ids."""
     spans = sorted((item.mm_position.offset, item.mm_position.offset + item.mm_position.length) for item in media)
     return any(end > start for (_, end), (start, _) in pairwise(spans))

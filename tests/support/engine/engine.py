@@ -109,10 +109,11 @@ class Engine:
                 )
             )
         outputs = self.llm.generate(prompts, params, use_tqdm=False, lora_request=adapter)
-        return [_read(output) for output in outputs]
+        return [read_answer(output) for output in outputs]
 
 
-def _read(output: Any) -> Answer:
+def read_answer(output: Any) -> Answer:
+    """What one of vLLM's outputs says."""
     completion = output.outputs[0]
     logprobs = {token: entry.logprob for token, entry in completion.logprobs[0].items()}
     acm = (output.kv_transfer_params or {}).get("acm")
