@@ -102,6 +102,7 @@ MODELS = {
     "glm4_1v": "Glm4vForConditionalGeneration",
 }
 MERGE = 2
+TOKENS = {"image_token_id": 9, "video_token_id": 10, "vision_start_token_id": 11, "vision_end_token_id": 12}
 
 
 def _positions(model: Any, prompt: list[tuple[str, int, int]]) -> list[int | None]:
@@ -144,9 +145,7 @@ def test_the_models_agree_that_text_behind_the_same_images_shifts_by_one_delta(m
         pytest.skip(f"vLLM cannot import it here: {error}")
     vision = SimpleNamespace(spatial_merge_size=MERGE, temporal_merge_size=1, tokens_per_second=1.0)
     model = cls.__new__(cls)
-    config = SimpleNamespace(
-        vision_config=vision, spatial_conv_size=MERGE, temporal_conv_size=1, image_token_id=9, video_token_id=10
-    )
+    config = SimpleNamespace(vision_config=vision, spatial_conv_size=MERGE, temporal_conv_size=1, **TOKENS)
     object.__setattr__(model, "config", config)
     image, small = ("image", 4, 6), ("image", 2, 3)
     source = [("text", 10, 0), image, ("text", 50, 0), small, ("text", 40, 0)]
