@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit fuzz respell templates clients serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows fuzz respell templates clients serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ sanitize: setup ## test the C++ extension with address and undefined-behaviour s
 
 audit: setup ## measure the keys of every decoder class of vLLM that can be built on a CPU
 	@ACMSERVE_AUDIT=1 $(BIN)/python -m pytest tests/engine/test_audit.py $(ARGS)
+
+windows: setup ## move KV on every shape of model with sliding windows, with a control for each
+	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

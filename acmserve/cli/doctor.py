@@ -30,6 +30,10 @@ WITHOUT_HYBRID = (
     "with --disable-hybrid-kv-cache-manager moves are allowed; the KV of layers with a window is then kept for the "
     "whole context, so fewer tokens fit into the cache"
 )
+COST_OF_WINDOWS = (
+    "unless --prefix-cache-retention-interval is set, vLLM caches a window at the end of each prompt alone, so a move "
+    "ends there, and an edit in front of it keeps no prefix"
+)
 COST_OF_NOTHING = (
     "acmserve moves nothing here, and being a KV connector costs features of vLLM: blocks are freed later under async "
     "scheduling, and --use-replayssm is refused; where only moves are wanted, start vLLM without acmserve"
@@ -136,7 +140,9 @@ def _model(model: str) -> list[Finding]:
     finally:
         logging.disable(before)
     if verdict.refusal is None:
-        return [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})"), *_media(verdict.media)]
+        allowed = [Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()})"), *_media(verdict.media)]
+        windows = verdict.describe_windows()
+        return allowed if windows is None else [*allowed, Finding("model", NOTE, f"{windows}; {COST_OF_WINDOWS}")]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
     if verdict.refusal_without_hybrid is not None:
         return [Finding("model", NOTE, detail), Finding("model", NOTE, COST_OF_NOTHING)]

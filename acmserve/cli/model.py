@@ -14,7 +14,7 @@ def _add_flags(model: argparse.ArgumentParser) -> None:
         "name",
         choices=["smollm2", "gemma3"],
         help="smollm2: SmolLM2-135M-Instruct, 8,192 tokens, Apache-2.0. gemma3: Gemma 3 270M, no chat model, under the "
-        "Gemma terms of use; its sliding windows allow moves with --disable-hybrid-kv-cache-manager only",
+        "Gemma terms of use; it has layers with a sliding window beside full attention",
     )
     model.add_argument("--folder", type=Path, metavar="DIR", help="prepare it in DIR instead of the cache")
 

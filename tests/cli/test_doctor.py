@@ -50,13 +50,14 @@ def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
     assert "moves nothing" in cost["detail"]
 
 
-def test_a_model_with_windows_has_one_flag_that_allows_moves(tmp_path: Path) -> None:
+def test_a_model_with_windows_may_move_and_is_told_what_they_cost(tmp_path: Path) -> None:
     config = GptOssConfig(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
-    refusal, remedy = examine(write_config(tmp_path, config, "GptOssForCausalLM")).findings[-2:]
-    assert "2 KV cache groups" in refusal.detail
-    assert "--disable-hybrid-kv-cache-manager moves are allowed" in remedy.detail
-    assert "fewer tokens fit" in remedy.detail
-    assert refusal.status == remedy.status == NOTE
+    allowed, cost = examine(write_config(tmp_path, config, "GptOssForCausalLM")).findings[-2:]
+    assert allowed.status == OK
+    assert "moves allowed (64 dimensions turn in NeoX pairs)" in allowed.detail
+    assert cost.status == NOTE
+    assert "1 of 2 KV cache groups have a window (127 tokens, " in cost.detail
+    assert "--prefix-cache-retention-interval" in cost.detail
 
 
 def test_a_model_that_vllm_cannot_build_is_left_to_the_engine(tmp_path: Path) -> None:

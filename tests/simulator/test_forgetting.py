@@ -150,7 +150,7 @@ def test_a_reset_prefix_cache_has_no_sources(factory: Factory, mode: Mode) -> No
     ("part", "name", "stand_in", "kinds"),
     [
         (SourceStore, "forget", lambda store, owner: (), {"leak", "forgotten"}),
-        (block_pool, "evict_keys", lambda pool, keys: None, {"forgotten"}),
+        (block_pool, "evict_keys", lambda pool, keys, num_groups: None, {"forgotten"}),
         (LiveRequests, "of_session", lambda live, owner: [], {"leak", "forgotten"}),
     ],
     ids=["sources-stay", "keys-stay", "live-requests-go-on"],

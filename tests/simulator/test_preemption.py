@@ -154,7 +154,7 @@ def _watched(seen: list[tuple[int, int]]) -> Adapt:
                 return output
 
             def _is_cached(self, block_hash: bytes) -> bool:
-                return self.connector.move_executor.lookup(block_hash) is not None
+                return self.connector.move_executor.cache.block(block_hash, 0) is not None
 
         return Watched
 

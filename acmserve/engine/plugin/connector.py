@@ -24,6 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from acmserve.engine.config import EngineConfig
+from acmserve.engine.groups.facts import KVGroups, read_groups
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.requests.admission import may_be_source
@@ -42,6 +43,7 @@ from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
+from acmserve.errors import MoveRefused
 from acmserve.plan.lineage import digest, marks_in
 from acmserve.plan.source import ServedSequence, tail_digest
 
@@ -93,22 +95,14 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         end_with_parent()
         hide_moved_blocks(kv_cache_manager.block_pool)
-        self._block_size = self._vllm_config.cache_config.block_size
+        self._groups = self._read_groups(kv_cache_manager.block_pool.hash_block_size)
         hash_function = block_pool.block_hash_function(self._vllm_config)
         self.live = LiveRequests()
-        self.evictions = KeyEvictions(kv_cache_manager.block_pool)
-        self.precompute = BackgroundPrefill(kv_cache_manager, self._block_size, self.config)
-        self.move_executor = MoveExecutor(kv_cache_manager, self._block_size, self.live, self.precompute.blocks)
-        self.arrivals = Arrivals(
-            self.config,
-            self.store,
-            self.live,
-            self.evictions,
-            self.move_executor,
-            self.precompute,
-            hash_function,
-            MediaRule.of_model(self._vllm_config.model_config),
-        )
+        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(self._kv_cache_config.kv_cache_groups))
+        self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
+        self.move_executor = MoveExecutor(kv_cache_manager, self._groups, self.live, self.precompute.blocks)
+        parts = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
+        self.arrivals = Arrivals(*parts, hash_function, MediaRule.of_model(self._vllm_config.model_config))
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -172,19 +166,19 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if session is None:
             return False, None
         self.arrivals.plans.cancel(request.request_id)
-        self.move_executor.remove(request.request_id)
         self.precompute.remove(request.request_id)
         hidden = withdraw(session, request, self.evictions)
         is_source = not hidden and not session.unrecorded and may_be_source(request)
         if is_source and self.attached and self.abilities.copy_refusal is None:
-            self._record_source(session, request, block_ids[0])
+            self._record_source(session, request, block_ids)
+        self.move_executor.remove(request.request_id)
         if not session.precompute:
             self._stats.add(session.settle())
         return False, session.answer()
 
-    def _record_source(self, session: SessionRequest, request: Request, block_ids: list[int]) -> None:
+    def _record_source(self, session: SessionRequest, request: Request, block_ids: tuple[list[int], ...]) -> None:
         """Source = the tokens whose KV is computed."""
-        bs = self._block_size
+        bs = self._groups.hash_block_size
         num_tokens = num_served_tokens(request)
         if num_tokens < self.config.min_move_tokens:
             return
@@ -193,16 +187,35 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         hashes = tuple(request.block_hashes[:num_blocks])
         marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
         tail_key = None
-        if num_rest and self.config.keep_tail and num_blocks < len(block_ids):
+        keep = num_rest and self.config.keep_tail
+        if keep and (tail := self._tail_blocks(request.request_id, block_ids, num_tokens)):
             keys = marks_in(marks, num_blocks * bs, num_tokens)
             key = tail_digest(hashes[-1] if hashes else digest(session.owner[1:]), tokens[-num_rest:], keys)
-            if block_pool.register_tail(self.move_executor.pool, block_ids[num_blocks], key, num_tokens):
+            if block_pool.register_tail(self.move_executor.pool, tail, key, num_tokens):
                 tail_key = key
         self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
 
+    def _tail_blocks(self, request_id: str, block_ids: tuple[list[int], ...], num_tokens: int) -> list[int]:
+        """The block of every group that token `num_tokens` goes to. Empty where one lacks what is in front of it."""
+        tail = []
+        for group in self._groups.groups:
+            table, index = block_ids[group.index], num_tokens // group.block_size
+            if index >= len(table) or not self.move_executor.windows.is_whole(request_id, group, index):
+                return []
+            tail.append(table[index])
+        return tail
+
+    def _read_groups(self, hash_block_size: int) -> KVGroups:
+        """The model's groups. One that is not moved counts as one of full attention: nothing is copied then."""
+        try:
+            specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
+            return KVGroups(read_groups(specs), hash_block_size)
+        except MoveRefused:
+            return KVGroups.single(hash_block_size)
+
     def _release_tail(self, source: ServedSequence) -> None:
         if source.tail_key is not None and not self.store.has_tail(source.tail_key):
-            block_pool.release_tail(self.move_executor.pool, source.tail_key)
+            block_pool.release_tail(self.move_executor.pool, source.tail_key, len(self._groups.groups))
 
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""

@@ -16,7 +16,7 @@ marks in every turn after that, and would be hashed from its first mark on each 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,8 @@ MEDIA_SHIFTED = "media: other images stand in front of the text, so its position
 MEDIA_COMPUTED = "media: tokens of images are computed, the text between them is moved"
 """`fallback_reason` of a request that moves text on both sides of media."""
 
-IsAnyCached = Callable[[Iterable[bytes]], bool]
+IsCached = Callable[[ServedSequence, int, int], bool]
+"""Whether the cache holds any block of the tokens `[start, end)` of a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +144,11 @@ class PlanInputs:
         return needs_search(self.prompt, sources, num_cached=self.num_cached, min_move_tokens=self.min_move_tokens)
 
 
-def plan_request(inputs: PlanInputs, is_any_cached: IsAnyCached, lineage_keys: bool = True) -> RequestPlan:
+def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = True) -> RequestPlan:
     """The plan of `inputs.request`. Without `lineage_keys` no hash is made: a control of the simulator."""
     found = inputs.plan()
     segments, marks = plan_segments(found.plan, inputs.sources, inputs.owner)
-    gone = tuple(segment for segment in segments if not _is_there(segment, is_any_cached))
+    gone = tuple(s for s in segments if not is_cached(s.source, s.src_start, s.src_at(s.dst_end)))
     gone = tuple(sorted(gone, key=attrgetter("dst_start")))
     starts = [segment.dst_start for segment in gone]
     holders = ((mark, bisect_right(starts, mark.position) - 1) for mark in marks)
@@ -215,10 +216,3 @@ def _block_hashes(
     if not kept or kept != left[: len(kept)]:
         known = request.block_hashes[: left[0].position // bs]
     return LineageHasher(inputs.hash_function, bs, left, inputs.owner.adapter_key).extended(request, known)
-
-
-def _is_there(segment: ReusableRange, is_any_cached: IsAnyCached) -> bool:
-    """Whether the cache holds any block of the segment."""
-    bs, source = segment.source.block_size, segment.source
-    first, last = segment.src_start // bs, (segment.src_at(segment.dst_end) - 1) // bs
-    return is_any_cached(source.block_keys(first, last + 1))

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 OTHER_MODEL = "source: the session was served by another model or adapter"
 """`fallback_reason` of a request whose session has KV, and none that its own model or adapter computed."""
+NO_PRECOMPUTE = "precompute: not supported for this model"
+"""How the `fallback_reason` of a background request begins that is not served."""
 
 
 class Arrivals:
@@ -90,7 +92,8 @@ class Arrivals:
         forgotten: tuple[ServedSequence, ...] = ()
         if terms.forget and refusal is None:
             forgotten, session.evictions_ticket = self._forget(request, session)
-        inputs = self._inputs(request, session, terms, forgotten, (terms.refusal or refusal, move_refusal))
+        refusal = terms.refusal or refusal or (self._refuse_precompute() if terms.precompute else None)
+        inputs = self._inputs(request, session, terms, forgotten, (refusal, move_refusal))
         self._live.add(session, request)
         if self.plans.is_long(inputs):
             self.plans.add(terms.account, inputs)
@@ -104,6 +107,11 @@ class Arrivals:
         self.plans.check_integrity()
         self.loads.check_integrity()
         self._media_ids.check_integrity()
+
+    def _refuse_precompute(self) -> str | None:
+        """Precomputed blocks are counted in the one group that a model has."""
+        num_groups = len(self._moves.groups.groups)
+        return f"{NO_PRECOMPUTE}: {num_groups} KV cache groups" if num_groups > 1 else None
 
     def on_planned(self, request_id: str, plan: RequestPlan) -> None:
         """A session request that is alive has its plan."""
@@ -124,7 +132,7 @@ class Arrivals:
         refusals: tuple[str | None, str | None],
     ) -> PlanInputs:
         refusal, move_refusal = refusals
-        num_cached = block_pool.num_cached_blocks(self._moves.pool, request) if refusal is None else 0
+        num_cached = self._moves.cache.num_cached(request) if refusal is None else 0
         return PlanInputs(
             request=request,
             prompt=session.prompt,
@@ -132,7 +140,7 @@ class Arrivals:
             wish=terms.wish,
             sources=self._store.get(terms.owner) if refusal is None else (),
             forgotten=forgotten,
-            num_cached=self._moves.block_size * num_cached,
+            num_cached=num_cached,
             min_move_tokens=self._config.min_move_tokens,
             refusal=refusal,
             move_refusal=refusal or move_refusal,
@@ -149,7 +157,7 @@ class Arrivals:
 
     def _make_plan(self, inputs: PlanInputs) -> RequestPlan:
         """Runs in the planning thread, too: reads what nobody changes, and the keys of the prefix cache."""
-        return plan_request(inputs, lambda keys: block_pool.is_any_cached(self._moves.pool, keys), self.lineage_keys)
+        return plan_request(inputs, self._moves.cache.has_any, self.lineage_keys)
 
     def _forget(self, request: Request, session: SessionRequest) -> tuple[tuple[ServedSequence, ...], int]:
         """The forgotten sources, and the ticket of their keys. Plans in the making are made of what goes."""

@@ -153,8 +153,8 @@ class BackgroundBlocks:
     def use_jump(self, jump: Jump) -> list[Span]:
         """A request copies what `jump` reads. Returns the part that was precomputed and is kept."""
         kept: list[Span] = []
-        for run in jump.runs if self._blocks else ():
-            spans = [self.use(*piece) for piece in run.pieces(self._block_size)]
+        for run in jump.reads if self._blocks else ():
+            spans = [self.use(*piece) for piece in run.pieces()]
             kept += [span for span in spans if span is not None and run.segment.origin is KVOrigin.KEPT]
         return kept
 
@@ -164,8 +164,8 @@ class BackgroundBlocks:
         Those tokens count for the new blocks from now on.
         """
         inherited = jump.end
-        for run in reversed(jump.runs):
-            for block_id, start, end in reversed(list(run.pieces(self._block_size))):
+        for run in reversed(jump.reads):
+            for block_id, start, end in reversed(list(run.pieces())):
                 block = self._blocks.get(block_id)
                 if block is not None and block.start < block.end == end == inherited:
                     block.end = inherited = max(start, block.start)

@@ -9,22 +9,32 @@ A jump is the copying counterpart of a prefill chunk. Pure: asks a lookup for bl
 nothing. A run ends at the first block that is no longer cached. What lies behind it is asked for again when the
 scheduler gets there.
 
-Decision: a jump has at most `MAX_BLOCKS` blocks. The scheduler takes microseconds for each, and everybody waits for it.
-A longer range takes several steps, each of which computes one token.
+Every KV cache group is copied, or none. A window group needs only what a query at `end` still reads:
+
+    full      [ read ..................................)      ends where a block of the source is gone
+    window                   [ not read )[ read .......)      ends where all of this is cached: the jump is as short
+                                         needed_from(end)     as the shortest group makes it
+
+Decision: a jump has at most `MAX_BLOCKS` blocks of one group. The scheduler takes microseconds for each, and everybody
+waits for it. A longer range takes several steps, each of which computes one token. Except where the windows of a source
+are cached at its far end only. Such a jump goes there at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from acmserve.engine.groups.facts import GroupFacts, KVGroups
 from acmserve.engine.requests.receipt import ReceiptEntry
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.worker.copies import KVCopy
+from acmserve.errors import IntegrityError
 
 MAX_BLOCKS = 1024
 """Source blocks of one step: 16,384 tokens in blocks of 16. The scheduler's thread takes some 5 ms for them."""
+_NO_LIMIT = 2**31
 
 
 class Block(Protocol):
@@ -34,36 +44,64 @@ class Block(Protocol):
     ref_cnt: int
 
 
-Lookup = Callable[[bytes], Block | None]
+Lookup = Callable[[bytes, int], Block | None]
+"""(cache key, group) -> the block that is cached under it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """Prompt tokens `[start, end)` from one source. `blocks` hold the source tokens, first to last."""
+    """Prompt tokens `[start, end)` from one source. `blocks` of `group` hold the source tokens, first to last."""
 
     segment: ReusableRange
     start: int
     end: int
     blocks: tuple[Block, ...]
+    group: GroupFacts
 
     @property
     def src_start(self) -> int:
         return self.segment.src_at(self.start)
 
-    def pieces(self, block_size: int) -> Iterator[tuple[int, int, int]]:
+    def pieces(self) -> Iterator[tuple[int, int, int]]:
         """(block id, first source token, token behind the last) of every block that the run reads."""
+        size = self.group.block_size
         src_end = self.src_start + self.end - self.start
-        begin = self.src_start // block_size * block_size
+        begin = self.src_start // size * size
         for block in self.blocks:
-            yield block.block_id, max(begin, self.src_start), min(begin + block_size, src_end)
-            begin += block_size
+            yield block.block_id, max(begin, self.src_start), min(begin + size, src_end)
+            begin += size
+
+    def cut(self, start: int, end: int) -> BlockRun | None:
+        """The part of the run in `[start, end)`. None where there is none."""
+        start, end = max(start, self.start), min(end, self.end)
+        if (start, end) == (self.start, self.end):
+            return self
+        if start >= end:
+            return None
+        size, first = self.group.block_size, self.src_start // self.group.block_size
+        begin, last = self.segment.src_at(start) // size - first, (self.segment.src_at(end) - 1) // size - first
+        return BlockRun(self.segment, start, end, self.blocks[begin : last + 1], self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """Prompt tokens `[start, end)` of one segment: what all groups together take from its source."""
+
+    segment: ReusableRange
+    start: int
+    end: int
+
+    @property
+    def src_start(self) -> int:
+        return self.segment.src_at(self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Adjacent runs, never empty. The computed position leaps from `start` to `end`."""
+    """Adjacent runs, never empty. The computed position leaps from `start` to `end`. `reads` are by group."""
 
-    runs: tuple[BlockRun, ...]
+    runs: tuple[SegmentRun, ...]
+    reads: tuple[BlockRun, ...]
 
     @property
     def start(self) -> int:
@@ -75,90 +113,201 @@ class Jump:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(block for run in self.runs for block in run.blocks)
+        return tuple(block for run in self.reads for block in run.blocks)
 
     def entries(self) -> list[ReceiptEntry]:
         """The jump as entries of the request's receipt."""
         return [ReceiptEntry(run.start, run.end, run.segment.origin, run.src_start) for run in self.runs]
 
+    def copied_from(self, group: GroupFacts) -> int:
+        """First token that the jump brings along for `group`."""
+        return max(self.start, group.needed_from(self.end))
 
-def plan_jump(request: SessionRequest, position: int, lookup: Lookup) -> Jump | None:
-    """The longest jump from `position` whose source blocks are all cached. None when the first is not.
 
-    It ends behind `MAX_BLOCKS` blocks.
+def plan_jump(request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups) -> Jump | None:
+    """The longest jump from `position` whose source blocks are all cached, in every group. None when there is none.
+
+    It ends behind `MAX_BLOCKS` blocks, unless the windows allow no end but a later one.
     """
-    runs: list[BlockRun] = []
-    num_left = MAX_BLOCKS
-    while num_left and (segment := request.segment_at(position)) is not None:
-        run = _plan_run(segment, position, lookup, num_left)
-        if run is None:
-            break
-        runs.append(run)
-        num_left -= len(run.blocks)
-        position = run.end
-        if position < segment.dst_end:
-            break
-    return Jump(tuple(runs)) if runs else None
+    for limit in (MAX_BLOCKS, _NO_LIMIT):
+        full = _full_runs(request, position, lookup, groups, limit)
+        if not full:
+            return None
+        runs = [run for run, _ in full]
+        end = _end_for_windows(runs, lookup, groups) if groups.windows else runs[-1].end
+        if end > position:
+            return _jump_to(full, end, lookup, groups)
+        if not groups.windows:
+            return None
+    return None
 
 
-def plan_trimmed(jump: Jump, position: int, block_size: int) -> Jump | None:
+def plan_trimmed(jump: Jump, position: int) -> Jump | None:
     """`jump` without what lies before `position`. None when nothing remains."""
-    runs = []
-    for run in jump.runs:
-        if run.end <= position:
+    runs = [SegmentRun(r.segment, max(r.start, position), r.end) for r in jump.runs if r.end > position]
+    reads = (read.cut(position, read.end) for read in jump.reads)
+    return Jump(tuple(runs), tuple(read for read in reads if read is not None)) if runs else None
+
+
+def is_available(request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups) -> bool:
+    """Whether a jump can begin at prompt token `position`, which lies in a segment."""
+    if groups.windows:
+        return plan_jump(request, position, lookup, groups) is not None
+    segment = request.segment_at(position)
+    assert segment is not None
+    return has_blocks_at(segment, position, lookup, groups.full)
+
+
+def has_blocks_at(segment: ReusableRange, position: int, lookup: Lookup, groups: Sequence[GroupFacts]) -> bool:
+    """Whether the source blocks of `groups` are cached that hold the KV for prompt token `position`."""
+    return all(_block(segment, segment.src_at(position) // g.block_size, lookup, g) is not None for g in groups)
+
+
+def next_available(
+    request: SessionRequest, segment: ReusableRange, position: int, lookup: Lookup, groups: KVGroups
+) -> int:
+    """First token of `segment` from `position` on, at a source block boundary, where a jump can begin. Else its end.
+
+    full      [ cached ..............)  gone  [ cached ............)
+    window       gone         [ tail )           gone      [ tail  )
+              ^ a jump over the stretch ends with its tail, so one begins wherever the stretch does
+    """
+    size = segment.source.block_size
+    while position < segment.dst_end:
+        following = _next_boundary(segment, position, size)
+        if not has_blocks_at(segment, position, lookup, groups.full):
+            position = following
             continue
-        start = max(run.start, position)
-        num_skipped = run.segment.src_at(start) // block_size - run.src_start // block_size
-        runs.append(BlockRun(run.segment, start, run.end, run.blocks[num_skipped:]))
-    return Jump(tuple(runs)) if runs else None
-
-
-def is_available(segment: ReusableRange, position: int, lookup: Lookup) -> bool:
-    """Whether the source block is cached that holds the KV for prompt token `position`."""
-    key = segment.source.block_key(segment.src_at(position) // segment.source.block_size)
-    return key is not None and lookup(key) is not None
-
-
-def next_available(segment: ReusableRange, position: int, lookup: Lookup) -> int:
-    """First token of `segment` from `position` on, at a source block boundary, whose block is cached. Else its end."""
-    bs = segment.source.block_size
-    for index in range(segment.src_at(position) // bs, (segment.src_at(segment.dst_end) - 1) // bs + 1):
-        key = segment.source.block_key(index)
-        if key is not None and lookup(key) is not None:
-            return max(position, segment.dst_start + index * bs - segment.src_start)
+        if not groups.windows:
+            return position
+        runs = [run for run, _ in _full_runs(request, position, lookup, groups, _NO_LIMIT)]
+        if _end_for_windows(runs, lookup, groups) > position:
+            return position
+        # Each start in this stretch reaches the same ends. Only one in the midst of a tail can still do.
+        while following < runs[0].end:
+            if has_blocks_at(segment, following, lookup, groups.windows):
+                return following
+            following = _next_boundary(segment, following, size)
+        position = max(following, runs[0].end)
     return segment.dst_end
 
 
-def plan_copies(jump: Jump, request_id: str, dst_block_ids: list[int], block_size: int) -> list[KVCopy]:
-    """The copies that carry `jump` out. `dst_block_ids` is the request's whole block table."""
+def plan_copies(jump: Jump, request_id: str, dst_block_ids: Sequence[Sequence[int]]) -> list[KVCopy]:
+    """The copies that carry `jump` out. `dst_block_ids` are the request's whole block tables, by group."""
     copies = []
-    for run in jump.runs:
-        first, last = run.start // block_size, (run.end - 1) // block_size
+    for read in jump.reads:
+        size = read.group.block_size
+        first, last = read.start // size, (read.end - 1) // size
         copies.append(
             KVCopy(
                 request_id=request_id,
-                src_start=run.src_start,
-                dst_start=run.start,
-                num_tokens=run.end - run.start,
-                src_block_ids=tuple(block.block_id for block in run.blocks),
-                dst_block_ids=tuple(dst_block_ids[first : last + 1]),
+                src_start=read.src_start,
+                dst_start=read.start,
+                num_tokens=read.end - read.start,
+                src_block_ids=tuple(block.block_id for block in read.blocks),
+                dst_block_ids=tuple(dst_block_ids[read.group.index][first : last + 1]),
+                group=read.group.index,
             )
         )
     return copies
 
 
-def _plan_run(segment: ReusableRange, position: int, lookup: Lookup, max_blocks: int) -> BlockRun | None:
-    bs = segment.source.block_size
-    src_start, src_end = segment.src_at(position), segment.src_at(segment.dst_end)
-    src_end = min(src_end, (src_start // bs + max_blocks) * bs)
+def _next_boundary(segment: ReusableRange, position: int, size: int) -> int:
+    """The first token of `segment` behind `position` whose source token begins a block. May lie behind its end."""
+    return segment.dst_start + (segment.src_at(position) // size + 1) * size - segment.src_start
+
+
+def _block(segment: ReusableRange, index: int, lookup: Lookup, group: GroupFacts) -> Block | None:
+    key = segment.source.block_key(index, group.block_size)
+    return lookup(key, group.index) if key is not None else None
+
+
+def _full_runs(
+    request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups, max_blocks: int
+) -> list[tuple[SegmentRun, list[BlockRun]]]:
+    """The runs from `position` whose blocks all groups of full attention have, each with those blocks.
+
+    At most `max_blocks` of them in a group.
+    """
+    found: list[tuple[SegmentRun, list[BlockRun]]] = []
+    while max_blocks > 0 and (segment := request.segment_at(position)) is not None:
+        end = _limit(segment, position, groups.leading.block_size, max_blocks)
+        reads = []
+        for group in groups.full:
+            read = _read(segment, position, end, lookup, group)
+            if read is None:
+                return found
+            reads.append(read)
+            end = read.end
+        cut = (read.cut(position, end) for read in reads)
+        found.append((SegmentRun(segment, position, end), [read for read in cut if read is not None]))
+        max_blocks -= -(-segment.src_at(end) // groups.leading.block_size) - (
+            segment.src_at(position) // groups.leading.block_size
+        )
+        position = end
+        if position < segment.dst_end:
+            break
+    return found
+
+
+def _limit(segment: ReusableRange, position: int, size: int, max_blocks: int) -> int:
+    """Where a run from `position` on ends for its length."""
+    src_end = (segment.src_at(position) // size + max_blocks) * size
+    return min(segment.dst_end, segment.dst_start + src_end - segment.src_start)
+
+
+def _read(segment: ReusableRange, start: int, end: int, lookup: Lookup, group: GroupFacts) -> BlockRun | None:
+    """As much of `[start, end)` as is cached in `group` from `start` on. None where the first block is not."""
+    size, number = group.block_size, group.index
+    first = segment.src_at(start) // size
     blocks: list[Block] = []
-    for index in range(src_start // bs, (src_end - 1) // bs + 1):
-        key = segment.source.block_key(index)
-        block = lookup(key) if key is not None else None
+    for key in segment.source.block_keys(first, (segment.src_at(end) - 1) // size + 1, size):
+        block = lookup(key, number)
         if block is None:
-            src_end = index * bs
             break
         blocks.append(block)
-    if not blocks:
-        return None
-    return BlockRun(segment, position, position + src_end - src_start, tuple(blocks))
+    end = min(end, segment.dst_start + (first + len(blocks)) * size - segment.src_start)
+    return BlockRun(segment, start, end, tuple(blocks), group) if blocks else None
+
+
+def _end_for_windows(runs: Sequence[SegmentRun], lookup: Lookup, groups: KVGroups) -> int:
+    """The last end of a jump over `runs` at which every window group has what is read there. Else its start."""
+    end, before = runs[-1].end, -1
+    while end != before and end > runs[0].start:
+        before = end
+        for group in groups.windows:
+            end = _end_for_window(runs, end, lookup, group)
+    return end
+
+
+def _end_for_window(runs: Sequence[SegmentRun], end: int, lookup: Lookup, group: GroupFacts) -> int:
+    """The same for one group, from `end` down. Each missing block puts the end in front of itself."""
+    size = group.block_size
+    for run in reversed(runs):
+        if run.start >= end:
+            continue
+        segment = run.segment
+        index = (segment.src_at(min(run.end, end)) - 1) // size
+        while index >= segment.src_at(max(run.start, group.needed_from(end))) // size:
+            if _block(segment, index, lookup, group) is None:
+                end = max(run.start, segment.dst_start + index * size - segment.src_start)
+                if end == run.start:
+                    break
+            index -= 1
+        if group.needed_from(end) >= run.start:
+            break
+    return end
+
+
+def _jump_to(full: Sequence[tuple[SegmentRun, list[BlockRun]]], end: int, lookup: Lookup, groups: KVGroups) -> Jump:
+    """The jump over `full` that ends at `end`, with the blocks of every group."""
+    runs = [SegmentRun(run.segment, run.start, min(run.end, end)) for run, _ in full if run.start < end]
+    cut = [read.cut(read.start, end) for _, reads in full for read in reads]
+    for group in groups.windows:
+        start = group.needed_from(end)
+        cut += [_read(run.segment, max(run.start, start), run.end, lookup, group) for run in runs if run.end > start]
+    jump = Jump(tuple(runs), tuple(read for read in cut if read is not None))
+    num_wanted = sum(end - jump.copied_from(group) for group in groups.groups)
+    if sum(read.end - read.start for read in jump.reads) != num_wanted:
+        raise IntegrityError(f"jump: {jump.start} to {end} does not read all that {len(groups.groups)} groups need")
+    return jump

@@ -31,8 +31,9 @@ MAX_KEYS = 1024
 class KeyEvictions:
     """The keys that are still to go, first come first gone. Tickets count keys, from the first one on."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, num_groups: int = 1) -> None:
         self._pool = pool
+        self._num_groups = num_groups
         self._keys: deque[bytes] = deque()
         self._num_added = 0
         self._num_done = 0
@@ -66,6 +67,6 @@ class KeyEvictions:
 
     def _evict(self) -> None:
         keys = [self._keys.popleft() for _ in range(min(self._num_left, len(self._keys)))]
-        block_pool.evict_keys(self._pool, keys)
+        block_pool.evict_keys(self._pool, keys, self._num_groups)
         self._num_left -= len(keys)
         self._num_done += len(keys)

@@ -21,18 +21,23 @@ It uses the public methods of vLLM's block pool and of `Request`. Private ones a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.requests.live_requests import Entry, LiveRequests
-from acmserve.engine.requests.receipt import Span
+from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
+from acmserve.engine.scheduling.cache_view import CacheView
 from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.source_gone import SOURCE_GONE, why_gone
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.hooks import Padding
+from acmserve.engine.vllm.window_tables import WindowTables
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.errors import IntegrityError
 
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.lineage_hasher import LineageHasher
     from acmserve.engine.vllm.types import BlockPool, KVCacheBlock, KVCacheManager, Request
 
-SOURCE_GONE = "source_evicted"
 NO_ROOM = "kv_cache_full"
 
 _NUM_PREPARED = 4
@@ -55,13 +59,16 @@ class MoveExecutor:
     """The copies of one scheduler's steps."""
 
     def __init__(
-        self, kv_cache_manager: KVCacheManager, block_size: int, live: LiveRequests, precompute: BackgroundBlocks
+        self, kv_cache_manager: KVCacheManager, groups: KVGroups, live: LiveRequests, precompute: BackgroundBlocks
     ) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
         self._live = live
         self._precompute = precompute
-        self.block_size = block_size
+        self.groups = groups
+        self.block_size = groups.hash_block_size
+        self.windows = WindowTables(kv_cache_manager, groups)
+        self.cache = CacheView(kv_cache_manager, groups, self.windows)
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, int] = {}
@@ -88,15 +95,12 @@ class MoveExecutor:
     def remove(self, request_id: str) -> None:
         """The request finished or was aborted."""
         self._wanted.pop(request_id, None)
+        self.windows.drop(request_id)
 
     def withhold(self, request_ids: Iterable[str]) -> None:
         """These requests are kept out of this step: nothing is pinned for them."""
         for request_id in request_ids:
             self._wanted.pop(request_id, None)
-
-    def lookup(self, key: bytes) -> KVCacheBlock | None:
-        """The cached block with this chain hash or tail key."""
-        return block_pool.cached_block(self._pool, key)
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request]) -> None:
         """Pin sources and advance running requests. Call before vLLM's `schedule`.
@@ -107,7 +111,7 @@ class MoveExecutor:
         self._delayed.clear()
         if not any(session.segments for session, _ in self._live):
             return
-        self._pins.begin_step(self._count_growth(running))
+        self._pins.begin_step(self.cache.count_growth(running))
         for request in running:
             session = self._live.get(request.request_id)
             if session and session.segments:
@@ -115,14 +119,6 @@ class MoveExecutor:
         for session, request in self._next_waiting(waiting):
             self._prepare_waiting(session, request, self._wanted.get(session.request_id))
         self._wanted.clear()
-
-    def _count_growth(self, running: Sequence[Request]) -> int:
-        """Blocks that the running requests may still ask for."""
-        num_blocks = 0
-        for request in running:
-            num_held = len(self._manager.get_blocks(request.request_id).blocks[0])
-            num_blocks += max(-(-(request.num_tokens + 1) // self.block_size) - num_held, 0)
-        return num_blocks
 
     def _next_waiting(self, waiting: Iterable[Request]) -> list[Entry]:
         """Waiting requests to prepare: the session requests at the head of the queue, and those that asked.
@@ -153,8 +149,9 @@ class MoveExecutor:
         jump = None if self._pins.is_spent else self._plan(session, request, request.num_computed_tokens)
         if self._pins.is_spent or (jump is not None and not self._pins.fits(jump)):
             self._delayed.add(session.request_id)
-        elif jump is not None and self._pin(session, jump, 0):
+        elif jump is not None and self._pin(session, jump, self.windows.num_copied_blocks(jump.start, jump.end)):
             self._jumps[session.request_id] = jump
+            self.windows.pad(session.request_id, jump.start, jump.end)
             request.num_computed_tokens = jump.end
 
     def _prepare_waiting(self, session: SessionRequest, request: Request, asked_at: int | None) -> None:
@@ -165,19 +162,14 @@ class MoveExecutor:
         """
         if self._pins.is_spent:
             return
-        hit = block_pool.cached_prefix(self._pool, request)
-        num_hit = len(hit) * self.block_size
-        if asked_at is not None and asked_at < num_hit:
-            num_hit = asked_at
-            del hit[asked_at // self.block_size :]
-        jump = self._plan(session, request, num_hit)
+        hit = self.cache.prefix(request, asked_at)
+        jump = self._plan(session, request, hit.num_tokens)
         if jump is not None and not self._pins.fits(jump):
             return
         self._considered.add(session.request_id)
         if jump is None:
             return
-        num_idle_hits = sum(block.ref_cnt == 0 for block in hit)
-        num_needed = -(-request.num_tokens // self.block_size) - len(hit) + num_idle_hits
+        num_needed = self.cache.count_needed(request, hit)
         if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
             self._jumps[session.request_id] = jump
         else:
@@ -187,7 +179,7 @@ class MoveExecutor:
         """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
         jump, changed = None, request.num_tokens
         while jump is None and (segment := session.segment_at(position)) is not None:
-            jump = jumping.plan_jump(session, position, self.lookup)
+            jump = jumping.plan_jump(session, position, self.cache.block, self.groups)
             if jump is None:
                 changed = min(changed, self._refuse(session, request, segment, position))
         self._rehash(request, changed)
@@ -195,9 +187,10 @@ class MoveExecutor:
 
     def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> int:
         """The token from which on the block hashes are others now; the end of the request where none changes."""
-        end = jumping.next_available(segment, position, self.lookup)
+        end = jumping.next_available(session, segment, position, self.cache.block, self.groups)
         take_back = request.num_tokens - segment.dst_start <= _MAX_REHASHED_TOKENS
-        changed = session.refuse(segment, position, end, SOURCE_GONE, take_back=take_back)
+        reason = why_gone(segment, position, self.cache.block, self.groups)
+        changed = session.refuse(segment, position, end, reason, take_back=take_back)
         return request.num_tokens if changed is None else changed
 
     def _rehash(self, request: Request, changed: int) -> None:
@@ -221,9 +214,10 @@ class MoveExecutor:
         if session.segment_at(num_hit) is None:
             return 0
         if jump is not None and jump.start <= num_hit:
-            jump = jumping.plan_trimmed(jump, num_hit, self.block_size)
+            jump = jumping.plan_trimmed(jump, num_hit)
             if jump is not None:
                 self._jumps[request_id] = jump
+                self.windows.expect(request_id, jump.start, jump.end)
                 return jump.end - num_hit
         elif jump is None and request_id in self._considered:
             return 0
@@ -243,13 +237,16 @@ class MoveExecutor:
             return 0
         jump = self._jumps.get(request.request_id)
         rest = session.segment_at(num_computed) if jump is not None and jump.end == num_computed else None
-        if rest is not None and jumping.is_available(rest, num_computed, self.lookup):
+        if rest is not None and jumping.is_available(session, num_computed, self.cache.block, self.groups):
             return min(num_new, 1)
+        if rest is not None and rest.origin is KVOrigin.MOVED and self.groups.windows:
+            reason = why_gone(rest, num_computed, self.cache.block, self.groups)
+            session.fallback_reason = session.fallback_reason or reason
         changed = request.num_tokens
         while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
             segment = session.segment_at(stop)
             assert segment is not None
-            if jumping.is_available(segment, stop, self.lookup):
+            if jumping.is_available(session, stop, self.cache.block, self.groups):
                 num_new = stop - num_computed
                 break
             changed = min(changed, self._refuse(session, request, segment, stop))
@@ -270,6 +267,7 @@ class MoveExecutor:
         Returns how many of its tokens have KV: not those that this very step would have copied or computed.
         """
         jump = self._jumps.pop(request.request_id, None)
+        self.windows.drop(request.request_id)
         num_computed = jump.start if jump else request.num_computed_tokens
         session = self._live.get(request.request_id)
         if session is not None:
@@ -277,23 +275,25 @@ class MoveExecutor:
             session.arm()
         return num_computed
 
-    def finish_step(self, scheduled: Iterable[str]) -> tuple[list[KVCopy], list[str], list[KVCacheBlock]]:
+    def finish_step(self, scheduled: Collection[str]) -> tuple[list[KVCopy], dict[str, Padding], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
-        Returns the copies for the workers, the *running* requests that were advanced, and the pinned blocks. The caller
-        hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
+        Returns the copies for the workers, the *running* requests that were advanced, each with the null blocks that
+        its tables got, and the blocks that nobody needs behind this step: pinned ones, and those passed over. The
+        caller hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
         """
         copies: list[KVCopy] = []
-        leapt: list[str] = []
-        scheduled_ids = set(scheduled)
+        leapt: dict[str, Padding] = {}
+        freed: list[KVCacheBlock] = []
         for request_id, jump in self._jumps.items():
             entry = self._live.entry(request_id)
             assert entry is not None
             session, request = entry
             was_waiting = request_id in self._admitted
-            if request_id in scheduled_ids:
-                block_ids = self._manager.get_block_ids(request_id)[0]
-                copies += jumping.plan_copies(jump, request_id, block_ids, self.block_size)
+            if request_id in scheduled:
+                padding, passed = self.windows.commit(request_id, jump.end)
+                freed += passed
+                copies += jumping.plan_copies(jump, request_id, self._manager.get_block_ids(request_id))
                 session.receipt_builder.jump(jump.entries())
                 if session.precompute:
                     session.inherited_from = self._precompute.inherit_jump(jump)
@@ -301,17 +301,20 @@ class MoveExecutor:
                     session.receipt_builder.add_precomputed(self._precompute.use_jump(jump))
                 session.carry_out(jump.start, jump.end)
                 if not was_waiting:
-                    leapt.append(request_id)
-            elif request.num_computed_tokens == jump.end:
+                    leapt[request_id] = padding
+                continue
+            self.windows.roll_back(request_id)
+            if request.num_computed_tokens == jump.end:
                 request.num_computed_tokens = jump.start
         pins = self._pins.take()
         self._jumps.clear()
         self._admitted.clear()
         self._precompute.on_freed([block.block_id for block in pins])
-        return copies, leapt, pins[::-1]
+        return copies, leapt, pins[::-1] + freed
 
     def check_integrity(self) -> None:
         """Between steps nothing may be pinned, and no jump may be pending."""
         self._pins.check_integrity()
+        self.windows.check_integrity()
         if self._jumps:
             raise IntegrityError(f"jumps: {len(self._jumps)} pending between steps")

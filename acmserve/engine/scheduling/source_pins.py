@@ -49,8 +49,11 @@ class SourcePins:
         self._num_reserved += num_blocks
 
     def fits(self, jump: Jump) -> bool:
-        """Whether this step may pin `jump`. When not, it pins nothing more: what came first goes first."""
-        if sum(len(run.blocks) for run in jump.runs) <= self._num_left:
+        """Whether this step may pin `jump`. When not, it pins nothing more: what came first goes first.
+
+        A longer one is pinned as the first of its step. No step would be long enough.
+        """
+        if len(jump.blocks) <= self._num_left or self._num_left == jumping.MAX_BLOCKS:
             return True
         self._num_left = 0
         return False

@@ -89,9 +89,10 @@ class SchedulerStep:
         num_new = self._background.cap_chunk(request, num_computed, num_new)
         return self._moves.cap_chunk(request, num_computed, num_new)
 
-    def on_preempted(self, request: Request) -> int:
-        """Arm the plan of a preempted request again. Returns how many of its blocks hold KV."""
-        return self._moves.on_preempted(request) // self._moves.block_size
+    def on_preempted(self, request: Request) -> Sequence[int]:
+        """Arm the plan of a preempted request again. Returns how many of its blocks hold KV, by group."""
+        num_computed = self._moves.on_preempted(request)
+        return [num_computed // group.block_size for group in self._moves.groups.groups]
 
     def on_freed(self, block_ids: Sequence[int]) -> None:
         """Blocks are about to be freed: those precomputed wait for their place."""

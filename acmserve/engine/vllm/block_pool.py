@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from acmserve.engine.groups.facts import KVGroups
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import BlockHash, KVCacheBlock
     from vllm.v1.request import Request
 
@@ -22,8 +26,16 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.lineage_hasher import LineageHasher
 
 
-_GROUP_0 = (0).to_bytes(4, "big")
-"""What `make_block_hash_with_group_id` puts behind a block hash."""
+_SUFFIXES = tuple(group.to_bytes(4, "big") for group in range(256))
+"""What `make_block_hash_with_group_id` puts behind a block hash, by group."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """The first `num_tokens` of a prompt are cached. `blocks` are by group. Null blocks stand where nobody reads."""
+
+    num_tokens: int
+    blocks: tuple[list[KVCacheBlock], ...]
 
 
 def block_hash_function(vllm_config: VllmConfig) -> Callable[[Any], bytes]:
@@ -65,70 +77,89 @@ def is_running(request: Request) -> bool:
     return bool(request.status == RequestStatus.RUNNING)
 
 
-def cached_block(pool: BlockPool, key: bytes) -> KVCacheBlock | None:
-    """The block of group 0 that is registered under `key`.
+def cached_block(pool: BlockPool, key: bytes, group: int = 0) -> KVCacheBlock | None:
+    """The block of `group` that is registered under `key`.
 
     Asked for every block of a source, so it goes by vLLM's map. `get_cached_block` takes three times as long.
     """
-    found: KVCacheBlock | None = pool.cached_block_hash_to_block.get_one_block(key + _GROUP_0)
+    found: KVCacheBlock | None = pool.cached_block_hash_to_block.get_one_block(key + _SUFFIXES[group])
     return found
 
 
-def cached_prefix(pool: BlockPool, request: Request) -> list[KVCacheBlock]:
-    """The cached blocks that `request` begins with, but for the one with its last token: that is always computed."""
-    index = pool.cached_block_hash_to_block
-    return [block for key in _cached_keys(pool, request) if (block := index.get_one_block(key)) is not None]
+def cached_prefix(
+    manager: KVCacheManager, groups: KVGroups, request: Request, max_tokens: int | None = None
+) -> PrefixHit:
+    """What `request` begins with and is cached in every group, at most `max_tokens` of it.
+
+    Not its last token: that is always computed. Where there are several groups vLLM is asked, as it asks itself.
+    """
+    most = request.num_tokens - 1 if max_tokens is None else min(max_tokens, request.num_tokens - 1)
+    if len(groups.groups) > 1 or groups.windows:
+        found, num_tokens, _ = manager.coordinator.find_longest_cache_hit(request.block_hashes, most)
+        return PrefixHit(num_tokens, found)
+    index = manager.block_pool.cached_block_hash_to_block
+    keys = _cached_keys(manager.block_pool, request, most)
+    blocks = [block for key in keys if (block := index.get_one_block(key)) is not None]
+    return PrefixHit(len(blocks) * groups.hash_block_size, (blocks,))
 
 
-def num_cached_blocks(pool: BlockPool, request: Request) -> int:
-    """How many blocks `cached_prefix` finds. It names none, so a prompt of thousands takes a millisecond."""
-    return sum(1 for _ in _cached_keys(pool, request))
+def num_cached_tokens(manager: KVCacheManager, groups: KVGroups, request: Request) -> int:
+    """How many tokens `cached_prefix` finds. It names no block of a lone group: thousands take a millisecond."""
+    if len(groups.groups) > 1 or groups.windows:
+        return cached_prefix(manager, groups, request).num_tokens
+    return groups.hash_block_size * sum(1 for _ in _cached_keys(manager.block_pool, request, request.num_tokens - 1))
 
 
-def is_any_cached(pool: BlockPool, keys: Iterable[bytes]) -> bool:
-    """Whether a block of group 0 is registered under one of `keys`. Another thread may ask: each is one look."""
-    return any(map(pool.cached_block_hash_to_block._cache.__contains__, [key + _GROUP_0 for key in keys]))
+def is_any_cached(pool: BlockPool, keys: Iterable[bytes], group: int = 0) -> bool:
+    """Whether a block of `group` is registered under one of `keys`. Another thread may ask: each is one look."""
+    suffix = _SUFFIXES[group]
+    return any(map(pool.cached_block_hash_to_block._cache.__contains__, [key + suffix for key in keys]))
 
 
-def _cached_keys(pool: BlockPool, request: Request) -> Iterator[Any]:
-    """The keys that `request` begins with and that are registered. Without a step of Python for each."""
-    keys = request.block_hashes[: (request.num_tokens - 1) // pool.hash_block_size]
-    return itertools.takewhile(pool.cached_block_hash_to_block._cache.__contains__, [key + _GROUP_0 for key in keys])
+def _cached_keys(pool: BlockPool, request: Request, max_tokens: int) -> Iterator[Any]:
+    """The registered keys of a lone group that `request` begins with. Without a step of Python for each."""
+    keys = request.block_hashes[: max_tokens // pool.hash_block_size]
+    return itertools.takewhile(
+        pool.cached_block_hash_to_block._cache.__contains__, [key + _SUFFIXES[0] for key in keys]
+    )
 
 
-def evict_keys(pool: BlockPool, keys: Iterable[bytes]) -> None:
-    """Take every block that is registered under one of `keys` out of the prefix-cache index.
+def evict_keys(pool: BlockPool, keys: Iterable[bytes], num_groups: int = 1) -> None:
+    """Take every block that is registered under one of `keys` out of the prefix-cache index, in every group.
 
     vLLM does not deduplicate, so a key may name several blocks. A block that a request uses stays with it and loses its
     hash, as in `BlockPool.evict_blocks`. Nobody new finds the block, and it is handed out first once it is free.
     """
     for key in keys:
-        block = cached_block(pool, key)
-        while block is not None and pool._maybe_evict_cached_block(block):
-            block = cached_block(pool, key)
+        for group in range(num_groups):
+            block = cached_block(pool, key, group)
+            while block is not None and pool._maybe_evict_cached_block(block):
+                block = cached_block(pool, key, group)
 
 
-def register_tail(pool: BlockPool, block_id: int, key: bytes, num_tokens: int) -> bool:
-    """Keep a partial block findable under `key` until the pool hands it out.
+def register_tail(pool: BlockPool, block_ids: Sequence[int], key: bytes, num_tokens: int) -> bool:
+    """Keep the partial block of every group findable under `key` until the pool hands it out.
 
-    Called before the block is freed. It then waits in vLLM's free queue like any cached block. It stands in front of
-    the full blocks of its sequence, so it goes first under pressure. Returns False for a block that others use or that
-    has a hash already.
+    Called before the blocks are freed. They then wait in vLLM's free queue like any cached block. Each stands in front
+    of the full blocks of its sequence, so it goes first under pressure. Returns False, and keeps none, where one of
+    them is used by others or has a hash already.
     """
     from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
 
-    block = pool.blocks[block_id]
-    if not pool.enable_caching or block.is_null or block.ref_cnt != 1 or block.block_hash is not None:
+    blocks = [pool.blocks[block_id] for block_id in block_ids]
+    if not pool.enable_caching or any(b.is_null or b.ref_cnt != 1 or b.block_hash is not None for b in blocks):
         return False
-    pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), 0), block, num_tokens)
+    for group, block in enumerate(blocks):
+        pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
     return True
 
 
-def release_tail(pool: BlockPool, key: bytes) -> None:
-    """Give a tail up, if it still exists and nobody is copying from it."""
-    block = cached_block(pool, key)
-    if block is not None and block.ref_cnt == 0:
-        pool._maybe_evict_cached_block(block)
+def release_tail(pool: BlockPool, key: bytes, num_groups: int = 1) -> None:
+    """Give a tail up, where it still exists and nobody is copying from it."""
+    for group in range(num_groups):
+        block = cached_block(pool, key, group)
+        if block is not None and block.ref_cnt == 0:
+            pool._maybe_evict_cached_block(block)
 
 
 def queue_behind(

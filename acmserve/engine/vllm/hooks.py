@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+Padding = tuple[int, ...]
+"""Null blocks that a block table got in front of what was allocated in this step, by KV cache group."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step leaves for vLLM: running requests that leapt, pinned blocks, and whether anything is copied."""
 
-    leapt: Sequence[str]
+    leapt: Mapping[str, Padding]
     pins: Sequence[KVCacheBlock]
     has_copies: bool
 
@@ -50,8 +54,8 @@ class StepHooks(Protocol):
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
         """The chunk `[num_computed, +num_new)`, shortened to where the next move begins."""
 
-    def on_preempted(self, request: Request) -> int:
-        """A request is about to lose its blocks. Returns how many of them hold KV that was computed."""
+    def on_preempted(self, request: Request) -> Sequence[int]:
+        """A request is about to lose its blocks. Returns how many of them hold KV that was computed, by group."""
 
     def on_freed(self, block_ids: Sequence[int]) -> None:
         """These blocks are about to be freed."""

@@ -18,10 +18,10 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from acmserve.engine.vllm.hooks import ConnectorHooks, StepHooks
+from acmserve.engine.vllm.hooks import ConnectorHooks, Padding, StepHooks
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -100,10 +100,11 @@ class MoveSchedulerMixin(_Base):
             #
             #     blocks   [ computed )[ registered, never computed )     the second part loses its hashes
             num_computed = self._hooks.on_preempted(request)
-            block_ids, *other_groups = self.kv_cache_manager.get_block_ids(request.request_id)
-            if not other_groups:
-                self.kv_cache_manager.evict_blocks(set(block_ids[num_computed:]))
-                self._hooks.on_freed(block_ids)
+            tables = self.kv_cache_manager.get_block_ids(request.request_id)
+            if len(tables) == len(num_computed):
+                for block_ids, num_blocks in zip(tables, num_computed, strict=True):
+                    self.kv_cache_manager.evict_blocks(set(block_ids[num_blocks:]))
+            self._hooks.on_freed(tables[0])
         super()._preempt_request(request, *args, **kwargs)
 
     def _build_kv_connector_meta(self, connector: Any, scheduler_output: SchedulerOutput) -> Any:
@@ -112,8 +113,10 @@ class MoveSchedulerMixin(_Base):
             step = self._hooks.finish_step(scheduler_output.num_scheduled_tokens, is_paused)
             if step.has_copies and self.flag_sync_loads:
                 scheduler_output.has_sync_kv_loads = True
-            if step.leapt and self.use_v2_model_runner and self.resend_leapt:
-                self._resend_as_new(scheduler_output, step.leapt)
+            if step.leapt and not self.use_v2_model_runner:
+                self._tell_padding(scheduler_output, step.leapt)
+            elif step.leapt and self.resend_leapt:
+                self._resend_as_new(scheduler_output, list(step.leapt))
             if step.pins:
                 # Nobody reads them where nothing is copied, and the step that a fence waits for may never come.
                 self._free_cow_retained_blocks(list(step.pins), self.sched_step_seq + 1 if step.has_copies else 0)
@@ -160,6 +163,16 @@ class MoveSchedulerMixin(_Base):
             # vLLM calls a connector only when `reset_connector` is set. Ours has nothing but names of the cache's KV.
             self._hooks.on_cache_reset()
         return done
+
+    def _tell_padding(self, scheduler_output: SchedulerOutput, leapt: Mapping[str, Padding]) -> None:
+        """Runner V1 appends the blocks of a step to the tables that it has. Null blocks come first."""
+        null_id = self.kv_cache_manager.block_pool.null_block.block_id
+        cached = scheduler_output.scheduled_cached_reqs
+        for request_id, padding in leapt.items():
+            if any(padding):
+                index = cached.req_ids.index(request_id)
+                new = cached.new_block_ids[index] or tuple([] for _ in padding)
+                cached.new_block_ids[index] = tuple([null_id] * n + ids for n, ids in zip(padding, new, strict=True))
 
     def _resend_as_new(self, scheduler_output: SchedulerOutput, request_ids: Sequence[str]) -> None:
         """Runner V2 keeps computed counts on the device and loads them for new requests only (gpu/model_runner.py)."""

@@ -10,6 +10,8 @@ _CACHE_UTILS = "vllm.v1.core.kv_cache_utils"
 _POOL = "vllm.v1.core.block_pool:BlockPool"
 _MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _QUEUE = f"{_CACHE_UTILS}:FreeKVCacheBlockQueue"
+_COORDINATOR = "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator"
+_GROUP_MANAGER = "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager"
 _REQUEST = "vllm.v1.request:Request"
 
 SEAMS: tuple[Seam, ...] = (
@@ -54,7 +56,16 @@ SEAMS: tuple[Seam, ...] = (
         get_blocks="self request_id",
         evict_blocks="self block_ids",
     ),
-    *attributes(_MANAGER, "block_pool watermark_blocks"),
+    *attributes(_MANAGER, "block_pool watermark_blocks coordinator"),
+    *attributes(_COORDINATOR, "single_type_managers"),
+    *methods(_COORDINATOR, find_longest_cache_hit="self block_hashes max_cache_hit_length"),
+    *methods(
+        _GROUP_MANAGER,
+        cache_blocks="self request num_tokens",
+        remove_skipped_blocks="self request_id processed_computed_tokens",
+    ),
+    *attributes(_GROUP_MANAGER, "req_to_blocks num_cached_block block_pool max_admission_blocks_per_request"),
+    *attributes("vllm.v1.kv_cache_interface:SlidingWindowSpec", "sliding_window extra_retained_tokens"),
     *methods(
         _POOL,
         _insert_block_hash="self block_hash_with_group_id block num_tokens",
@@ -70,7 +81,8 @@ SEAMS: tuple[Seam, ...] = (
     *attributes("vllm.v1.core.block_pool:BlockHashToBlockMap", "_cache"),
     *attributes(
         _POOL,
-        "hash_block_size cached_block_hash_to_block blocks enable_caching enable_kv_cache_events free_block_queue",
+        "hash_block_size cached_block_hash_to_block blocks enable_caching enable_kv_cache_events free_block_queue "
+        "null_block",
     ),
     *methods(_QUEUE, remove="self block", iter_blocks_after="self cursor"),
     *attributes(_QUEUE, "fake_free_list_tail num_free_blocks"),

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KVCopy:
-    """Copy the KV of one contiguous token range of one request, into that request's own blocks.
+    """Copy the KV of one contiguous token range of one request, into that request's own blocks, in one group's layers.
 
         source sequence   ......[src_start ............ src_start+n)......     blocks src_block_ids
                                    |  K rotated by delta = dst_start - src_start, V as it is
         request           ...[dst_start ............ dst_start+n)...           blocks dst_block_ids
 
     `src_block_ids[0]` is the block that holds token `src_start` (offset `src_start % block_size` in it). Likewise for
-    `dst`. Both lists cover the range exactly. Source and destination blocks are disjoint.
+    `dst`. Both lists cover the range exactly. Source and destination blocks are disjoint. Blocks are those of KV cache
+    group `group`, and hold its number of tokens each.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class KVCopy:
     num_tokens: int
     src_block_ids: tuple[int, ...]
     dst_block_ids: tuple[int, ...]
+    group: int = 0
 
     @property
     def delta(self) -> int:

@@ -9,12 +9,13 @@ It does not know requests, sessions or plans: only block ids, positions and tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.rope_check import ropes_of_model
@@ -49,25 +50,25 @@ class Abilities:
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
         """Judge the engine's configuration."""
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
-
-        groups = kv_cache_config.kv_cache_groups
-        kinds = {type(group.kv_cache_spec) for group in groups}
-        has_windows = kinds == {FullAttentionSpec, SlidingWindowSpec}
-        remedy = "; --disable-hybrid-kv-cache-manager makes one" if has_windows else ""
         parallel = vllm_config.parallel_config
         method = getattr(vllm_config.speculative_config, "method", None)
         refusals = {
             "engine: prefix caching is off": not vllm_config.cache_config.enable_prefix_caching,
             f"engine: speculative decoding by {method} is not supported": method not in (None, *METHODS_WITHOUT_KV),
+            f"engine: speculative decoding by {method} beside several KV cache groups is not supported": len(
+                kv_cache_config.kv_cache_groups
+            )
+            > 1
+            and method not in (None, *METHODS_WITHOUT_KV),
             "engine: pipeline parallelism is not supported": parallel.pipeline_parallel_size > 1,
             "engine: context parallelism is not supported": parallel.decode_context_parallel_size > 1
             or parallel.prefill_context_parallel_size > 1,
-            f"model: {len(groups)} KV cache groups; one group of full attention is supported{remedy}": len(groups) != 1,
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
-        if reason is None and type(groups[0].kv_cache_spec) is not FullAttentionSpec:
-            reason = f"model: KV cache of kind {type(groups[0].kv_cache_spec).__name__}; full attention is supported"
+        try:
+            read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
+        except MoveRefused as refused:
+            reason = reason or refused.reason
         return cls(reason, reason)
 
 
@@ -85,8 +86,7 @@ class KVMover:
         self._kv_cache_config = kv_cache_config
         self._kv_caches = kv_caches
         self._num_threads = num_threads or torch.get_num_threads()
-        self._layer_mover: dispatch.LayerMover | None = None
-        self._block_size = 0
+        self._groups: tuple[tuple[int, dispatch.LayerMover], ...] = ()
 
     def inspect(self, model: torch.nn.Module) -> Abilities:
         """Learn layouts and rotations from the loaded model. Builds the kernel's tables.
@@ -108,8 +108,7 @@ class KVMover:
                 layers = [replace(layer, rope=ropes[name]) for name, layer in zip(names, layers, strict=True)]
             except ValueError as unfit:
                 move_refusal = f"model: {unfit}"
-            self._block_size = self._check_blocks(layers)
-            self._layer_mover = dispatch.LayerMover(layers, self._num_threads)
+            self._groups = self._build_groups(dict(zip(names, layers, strict=True)))
         except MoveRefused as refused:
             return Abilities(refused.reason, refused.reason)
         except ValueError as unfit:
@@ -117,8 +116,21 @@ class KVMover:
             return Abilities(reason, reason)
         return Abilities(None, move_refusal)
 
-    def _check_blocks(self, layers: Sequence[KVLayer]) -> int:
-        """The block size that the scheduler counts in. The tensors may cut its blocks into smaller ones.
+    def _build_groups(self, layers: Mapping[str, KVLayer]) -> tuple[tuple[int, dispatch.LayerMover], ...]:
+        """The block size and the layers of every group. Raises `MoveRefused` for a layer that is in none."""
+        groups = self._kv_cache_config.kv_cache_groups
+        names = [list(layers)] if len(groups) == 1 else [[n for n in g.layer_names if n in layers] for g in groups]
+        if strays := layers.keys() - {name for found in names for name in found}:
+            raise MoveRefused(f"kv cache: layer {min(strays)} is in none of {len(groups)} groups")
+        built = []
+        for group, found in zip(groups, names, strict=True):
+            block_size = group.kv_cache_spec.block_size
+            self._check_blocks([layers[name] for name in found], block_size)
+            built.append((block_size, dispatch.LayerMover([layers[name] for name in found], self._num_threads)))
+        return tuple(built)
+
+    def _check_blocks(self, layers: Sequence[KVLayer], block_size: int) -> None:
+        """`block_size` is what the scheduler counts in. The tensors may cut its blocks into smaller ones.
 
             scheduler's block ids     |        b         |       b + 1      |      128 tokens
             the tensor's rows         |   2b   |  2b + 1 | 2b + 2 | 2b + 3  |       64 tokens
@@ -127,10 +139,6 @@ class KVMover:
         A token has one slot number in both, so slots are made of the scheduler's ids and its block size, never of the
         tensor's. Raises `MoveRefused` for a tensor that is no such cut.
         """
-        sizes = {group.kv_cache_spec.block_size for group in self._kv_cache_config.kv_cache_groups}
-        if len(sizes) != 1:
-            raise MoveRefused(f"kv cache: blocks of {sorted(sizes)} tokens side by side are not supported")
-        (block_size,) = sizes
         num_slots = self._kv_cache_config.num_blocks * block_size
         for layer in layers:
             num_rows, row_size = layer.kv.shape[0], layer.layout.block_size
@@ -139,12 +147,16 @@ class KVMover:
                     f"kv cache: {num_rows} blocks of {row_size} tokens, where the scheduler has "
                     f"{self._kv_cache_config.num_blocks} of {block_size}"
                 )
-        return block_size
 
     def carry_out(self, copies: Sequence[KVCopy]) -> None:
-        """Run all copies of one step, all layers, in one call of the kernel."""
-        assert self._layer_mover is not None
-        bs = self._block_size
+        """Run all copies of one step, all layers, in one call of the kernel for each group."""
+        assert all(copy.group < len(self._groups) for copy in copies)
+        for group, (block_size, mover) in enumerate(self._groups):
+            if found := [copy for copy in copies if copy.group == group]:
+                self._carry_out_group(found, block_size, mover)
+
+    @staticmethod
+    def _carry_out_group(copies: Sequence[KVCopy], bs: int, mover: dispatch.LayerMover) -> None:
         src, dst, segments = [], [], []
         start = 0
         for copy in copies:
@@ -152,4 +164,4 @@ class KVMover:
             dst.append(slot_range(copy.dst_block_ids, copy.dst_start % bs, copy.num_tokens, bs))
             segments.append(SlotRun(start, start + copy.num_tokens, copy.delta))
             start += copy.num_tokens
-        self._layer_mover.move(torch.cat(src), torch.cat(dst), segments)
+        mover.move(torch.cat(src), torch.cat(dst), segments)

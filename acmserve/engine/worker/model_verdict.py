@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from acmserve.engine.groups.facts import GroupFacts, read_groups
 from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.engine.vllm.recorded_forward import RecordedForward
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
@@ -25,18 +26,31 @@ class ModelVerdict:
     """`refusal` says why KV is not moved under vLLM's own settings, None where it is.
 
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
-    of the small model, None where keys could not be measured. `media` is the rule for images, None for a model of text.
+    of the small model, None where keys could not be measured. `groups` are its KV cache groups under vLLM's own
+    settings, empty where one of them is of a kind that is not moved. `media` is the rule for images, None without.
     """
 
     refusal: str | None
     refusal_without_hybrid: str | None
     ropes: Mapping[str, Rope | None] | None
+    groups: tuple[GroupFacts, ...] = ()
     media: MediaRule | None = None
 
     def describe_keys(self) -> str:
         """The measured rotations in words."""
         kinds = Counter("no position" if rope is None else _describe(rope) for rope in (self.ropes or {}).values())
         return ", ".join(sorted(kinds)) or "not measured"
+
+    def describe_windows(self) -> str | None:
+        """What the groups with a window cost, in words. None for a model without."""
+        windows = [group for group in self.groups if group.reach is not None]
+        if not windows:
+            return None
+        sizes = ", ".join(
+            f"{group.reach} tokens, {1 + -(-(group.reach or 0) // group.block_size)} blocks of {group.block_size}"
+            for group in windows
+        )
+        return f"{len(windows)} of {len(self.groups)} KV cache groups have a window ({sizes} at most for each move)"
 
 
 def judge_model(folder: str, **settings: Any) -> ModelVerdict:
@@ -47,12 +61,12 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     with small_build(folder, **settings) as build:
         model_config = build.vllm_config.model_config
         media = MediaRule.of_model(model_config) if model_config.multimodal_config is not None else None
-        default, unified = (_refusal_of_engine(build, hybrid=hybrid) for hybrid in (True, False))
+        (default, groups), (unified, _) = (_judge_engine(build, hybrid=hybrid) for hybrid in (True, False))
         try:
             ropes = measure_keys(build)
         except MoveRefused as refused:
-            return ModelVerdict(default or refused.reason, unified or refused.reason, None, media)
-        return ModelVerdict(default, unified, ropes, media)
+            return ModelVerdict(default or refused.reason, unified or refused.reason, None, media=media)
+        return ModelVerdict(default, unified, ropes, groups, media)
 
 
 def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:
@@ -64,12 +78,17 @@ def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:
     return ropes_of_model(build.model, names, RecordedForward(build.model, build.vllm_config, names))
 
 
-def _refusal_of_engine(build: SmallBuild, *, hybrid: bool) -> str | None:
+def _judge_engine(build: SmallBuild, *, hybrid: bool) -> tuple[str | None, tuple[GroupFacts, ...]]:
+    """Why its configuration allows no moves, and the KV cache groups that it makes."""
     try:
         kv_cache_config = build.kv_cache_config(hybrid=hybrid)
     except (ValueError, NotImplementedError, AssertionError) as error:
-        return f"model: vLLM makes no KV cache groups ({error})"
-    return Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal
+        return f"model: vLLM makes no KV cache groups ({error})", ()
+    try:
+        groups = read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
+    except MoveRefused:
+        groups = ()
+    return Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal, groups
 
 
 def _describe(rope: Rope) -> str:

@@ -16,7 +16,7 @@ from acmserve.errors import IntegrityError
 def gone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The keys that were taken out of the pool."""
     keys: list[bytes] = []
-    monkeypatch.setattr(block_pool, "evict_keys", lambda pool, evicted: keys.extend(evicted))
+    monkeypatch.setattr(block_pool, "evict_keys", lambda pool, evicted, num_groups: keys.extend(evicted))
     monkeypatch.setattr(key_evictions, "MAX_KEYS", 3)
     return keys
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from vllm.v1.core.block_pool import BlockPool
 
+from acmserve.engine.groups.facts import GroupFacts
 from acmserve.engine.requests.receipt import KVOrigin
 from acmserve.engine.requests.session_request import ReusableRange
 from acmserve.engine.scheduling import jump as jumping
-from acmserve.engine.scheduling.jump import BlockRun, Jump
+from acmserve.engine.scheduling.jump import BlockRun, Jump, SegmentRun
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.errors import IntegrityError
 from acmserve.plan.source import ServedSequence
@@ -21,7 +22,9 @@ def _jump(pool: BlockPool, *block_ids: int) -> Jump:
     source = ServedSequence(np.arange(160, dtype=np.int32), 16, ())
     num_tokens = 16 * len(block_ids)
     blocks: Any = tuple(pool.blocks[block_id] for block_id in block_ids)
-    return Jump((BlockRun(ReusableRange(0, num_tokens, 0, source, KVOrigin.MOVED), 0, num_tokens, blocks),))
+    segment = ReusableRange(0, num_tokens, 0, source, KVOrigin.MOVED)
+    read = BlockRun(segment, 0, num_tokens, blocks, GroupFacts(0, 16))
+    return Jump((SegmentRun(segment, 0, num_tokens),), (read,))
 
 
 @pytest.fixture

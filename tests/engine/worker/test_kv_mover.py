@@ -16,15 +16,22 @@ SHAPE = (4, 2, 32, 128)
 NO_MODEL = torch.nn.Module()
 
 
-def inspect(caches: dict[str, Any], isa: str = "vec", blocks: tuple[int, ...] = (4, 32)) -> tuple[KVMover, Abilities]:
+def inspect(
+    caches: dict[str, Any], isa: str = "vec", blocks: tuple[int, ...] = (4, 32), num_in_groups: int | None = None
+) -> tuple[KVMover, Abilities]:
     """A worker with these KV caches, in attention layers of head size 64, and a model whose keys nobody knows.
 
-    `blocks` are the scheduler's: how many, and the tokens in each (of each group).
+    `blocks` are the scheduler's: how many, and the tokens in each (of each group). Several groups have a layer each.
     """
-    context = {name: SimpleNamespace(isa=isa, head_size=64, kv_cache_dtype="auto") for name in caches}
+    heads = {name: kv.shape[-1] // 2 if len(blocks) > 2 else 64 for name, kv in caches.items()}
+    context = {name: SimpleNamespace(isa=isa, head_size=heads[name], kv_cache_dtype="auto") for name in caches}
     config: Any = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=context))
     num_blocks, *sizes = blocks
-    groups = [SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=size)) for size in sizes]
+    names = [[name] for name in list(caches)[:num_in_groups]] if len(sizes) > 1 else [list(caches)]
+    groups = [
+        SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=size), layer_names=found)
+        for size, found in zip(sizes, names, strict=True)
+    ]
     cache_config: Any = SimpleNamespace(num_blocks=num_blocks, kv_cache_groups=groups)
     mover = KVMover(config, cache_config, caches, 1)
     return mover, mover.inspect(NO_MODEL)
@@ -90,6 +97,20 @@ def read_tokens(layout: CpuVecLayout, kv: torch.Tensor) -> torch.Tensor:
     return kv.flatten(1)[:, index].flatten(0, 1)
 
 
-def test_groups_of_several_block_sizes_are_refused() -> None:
-    _, abilities = inspect({"a": torch.zeros(SHAPE)}, blocks=(4, 32, 64))
-    assert abilities.copy_refusal == "kv cache: blocks of [32, 64] tokens side by side are not supported"
+def test_groups_of_several_block_sizes_are_copied_each_in_its_own_layers() -> None:
+    """Blocks of 32 and of 64 tokens, of which each pair of layers has as many bytes."""
+    narrow, wide = torch.randn(4, 2, 64, 64), torch.randn(4, 2, 32, 128)
+    before = narrow.clone(), wide.clone()
+    mover, abilities = inspect({"narrow": narrow, "wide": wide}, blocks=(4, 64, 32))
+    assert abilities.copy_refusal is None
+    mover.carry_out([KVCopy("r", 0, 0, 64, (1,), (3,), group=0), KVCopy("r", 32, 32, 32, (2,), (0,), group=1)])
+    assert torch.equal(narrow[3], before[0][1])
+    assert torch.equal(narrow[:3], before[0][:3])
+    assert torch.equal(wide[0], before[1][2])
+    assert torch.equal(wide[1:], before[1][1:])
+
+
+def test_a_layer_that_no_group_has_is_refused() -> None:
+    caches = {"a": torch.zeros(SHAPE), "b": torch.zeros(SHAPE)}
+    _, abilities = inspect({**caches, "c": torch.zeros(SHAPE)}, blocks=(4, 32, 32), num_in_groups=2)
+    assert abilities.copy_refusal == "kv cache: layer c is in none of 2 groups"

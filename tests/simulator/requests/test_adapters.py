@@ -14,7 +14,8 @@ from acmserve.plan.owner import Adapter, Owner
 from tests.support.simulator.failure import SimulationFailure
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.report import Report
-from tests.support.simulator.scripts import Script, Turn, random_script, with_adapters
+from tests.support.simulator.requests.adapters import with_adapters
+from tests.support.simulator.scripts import Script, Turn, random_script
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode, seeds
 

@@ -37,7 +37,7 @@ class Forgetting:
             self._doomed += [source.tail_key] if source.tail_key else []
         self._others = self._keys_of_others(scheduler)
         precomputed = connector.precompute.blocks._blocks
-        found = {key: self._move_executor.lookup(key) for key in self._others}
+        found = {key: self._block(key) for key in self._others}
         self._to_stay = {key for key, block in found.items() if block and block.block_id not in precomputed}
         live = [session for session, _ in connector.live if session.owner.session == self._session]
         self.num_live = len(live)
@@ -47,13 +47,21 @@ class Forgetting:
 
     def check(self) -> int:
         """Raise unless all of it is gone; returns the number of keys that had to go."""
-        lost = [key for key in self._to_stay if self._move_executor.lookup(key) is None]
+        lost = [key for key in self._to_stay if self._block(key) is None]
         ensure(not lost, "forgotten", f"{self._turn.request_id}: {len(lost)} keys of other sessions name no block now")
         self._doomed = [key for key in self._doomed if key not in self._others]
-        left = [key for key in self._doomed if self._move_executor.lookup(key) is not None]
+        left = [key for key in self._doomed if self._is_left(key)]
         message = f"{self._turn.request_id}: {len(left)} of {len(self._doomed)} keys still name a block"
         ensure(not left, "forgotten", message)
         return len(self._doomed)
+
+    def _block(self, key: bytes) -> Any:
+        return self._move_executor.cache.block(key, 0)
+
+    def _is_left(self, key: bytes) -> bool:
+        """Whether a block of any KV cache group is found under `key`."""
+        groups = self._move_executor.groups.groups
+        return any(self._move_executor.cache.block(key, group.index) is not None for group in groups)
 
     def _keys_of_others(self, scheduler: Scheduler) -> set[bytes]:
         connector: Any = scheduler.connector

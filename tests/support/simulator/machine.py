@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -47,6 +48,8 @@ class Machine:
     """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
 
     With `num_drafts` each step of decoding verifies that many drafts, as `drafter.py` makes them; synchronous only.
+    `windows` add a KV cache group each, with blocks of `window_block_size` tokens (0: as the others). `retention` is
+    vLLM's `prefix_cache_retention_interval`: None keeps the windows of every block, 0 those at the ends of prompts.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
 
@@ -66,6 +69,24 @@ class Machine:
     num_drafts: int = 0
     images: bool = False
     mrope: bool = False
+    windows: tuple[int, ...] = ()
+    window_block_size: int = 0
+    retention: int | None = None
+
+    @property
+    def groups(self) -> tuple[tuple[int, int | None], ...]:
+        """(block size, window) of every KV cache group: one of full attention, then those with a window."""
+        return ((self.block_size, None), *((self.window_block_size or self.block_size, w) for w in self.windows))
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens that one block hash covers, as vLLM resolves them."""
+        return math.gcd(*(size for size, _ in self.groups))
+
+    @property
+    def scheduler_block_size(self) -> int:
+        """Tokens to which a prefix hit is aligned, as vLLM resolves them."""
+        return math.lcm(*(size for size, _ in self.groups))
 
 
 class _RunnerV2Config(VllmConfig):  # type: ignore[misc]
@@ -131,11 +152,20 @@ class Factory:
     def scheduler(self, machine: Machine) -> Scheduler:
         """A fresh scheduler, with its block pool and, unless stock, its connector."""
         config = self._config(machine)
-        spec = FullAttentionSpec(block_size=machine.block_size, num_kv_heads=1, head_size=16, dtype=torch.float32)
+        shape: dict[str, Any] = {"num_kv_heads": 1, "head_size": 16, "dtype": torch.float32}
+        specs = [
+            FullAttentionSpec(block_size=size, **shape)
+            if window is None
+            else SlidingWindowSpec(block_size=size, sliding_window=window, **shape)
+            for size, window in machine.groups
+        ]
         kv_cache = KVCacheConfig(
             num_blocks=machine.num_blocks,
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["model.layers.0.self_attn.attn"], spec)],
+            kv_cache_groups=[
+                KVCacheGroupSpec([f"model.layers.{index}.self_attn.attn"], spec) for index, spec in enumerate(specs)
+            ],
+            prefix_cache_retention_interval=machine.retention,
         )
         chosen: Any = AsyncScheduler if machine.async_scheduling else Scheduler
         if machine.connector is not None:
@@ -144,7 +174,8 @@ class Factory:
             vllm_config=config,
             kv_cache_config=kv_cache,
             structured_output_manager=StructuredOutputManager(config),
-            block_size=machine.block_size,
+            block_size=machine.scheduler_block_size,
+            hash_block_size=machine.hash_block_size,
             log_stats=True,
         )
         if machine.images:

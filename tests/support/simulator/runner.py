@@ -40,8 +40,8 @@ class Runner(Protocol):
     def input_tokens(self, request_id: str, num_tokens: int) -> list[int]:
         """The `num_tokens` token ids that this step feeds for the request."""
 
-    def block_table(self, request_id: str) -> list[int]:
-        """Block ids of the request, in order of position."""
+    def block_table(self, request_id: str, group: int = 0) -> list[int]:
+        """Block ids of the request in a KV cache group, in order of position."""
 
     def samples(self, request_id: str, num_tokens: int) -> bool:
         """Whether a step of `num_tokens` tokens ends where a token is sampled."""
@@ -53,7 +53,7 @@ class Runner(Protocol):
 @dataclass
 class _StateV1:
     prompt: list[int]
-    block_ids: list[int]
+    block_ids: list[list[int]]
     num_computed: int
     outputs: list[int] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class RunnerV1:
         self._batch &= scheduled - output.scheduled_cached_reqs.resumed_req_ids
         for new in output.scheduled_new_reqs:
             assert new.prompt_token_ids is not None
-            blocks = list(new.block_ids[0])
+            blocks = [list(ids) for ids in new.block_ids]
             self._states[new.req_id] = _StateV1(list(new.prompt_token_ids), blocks, new.num_computed_tokens)
             self._batch.add(new.req_id)
         for index in range(output.scheduled_cached_reqs.num_reqs):
@@ -98,9 +98,10 @@ class RunnerV1:
         if request_id in cached.resumed_req_ids:
             ensure(request_id not in self._batch, "table", f"{request_id} resumes while it is in the batch")
             ensure(new_block_ids is not None, "table", f"{request_id} resumes without blocks")
-            state.block_ids = []
+            state.block_ids = [[] for _ in state.block_ids]
         if new_block_ids is not None:
-            state.block_ids.extend(new_block_ids[0])
+            for table, ids in zip(state.block_ids, new_block_ids, strict=True):
+                table.extend(ids)
         if request_id not in self._batch:
             if self._async and num_outputs > 0:
                 state.outputs = list(cached.all_token_ids[request_id][-num_outputs:])
@@ -123,8 +124,8 @@ class RunnerV1:
         ensure(UNKNOWN not in tokens, "input", f"{request_id}: unknown token among {tokens} from {start}")
         return tokens
 
-    def block_table(self, request_id: str) -> list[int]:
-        return self._states[request_id].block_ids
+    def block_table(self, request_id: str, group: int = 0) -> list[int]:
+        return self._states[request_id].block_ids[group]
 
     def samples(self, request_id: str, num_tokens: int) -> bool:
         state = self._states[request_id]
@@ -142,7 +143,7 @@ class _StateV2:
     num_prefill_tokens: int
     num_computed: int
     num_computed_mirror: int
-    block_ids: list[int]
+    block_ids: list[list[int]]
     last_sampled: int = UNKNOWN
 
 
@@ -160,15 +161,16 @@ class RunnerV2:
             ensure(tokens is not None, "input", f"{new.req_id} is sent as new without prefill_token_ids")
             assert tokens is not None
             count = new.num_computed_tokens
-            self._states[new.req_id] = _StateV2(list(tokens), len(tokens), count, count, list(new.block_ids[0]))
+            tables = [list(ids) for ids in new.block_ids]
+            self._states[new.req_id] = _StateV2(list(tokens), len(tokens), count, count, tables)
         cached = output.scheduled_cached_reqs
         for request_id, count, blocks in zip(
             cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
         ):
             ensure(request_id in self._states, "table", f"{request_id} is sent as cached and was never sent as new")
             self._states[request_id].num_computed_mirror = count
-            if blocks is not None:
-                self._states[request_id].block_ids.extend(blocks[0])
+            for table, ids in zip(self._states[request_id].block_ids, blocks or (), strict=blocks is not None):
+                table.extend(ids)
 
     def num_computed(self, request_id: str) -> int:
         state = self._states[request_id]
@@ -190,8 +192,8 @@ class RunnerV2:
         ensure(len(tokens) == num_tokens, "input", f"{request_id}: {num_tokens} tokens from {start}, {tokens} known")
         return tokens
 
-    def block_table(self, request_id: str) -> list[int]:
-        return self._states[request_id].block_ids
+    def block_table(self, request_id: str, group: int = 0) -> list[int]:
+        return self._states[request_id].block_ids[group]
 
     def samples(self, request_id: str, num_tokens: int) -> bool:
         state = self._states[request_id]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tests.support.simulator.machine import Machine
+from tests.support.simulator.requests.adapters import with_adapters
 from tests.support.simulator.truth import OUTPUT_TOKENS, answer
 
 Fidelity = Literal["exact", "reuse", "repair", "auto"]
@@ -106,6 +107,28 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
     return Script(seed, machine, chosen, reset_at_steps)
 
 
+def windowed(script: Script) -> Script:
+    """The same requests with one or two groups of windows beside full attention. Drawn apart, by the script's seed.
+
+    Windows shorter than a block, and longer than most prompts. Blocks of other sizes than those of full attention. The
+    pool grows by what those groups hold.
+    """
+    rng = random.Random(f"windows of {script.seed}")
+    size = script.machine.block_size
+    window_block_size = rng.choice((size, size, 2 * size, size // 2))
+    windows = (size // 2 + 1, size + 1, 2 * size, 3 * size + 3, 6 * size)
+    chosen = tuple(rng.choice(windows) for _ in range(rng.choice((1, 1, 2))))
+    aligned = max(size, window_block_size)
+    machine = replace(
+        script.machine,
+        windows=chosen,
+        window_block_size=window_block_size,
+        retention=rng.choice((None, None, 0, 2 * aligned)),
+        num_blocks=script.machine.num_blocks * (1 + len(chosen) * max(size // window_block_size, 1)),
+    )
+    return replace(script, machine=machine)
+
+
 def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
     """Some session requests forget what their session was served, drawn apart as the settings are.
 
@@ -114,19 +137,6 @@ def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
     rng = random.Random(f"redactions of {seed}")
     share = rng.choice((0.0, 0.1, 0.3))
     return tuple(replace(turn, forget=turn.session is not None and rng.random() < share) for turn in turns)
-
-
-def with_adapters(seed: int, turns: tuple[Turn, ...], share: float) -> tuple[Turn, ...]:
-    """Some requests run with an adapter; drawn apart.
-
-    Adapter 3 is the second load of what 1 is the first load of: vLLM's hashes are the same. So only sessions have both.
-    """
-    rng = random.Random(f"who has which adapter of {seed}")
-    drawn = [(rng.random() < share, rng.choice((1, 2, 3))) for _ in turns]
-    return tuple(
-        replace(turn, adapter=adapter if turn.session else 2) if has_one else turn
-        for turn, (has_one, adapter) in zip(turns, drawn, strict=True)
-    )
 
 
 def _with_repairs(seed: int, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:

@@ -36,7 +36,7 @@ from tests.support.simulator.requests.media import features_of
 from tests.support.simulator.runner import Runner, RunnerV1, RunnerV2
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.slots import Reader, SlotMemory
-from tests.support.simulator.truth import Sequence, Truth
+from tests.support.simulator.truth import Owner, Sequence, Truth
 from tests.support.simulator.worker import Worker
 
 MAX_STEPS = 20_000
@@ -58,12 +58,14 @@ class Simulation:
         self.machine = script.machine
         self.scheduler: Scheduler = factory.scheduler(script.machine)
         runner: Runner = RunnerV2() if self.machine.runner_v2 else RunnerV1(self.machine.async_scheduling)
-        self.worker = worker_class(runner, SlotMemory(self.machine.num_blocks, self.machine.block_size))
+        seen: dict[Owner, set[int]] = {}
+        memories = [SlotMemory(self.machine.num_blocks, size, window, seen) for size, window in self.machine.groups]
+        self.worker = worker_class(runner, *memories)
         self.report = Report()
         self.receipts: dict[str, dict[str, Any]] = {}
         self._truth = Truth(script.machine.mrope)
         self._default_fidelity = (self.machine.connector or {}).get("default_fidelity", "exact")
-        self._hasher = make_hasher(self.machine.block_size)
+        self._hasher = make_hasher(self.machine.hash_block_size)
         self._turns = {turn.request_id: turn for turn in script.turns}
         self._waiting = list(script.turns)
         self._readers: dict[str, Reader] = {}
@@ -247,9 +249,9 @@ class Simulation:
     def _check_references(self) -> None:
         """Every block in a live request's table is referenced at least as often as it occurs."""
         manager = self.scheduler.kv_cache_manager
-        uses = Counter(
-            block_id for request_id in self.scheduler.requests for block_id in manager.get_block_ids(request_id)[0]
-        )
+        tables = (table for request_id in self.scheduler.requests for table in manager.get_block_ids(request_id))
+        uses = Counter(block_id for table in tables for block_id in table)
+        uses.pop(manager.block_pool.null_block.block_id, None)
         for block_id, num_uses in uses.items():
             num_references = manager.block_pool.blocks[block_id].ref_cnt
             message = f"block {block_id}: {num_references} references, in use {num_uses} times"
@@ -262,9 +264,8 @@ class Simulation:
             session, request = connector.live.get(request_id), self.scheduler.requests[request_id]
             if session is None or session.hidden_from is not None or not Arrivals.lineage_keys:
                 continue
-            hashes = LineageHasher(sha256, self.machine.block_size, session.marks, session.owner.adapter_key).extended(
-                request, ()
-            )
+            key = session.owner.adapter_key
+            hashes = LineageHasher(sha256, self.machine.hash_block_size, session.marks, key).extended(request, ())
             message = f"{request_id}: its hashes are not those of its marks {session.marks}"
             ensure(hashes == tuple(request.block_hashes), "leak", message)
 

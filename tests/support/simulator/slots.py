@@ -67,10 +67,14 @@ class Reader:
 
 @dataclass
 class SlotMemory:
-    """All slots of one worker; `seen` holds, per session and salt, the origins of everything it has served."""
+    """All slots of one worker in the layers of one KV cache group. Each query reads `window` tokens, its own included.
+
+    `seen` holds, per session and salt, the origins of everything it has served.
+    """
 
     num_blocks: int
     block_size: int
+    window: int | None = None
     seen: dict[Owner, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,17 +91,22 @@ class SlotMemory:
         size = self.block_size
         self.slots[dst * size : (dst + 1) * size] = self.slots[src * size : (src + 1) * size]
 
-    def read(self, reader: Reader, table: list[int], end: int) -> list[Record]:
-        """Records of positions `[0, end)` through the block table, each checked."""
+    def read(self, reader: Reader, table: list[int], end: int, start: int = 0) -> list[Record]:
+        """Records of positions `[start, end)` through the block table, each checked."""
         size = self.block_size
         ensure(len(table) * size >= end, "table", f"{reader.request_id}: {len(table)} blocks for {end} tokens")
         found: list[Record | None] = []
-        for block_id in table[: -(-end // size)]:
+        for block_id in table[start // size : -(-end // size)]:
             found += self.slots[block_id * size : (block_id + 1) * size]
-        exact = reader.sequence.prefix(end)
-        if found[:end] == exact:
+        found = found[start % size : start % size + end - start]
+        exact = reader.sequence.prefix(end)[start:]
+        if found == exact:
             return exact
-        return [reader.check(record, position, "reads") for position, record in enumerate(found[:end])]
+        return [reader.check(record, position, "reads") for position, record in enumerate(found, start)]
+
+    def read_from(self, position: int) -> int:
+        """First position that a query at `position` reads."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
 
     def remember(self, reader: Reader, end: int) -> None:
         """Note that `reader`'s session has served its tokens `[0, end)`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.report import Report
-from tests.support.simulator.scripts import random_script
+from tests.support.simulator.scripts import Script, random_script
 from tests.support.simulator.simulation import Simulation
 
 
@@ -31,15 +31,22 @@ def seeds(num_scripts: int) -> range:
     return range(num_scripts * int(os.environ.get("ACMSERVE_SIMULATOR_FACTOR", "1")))
 
 
-def run_scripts(factory: Factory, mode: Mode, script_seeds: Iterable[int], *, acmserve: bool) -> Report:
-    """Run every script, also behind a failing one; raises all failures together."""
+def run_scripts(
+    factory: Factory,
+    mode: Mode,
+    script_seeds: Iterable[int],
+    *,
+    acmserve: bool,
+    adapt: Callable[[Script], Script] = lambda script: script,
+) -> Report:
+    """Run every script, as `adapt` makes it, also behind a failing one; raises all failures together."""
     report, errors = Report(), []
     for seed in script_seeds:
         script = random_script(
             seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=acmserve
         )
         try:
-            report += Simulation(script, factory).run()
+            report += Simulation(adapt(script), factory).run()
         except Exception as error:  # noqa: BLE001 - every script runs; all failures are raised below
             errors.append(error)
     if errors:

@@ -51,9 +51,10 @@ class Ledger:
 class Worker:
     """One worker; `admit` must name a request before the scheduler sends it."""
 
-    def __init__(self, runner: Runner, memory: SlotMemory) -> None:
+    def __init__(self, runner: Runner, memory: SlotMemory, *others: SlotMemory) -> None:
         self.runner = runner
         self.memory = memory
+        self.memories = (memory, *others)
         self.token_counts: dict[str, Ledger] = {}
         self.num_accepted = self.num_rejected = 0
         self._readers: dict[str, Reader] = {}
@@ -67,7 +68,9 @@ class Worker:
 
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
         """Run one step; `handed_out` are the block ids that the pool gave away since the last one."""
-        self.memory.poison(handed_out)
+        blocks = tuple(handed_out)
+        for memory in self.memories:
+            memory.poison(blocks)
         self.runner.update(output)
         self._encode(output)
         self._drafts = output.scheduled_spec_decode_tokens
@@ -102,24 +105,26 @@ class Worker:
 
     def _check_overlap(self, copies: tuple[KVCopy, ...], output: SchedulerOutput) -> None:
         """No slot is both copied from and written, or written twice, within one step: its order is not defined."""
-        slots_of = self.memory.range_slots
-        read = {slot for copy in copies for slot in slots_of(copy.src_block_ids, copy.src_start, copy.num_tokens)}
+        read: set[tuple[int, int]] = set()
         src_blocks = {block for copy in copies for block in copy.src_block_ids}
         dst_blocks = {block for copy in copies for block in copy.dst_block_ids}
         ensure(not src_blocks & dst_blocks, "overlap", f"blocks {src_blocks & dst_blocks} are source and destination")
-        written: set[int] = set()
+        written: set[tuple[int, int]] = set()
         for copy in copies:
-            slots = set(slots_of(copy.dst_block_ids, copy.dst_start, copy.num_tokens))
+            group, slots_of = copy.group, self.memories[copy.group].range_slots
+            read |= {(group, slot) for slot in slots_of(copy.src_block_ids, copy.src_start, copy.num_tokens)}
+            slots = {(group, slot) for slot in slots_of(copy.dst_block_ids, copy.dst_start, copy.num_tokens)}
             ensure(not written & slots, "overlap", f"{copy} writes slots that another copy of the step writes")
             written |= slots
         for request_id, num_tokens in output.num_scheduled_tokens.items():
-            slots = set(self._slots_to_compute(request_id, num_tokens))
+            groups = range(len(self.memories))
+            slots = {(g, slot) for g in groups for slot in self._slots_to_compute(request_id, num_tokens, g)}
             ensure(not (written | read) & slots, "overlap", f"{request_id} computes slots that the step copies")
             written |= slots
 
-    def _slots_to_compute(self, request_id: str, num_tokens: int) -> list[int]:
-        size = self.memory.block_size
-        table = self.runner.block_table(request_id)
+    def _slots_to_compute(self, request_id: str, num_tokens: int, group: int) -> list[int]:
+        size = self.memories[group].block_size
+        table = self.runner.block_table(request_id, group)
         start = self.runner.num_computed(request_id)
         fits = start + num_tokens <= len(table) * size
         ensure(fits, "table", f"{request_id}: {len(table)} blocks for {start} + {num_tokens} tokens")
@@ -129,15 +134,16 @@ class Worker:
         writes = []
         for copy in copies:
             self._check_destination(copy)
-            writes += self.memory.moved(self._readers[copy.request_id], copy)
-            if copy.delta:
+            memory = self.memories[copy.group]
+            writes += [(memory, slot, rec) for _, slot, rec in memory.moved(self._readers[copy.request_id], copy)]
+            if copy.delta and copy.group == 0:
                 self.token_counts[copy.request_id].num_turned += copy.num_tokens
-        for _, slot, record in writes:
-            self.memory.slots[slot] = record
+        for memory, slot, record in writes:
+            memory.slots[slot] = record
 
     def _check_destination(self, copy: KVCopy) -> None:
-        first = copy.dst_start // self.memory.block_size
-        table = self.runner.block_table(copy.request_id)
+        first = copy.dst_start // self.memories[copy.group].block_size
+        table = self.runner.block_table(copy.request_id, copy.group)
         mine = table[first : first + len(copy.dst_block_ids)]
         ensure(mine == list(copy.dst_block_ids), "table", f"{copy} does not write {copy.request_id}'s blocks {mine}")
 
@@ -151,7 +157,9 @@ class Worker:
             num_rejected = len(self._drafts.get(request_id, ())) - num_accepted
             end = self.runner.num_computed(request_id) + num_tokens - num_rejected
             self.num_accepted, self.num_rejected = self.num_accepted + num_accepted, self.num_rejected + num_rejected
-            self.memory.read(reader, self.runner.block_table(request_id), end)
+            start = self.runner.num_computed(request_id)
+            for group, memory in enumerate(self.memories):
+                memory.read(reader, self.runner.block_table(request_id, group), end, memory.read_from(start))
             self.memory.remember(reader, end)
             if self.runner.samples(request_id, num_tokens):
                 sampled[request_id] = [reader.sequence.token(p) for p in range(end - num_accepted, end + 1)]
@@ -168,22 +176,32 @@ class Worker:
     def _compute(self, request_id: str, num_tokens: int) -> None:
         reader, sequence = self._readers[request_id], self._readers[request_id].sequence
         start = self.runner.num_computed(request_id)
-        context = self.memory.read(reader, self.runner.block_table(request_id), start)
-        inexact = [record for position, record in enumerate(context) if not reader.is_exact(record, position)]
+        inexact = []
+        for group, memory in enumerate(self.memories):
+            first = memory.read_from(start)
+            context = memory.read(reader, self.runner.block_table(request_id, group), start, first)
+            inexact += [r for position, r in enumerate(context, first) if not reader.is_exact(r, position)]
         taint = frozenset().union(*{record.taint for record in inexact})
         drafts = self._drafts.get(request_id, [])
         num_true = num_tokens - len(drafts) + self._num_accepted(request_id, num_tokens)
         tokens = [*self.runner.input_tokens(request_id, num_tokens - len(drafts)), *drafts]
-        for index, slot in enumerate(self._slots_to_compute(request_id, num_tokens)):
+        slots_of = [self._slots_to_compute(request_id, num_tokens, group) for group in range(len(self.memories))]
+        for index, slots in enumerate(zip(*slots_of, strict=True)):
             position = start + index
             if index >= num_true:
-                self.memory.slots[slot] = Record(tokens[index], position, MIXED, REJECTED)
+                self._write(slots, Record(tokens[index], position, MIXED, REJECTED))
                 continue
             wanted = fed(sequence.token(position))
             message = f"{request_id} feeds token {tokens[index]} at position {position}, wants {wanted}"
             ensure(tokens[index] == wanted, "input", message)
             self._check_encoded(reader, position)
             record = sequence.exact(position)
-            self.memory.slots[slot] = Record(record.token, position, MIXED, taint, record.shift) if inexact else record
+            inexact_record = Record(record.token, position, MIXED, taint, record.shift)
+            self._write(slots, inexact_record if inexact else record)
         prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
         self.token_counts[request_id].computed.update(range(start, prompt_end))
+
+    def _write(self, slots: tuple[int, ...], record: Record) -> None:
+        """One token's KV, in the layers of every group."""
+        for memory, slot in zip(self.memories, slots, strict=True):
+            memory.slots[slot] = record

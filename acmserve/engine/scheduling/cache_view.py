@@ -1,0 +1,67 @@
+"""What one scheduler's prefix cache holds in every KV cache group, and how many free blocks a request is about to take.
+
+    free blocks   [ growth of running requests )[ needed by a waiting one, its free hits included )[ ... )
+
+Knows keys, blocks and counts. Does not know sessions, plans or jumps. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from acmserve.engine.groups.facts import KVGroups
+from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.block_pool import PrefixHit
+from acmserve.engine.vllm.window_tables import WindowTables
+from acmserve.plan.source import ServedSequence
+
+if TYPE_CHECKING:
+    from acmserve.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
+
+
+class CacheView:
+    """See the module."""
+
+    def __init__(self, kv_cache_manager: KVCacheManager, groups: KVGroups, windows: WindowTables) -> None:
+        self._manager = kv_cache_manager
+        self._pool = kv_cache_manager.block_pool
+        self._groups = groups
+        self._windows = windows
+
+    def block(self, key: bytes, group: int) -> KVCacheBlock | None:
+        """The cached block of a group with this chain hash or tail key."""
+        return block_pool.cached_block(self._pool, key, group)
+
+    def prefix(self, request: Request, max_tokens: int | None = None) -> PrefixHit:
+        """What `request` begins with and is cached under its own hashes, at most `max_tokens` of it."""
+        return block_pool.cached_prefix(self._manager, self._groups, request, max_tokens)
+
+    def num_cached(self, request: Request) -> int:
+        """Tokens of that prefix, the whole of it. Its blocks are not looked for."""
+        return block_pool.num_cached_tokens(self._manager, self._groups, request)
+
+    def has_any(self, source: ServedSequence, start: int, end: int) -> bool:
+        """Whether any block of a source's tokens `[start, end)` is cached. Another thread may ask."""
+        size, group = self._groups.leading.block_size, self._groups.leading.index
+        keys = source.block_keys(start // size, (end - 1) // size + 1, size)
+        return block_pool.is_any_cached(self._pool, keys, group)
+
+    def count_growth(self, running: Iterable[Request]) -> int:
+        """Blocks that running requests may still ask for."""
+        num_blocks = 0
+        for request in running:
+            tables = self._manager.get_blocks(request.request_id).blocks
+            for group in self._groups.groups:
+                num_left = -(-(request.num_tokens + 1) // group.block_size) - len(tables[group.index])
+                num_blocks += max(min(num_left, self._windows.most_blocks(group, request.num_tokens)), 0)
+        return num_blocks
+
+    def count_needed(self, request: Request, hit: PrefixHit) -> int:
+        """Free blocks that a waiting request takes, with those of its hit that are free now."""
+        num_blocks = 0
+        for group in self._groups.groups:
+            found = hit.blocks[group.index]
+            num_blocks += self._windows.most_blocks(group, request.num_tokens) - (len(found) if group.is_full else 0)
+            num_blocks += sum(block.ref_cnt == 0 and not block.is_null for block in found)
+        return num_blocks

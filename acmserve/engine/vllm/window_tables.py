@@ -1,0 +1,139 @@
+"""Block tables of window groups around a leap: every private access to vLLM's managers of single groups.
+
+    table before    [ nulls )[ read at `start` ..)
+    while it leaps  [ nulls )[ read at `start` ..)[ nulls ............)[ copied, then computed ..)
+    afterwards      [ nulls ..........................................)[ copied, then computed ..)
+                                                  `start`             num_skipped_blocks(end)
+
+vLLM fills a running request's table without a gap. So the place of what nobody reads is padded with null blocks before
+it allocates. It frees nothing of the request until the leap is committed. Rolled back, the table is as it was.
+
+Knows tables and positions. Does not know sessions, sources or plans.
+
+Decision: the first copied block is not cached where its head was not copied. A later request could begin behind it,
+and read that head.
+
+        block         |  not copied )[ copied ....|          its hash would promise the whole of it
+                                     needed_from(end)
+
+Decision: the managers of one engine are wrapped, and not vLLM's classes. A model without windows has none wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from acmserve.engine.groups.facts import GroupFacts, KVGroups
+from acmserve.engine.vllm.hooks import Padding
+from acmserve.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+
+class WindowTables:
+    """The window groups of one scheduler. Every method does nothing for a model without windows."""
+
+    leaves_heads_uncached = True
+    """Negative control of the simulator: else a block is cached whose head nobody wrote."""
+    pads = True
+    """Negative control: else vLLM allocates blocks for all that a leap passes over."""
+
+    def __init__(self, kv_cache_manager: KVCacheManager, groups: KVGroups) -> None:
+        managers = kv_cache_manager.coordinator.single_type_managers
+        self._manager = kv_cache_manager
+        self._groups = groups
+        self._windows: tuple[tuple[GroupFacts, Any], ...] = tuple((g, managers[g.index]) for g in groups.windows)
+        self._leaping: dict[str, dict[int, int]] = {}
+        self._whole_from: dict[str, dict[int, int]] = {}
+        for group, manager in self._windows:
+            manager.cache_blocks = functools.partial(self._cache_blocks, group, manager, manager.cache_blocks)
+            manager.remove_skipped_blocks = functools.partial(self._remove_skipped, manager.remove_skipped_blocks)
+
+    def most_blocks(self, group: GroupFacts, num_tokens: int) -> int:
+        """Blocks of `group` that a request of `num_tokens` holds at most. Those of a window are handed back."""
+        num_blocks = -(-num_tokens // group.block_size)
+        if group.is_full:
+            return num_blocks
+        cap = self._manager.coordinator.single_type_managers[group.index].max_admission_blocks_per_request
+        return min(num_blocks, cap)
+
+    def num_copied_blocks(self, start: int, end: int) -> int:
+        """Blocks of window groups that a leap over `[start, end)` takes, besides those that the request holds."""
+        return sum(
+            -(-end // g.block_size) - max(start, g.needed_from(end)) // g.block_size for g in self._groups.windows
+        )
+
+    def expect(self, request_id: str, start: int, end: int) -> None:
+        """`[start, end)` is going to be copied in this step."""
+        for group, _ in self._windows:
+            first = group.needed_from(end)
+            if first > start and first % group.block_size and self.leaves_heads_uncached:
+                self._whole_from.setdefault(request_id, {})[group.index] = first // group.block_size + 1
+
+    def pad(self, request_id: str, start: int, end: int) -> None:
+        """A running request is going to leap over `[start, end)`: nothing is allocated for what is not read."""
+        if not self._windows:
+            return
+        self.expect(request_id, start, end)
+        before = self._leaping[request_id] = {}
+        for group, manager in self._windows:
+            table = manager.req_to_blocks[request_id]
+            before[group.index] = len(table)
+            if self.pads:
+                table += [manager.block_pool.null_block] * (group.num_skipped_blocks(end) - len(table))
+
+    def commit(self, request_id: str, end: int) -> tuple[Padding, list[KVCacheBlock]]:
+        """The leap to `end` is scheduled. Returns the null blocks that it added, and the blocks that it passed over.
+
+        A step in flight may still read those: they are to be freed behind vLLM's fence.
+        """
+        before = self._leaping.pop(request_id, {})
+        num_added = [0] * len(self._groups.groups)
+        passed: list[KVCacheBlock] = []
+        for group, manager in self._windows if before else ():
+            held, table = before[group.index], manager.req_to_blocks[request_id]
+            num_added[group.index] = max(group.num_skipped_blocks(end) - held, 0) if self.pads else 0
+            if num_added[group.index]:
+                passed += [block for block in table[:held] if not block.is_null]
+                table[:held] = [manager.block_pool.null_block] * held
+        return tuple(num_added), passed
+
+    def roll_back(self, request_id: str) -> None:
+        """What was expected is not copied. The tables are as they were."""
+        before = self._leaping.pop(request_id, None)
+        if before is None:
+            self._whole_from.pop(request_id, None)
+            return
+        for group, manager in self._windows:
+            del manager.req_to_blocks[request_id][before[group.index] :]
+
+    def drop(self, request_id: str) -> None:
+        """The request lost its blocks, or is about to."""
+        self._leaping.pop(request_id, None)
+        self._whole_from.pop(request_id, None)
+
+    def is_whole(self, request_id: str, group: GroupFacts, index: int) -> bool:
+        """Whether block `index` of a request holds the KV of all its tokens, from its first one on."""
+        return index >= self._whole_from.get(request_id, {}).get(group.index, 0)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` when a leap is pending between steps."""
+        if self._leaping:
+            raise IntegrityError(f"window tables: {len(self._leaping)} leaps pending between steps")
+
+    def _cache_blocks(
+        self, group: GroupFacts, manager: Any, cache_blocks: Any, request: Request, *args: Any, **kwargs: Any
+    ) -> None:
+        first = self._whole_from.get(request.request_id, {}).get(group.index)
+        if first is not None:
+            cached = manager.num_cached_block
+            cached[request.request_id] = max(cached.get(request.request_id, 0), first)
+        cache_blocks(request, *args, **kwargs)
+
+    def _remove_skipped(self, remove: Any, request_id: str, *args: Any, **kwargs: Any) -> None:
+        if request_id not in self._leaping:
+            remove(request_id, *args, **kwargs)

@@ -1,0 +1,1 @@
+"""The simulator on models with several KV cache groups."""
