@@ -16,11 +16,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acmserve.cli.command import Command
 from acmserve.cli.installation import check_torchvision
 from acmserve.errors import AcmError, EngineMismatch
+
+if TYPE_CHECKING:
+    from acmserve.engine.vllm.media_rule import MediaRule
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 WITHOUT_HYBRID = (
@@ -153,10 +156,15 @@ def _model(model: str, speculative: dict[str, Any] | None, kv_cache_dtype: str) 
         allowed = Finding("model", OK, f"{kind}: moves allowed ({verdict.describe_keys()}); {bound}")
         windows = verdict.describe_windows()
         cost = [] if windows is None else [Finding("model", NOTE, f"{windows}; {COST_OF_WINDOWS}")]
-        return [*kept, allowed, *cost]
+        return [*kept, allowed, *_media(verdict.media), *cost]
     detail = f"{kind}: no moves ({verdict.refusal}); it is served exactly"
     remedy = COST_OF_NOTHING if verdict.refusal_without_hybrid else f"{WITHOUT_HYBRID} ({verdict.describe_keys()})"
     return [*kept, Finding("model", NOTE, detail), Finding("model", NOTE, remedy)]
+
+
+def _media(rule: MediaRule | None) -> list[Finding]:
+    """What becomes of prompts with images, where the model takes any."""
+    return [] if rule is None else [Finding("model", OK if rule.refusal is None else NOTE, str(rule))]
 
 
 def _template(model: str) -> Finding:

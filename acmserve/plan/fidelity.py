@@ -50,11 +50,13 @@ def plan_wish(
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
     max_rotations: int = MAX_ROTATIONS,
     refusal: str | None = None,
+    media_shift_positions: bool = False,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
-    `num_cached`, `min_move_tokens` and `max_rotations` as in `plan_edit`. `sources` are the newest first.
+    `num_cached`, `min_move_tokens`, `max_rotations` and `media_shift_positions` as in `plan_edit`. `sources` are the
+    newest first.
     """
 
     def plan(allow_moves: bool) -> EditPlan:
@@ -65,6 +67,7 @@ def plan_wish(
             num_cached=num_cached,
             min_move_tokens=min_move_tokens,
             max_rotations=max_rotations,
+            media_shift_positions=media_shift_positions,
         )
 
     if wish.fidelity == "exact" or refusal is not None:

@@ -5,8 +5,8 @@ attended to at its old place. So the first block that a move touches gets an ext
 chained, so every later block inherits it. A request that asks for exact tokens never computes that key and therefore
 never meets the block.
 
-The key holds the session and the salt although the chain already separates salts. Moved KV answers nobody but the
-session that made the edit, even when somebody else makes the very same edit of the very same text.
+The key holds the session, the salt and the adapter although the chain already separates the last two. Moved KV answers
+nobody but the session that made the edit, even when somebody else makes the very same edit of the very same text.
 
 This module knows bytes and positions, nothing of vLLM.
 """
@@ -17,6 +17,8 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from acmserve.plan.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,11 @@ def digest(*parts: object) -> bytes:
     return h.digest()
 
 
-def move_key(
-    owner: tuple[str, str | None], source_digest: bytes, dst_start: int, src_start: int, num_tokens: int
-) -> bytes:
+def move_key(owner: Owner, source_digest: bytes, dst_start: int, src_start: int, num_tokens: int) -> bytes:
     """Key of one move: who moved it, which KV, and the geometry.
 
-    `owner` is (session id, cache salt). `source_digest` identifies the source sequence up to the end of the moved range
-    (`ServedSequence.digest_at`). It includes the lineage, so an edit of an edit gets a key of its own.
+    `source_digest` identifies the source sequence up to the end of the moved range (`ServedSequence.digest_at`). It
+    includes the lineage, so an edit of an edit gets a key of its own.
     """
     return digest(b"acm-move", owner, source_digest, dst_start, src_start, num_tokens)
 

@@ -72,7 +72,8 @@ class EditPlan:
     """What to do for a prompt of `num_tokens` tokens. `moves` are sorted, disjoint, and end before the last token.
 
     `removed` is what the text of the moves had in front of it in its source and has no more. `num_left` matches were
-    found beyond the most moves that a plan has. They are computed.
+    found beyond the most moves that a plan has. They are computed, and so are the matched tokens of media, and the text
+    that stands behind other media than before (`media.py`).
     """
 
     num_tokens: int
@@ -80,6 +81,8 @@ class EditPlan:
     moves: tuple[Move, ...] = ()
     removed: tuple[Removed, ...] = ()
     num_left: int = 0
+    num_media: int = 0
+    num_shifted: int = 0
 
     @property
     def num_kept(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from acmserve.plan.match import TokenMatch, common_prefix, find_matches
+from acmserve.plan.media import text_moves
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.removed import find_removed
 from acmserve.plan.rotations import MAX_ROTATIONS
@@ -29,13 +30,15 @@ def plan_edit(
     num_cached: int = 0,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
     max_rotations: int = MAX_ROTATIONS,
+    media_shift_positions: bool = False,
 ) -> EditPlan:
     """Plan `prompt` (int32 [n], n >= 1) against what the session served before.
 
     `num_cached` is the length of the prefix that the engine's cache holds exactly, whoever computed it. Without
     `allow_moves` (fidelity `exact`) only KV without lineage is kept and nothing is moved. Segments shorter than
     `min_move_tokens` are computed: carrying them out costs a step of its own. Tokens that were moved `max_rotations`
-    times are computed anew, and so is appended text that quotes the conversation. Of more than `MAX_MOVES` matches the
+    times are computed anew, and so is appended text that quotes the conversation. Media are never moved, and text
+    behind them by `media.text_moves`. Of more than `MAX_MOVES` matches the
     longest are moved. `sources` are the newest first.
     """
     limit = len(prompt) - 1
@@ -47,11 +50,12 @@ def plan_edit(
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
     found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in _longest(matches)]
     kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
-    moves = tuple(
-        piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens, max_rotations)
-    )
+    whole = [piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens, max_rotations)]
+    text = text_moves(whole, prompt, sources, min_move_tokens, media_shift_positions=media_shift_positions)
+    moves = text.moves
     num_left = max(0, len(matches) - MAX_MOVES)
-    return EditPlan(len(prompt), keep, moves, find_removed(prompt, sources, moves), num_left)
+    removed = find_removed(prompt, sources, moves)
+    return EditPlan(len(prompt), keep, moves, removed, num_left, text.num_media, text.num_shifted)
 
 
 def needs_search(

@@ -154,7 +154,9 @@ def _ask_way(url: str, way: ThoughtsWay, session: str, chain: Sequence[Message])
 
 def _ask(url: str, owner: dict[str, Any], messages: Sequence[Message]) -> Reply:
     body = {"model": MODEL, "messages": list(messages), "max_tokens": 12, "temperature": 0, "ignore_eos": True, **owner}
-    begun, first, text, usage, receipt = time.monotonic(), 0.0, "", {}, None
+    begun, first, text = time.monotonic(), 0.0, ""
+    usage: dict[str, Any] = {}
+    receipt: dict[str, Any] | None = None
     for chunk, now in stream_chat(url, body | {"stream": True, "stream_options": {"include_usage": True}}):
         said = (chunk["choices"][0]["delta"].get("content") or "") if chunk["choices"] else ""
         first = first or (now - begun if said else 0.0)

@@ -12,13 +12,14 @@ from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.plan.estimate import MAX_SEQUENCES, EstimatedSequence, Forecast, MovedRange, ServedTokens, forecast
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
+from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import Move
 from acmserve.plan.repair import Repair
 from acmserve.plan.rotations import MAX_ROTATIONS
 from acmserve.plan.source import Tokens
 from tests.plan.test_planner import BLOCK_SIZE, source, tokens
 
-OWNER = ("s", None)
+OWNER = Owner("s")
 MIN_MOVE_TOKENS = 4
 REPAIR = Repair(head_tokens=6, tail_tokens=2, ranges=((40, 46),))
 OLD = np.arange(100, dtype=np.int32)

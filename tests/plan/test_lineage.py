@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from acmserve.plan.lineage import LineageMark, digest, marks_in, move_key, order_of
+from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence, tail_digest
 
 TOKENS = np.arange(40, dtype=np.int32)
@@ -13,16 +14,16 @@ HASHES = (b"h0", b"h1")
 
 def test_every_part_of_a_move_changes_its_key() -> None:
     keys = {
-        move_key(("s", None), b"source", 10, 20, 30),
-        move_key(("t", None), b"source", 10, 20, 30),
-        move_key(("s", "salt"), b"source", 10, 20, 30),
-        move_key(("s", None), b"other", 10, 20, 30),
-        move_key(("s", None), b"source", 11, 20, 30),
-        move_key(("s", None), b"source", 10, 21, 30),
-        move_key(("s", None), b"source", 10, 20, 31),
+        move_key(Owner("s"), b"source", 10, 20, 30),
+        move_key(Owner("t"), b"source", 10, 20, 30),
+        move_key(Owner("s", "salt"), b"source", 10, 20, 30),
+        move_key(Owner("s"), b"other", 10, 20, 30),
+        move_key(Owner("s"), b"source", 11, 20, 30),
+        move_key(Owner("s"), b"source", 10, 21, 30),
+        move_key(Owner("s"), b"source", 10, 20, 31),
     }
     assert len(keys) == 7
-    assert move_key(("s", None), b"source", 10, 20, 30) in keys
+    assert move_key(Owner("s"), b"source", 10, 20, 30) in keys
 
 
 def test_digest_keeps_its_parts_apart() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import LineageMark
+from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import Compute, EditPlan, Keep, Move
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.rotations import MAX_ROTATIONS
@@ -115,7 +116,7 @@ def test_no_key_is_turned_more_often_than_the_bound(cuts: list[int]) -> None:
         moved = {t: turns[t] + 1 for m in plan.moves for t in prompt[m.dst_start : m.dst_end].tolist()}
         turns = {token: moved.get(token, 0) for token in prompt.tolist()}
         assert max(turns.values()) <= MAX_ROTATIONS
-        _, marks = plan_segments(plan, (history,), ("s", None))
+        _, marks = plan_segments(plan, (history,), Owner("s"))
         history = source(prompt, tuple(marks))
         assert all(history.num_rotations(i, i + 1) >= turns[t] for i, t in enumerate(prompt.tolist()))
 

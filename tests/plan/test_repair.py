@@ -14,6 +14,7 @@ from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.errors import InvalidRequest
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.match import common_prefix
+from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import Compute, EditPlan, Keep, Move, Removed
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.removed import find_removed
@@ -132,10 +133,10 @@ def test_the_head_has_exact_hashes_and_holes_behind_it_the_lineage() -> None:
     prompt = fold((100, 300), (600, 700))
     sources = (source(OLD),)
     planned = plan_wish(prompt, sources, RequestedFidelity("repair", Repair(head_tokens=50)))
-    segments, marks = plan_segments(planned.plan, sources, ("s", None))
+    segments, marks = plan_segments(planned.plan, sources, Owner("s"))
     assert [(mark.position, mark.num_tokens, mark.num_removed) for mark in marks] == [(153, 250, 200), (456, 250, 300)]
     assert [(segment.dst_start, segment.dst_end) for segment in segments[1:]] == [(153, 403), (456, 706)]
-    whole = plan_segments(plan_edit(prompt, sources, allow_moves=True), sources, ("s", None))[1]
+    whole = plan_segments(plan_edit(prompt, sources, allow_moves=True), sources, Owner("s"))[1]
     assert not {mark.key for mark in marks} & {mark.key for mark in whole}, "another geometry is another lineage"
 
 

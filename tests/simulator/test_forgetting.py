@@ -16,6 +16,7 @@ from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.source_store import SourceStore
 from acmserve.engine.scheduling.forgetting import num_shared
 from acmserve.engine.vllm import block_pool
+from acmserve.plan.owner import Owner
 from tests.simulator.test_engine import first_failure
 from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine
@@ -121,7 +122,7 @@ def test_a_request_that_still_runs_leaves_nothing_behind(factory: Factory, mode:
     assert _counts(receipt) == (NUM_EXACT, 0, len(REDACTED) - NUM_EXACT)
     assert _num_cached(simulation, FULL + answer(FULL, 40)) == NUM_EXACT
     connector: Any = simulation.scheduler.connector
-    assert [source.num_tokens for source in connector.store.get(("s", None))] == [len(REDACTED) + 2]
+    assert [source.num_tokens for source in connector.store.get(Owner("s"))] == [len(REDACTED) + 2]
 
 
 @modes
@@ -150,7 +151,7 @@ def test_a_reset_prefix_cache_has_no_sources(factory: Factory, mode: Mode) -> No
     [
         (SourceStore, "forget", lambda store, owner: (), {"leak", "forgotten"}),
         (block_pool, "evict_keys", lambda pool, keys, num_groups: None, {"forgotten"}),
-        (LiveRequests, "of_owner", lambda live, owner: [], {"leak"}),
+        (LiveRequests, "of_session", lambda live, owner: [], {"leak", "forgotten"}),
     ],
     ids=["sources-stay", "keys-stay", "live-requests-go-on"],
 )

@@ -19,8 +19,8 @@ from acmserve.engine.plugin.connector import NOT_ATTACHED, AcmConnector
 from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.engine.worker.messages import Handshake
 from tests.support.simulator.machine import Factory, Machine, block_hasher
+from tests.support.simulator.requests.engine_request import as_request
 from tests.support.simulator.scripts import Turn
-from tests.support.simulator.simulation import as_request
 
 MACHINE = Machine(async_scheduling=False, runner_v2=False, connector={})
 FULL = tuple(range(10, 110))

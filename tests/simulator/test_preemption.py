@@ -13,6 +13,7 @@ import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import RequestStatus
 
+from acmserve.plan.owner import Owner
 from tests.support.simulator.machine import Factory, Machine, SchedulerClass
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
@@ -145,7 +146,7 @@ def _watched(seen: list[tuple[int, int]]) -> Adapt:
             def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
                 low = self.requests.get("low")
                 if low is not None and low.status == RequestStatus.PREEMPTED:
-                    source = self.connector.store.get(("s", None))[-1]
+                    source = self.connector.store.get(Owner("s"))[-1]
                     moved = source.block_hashes[len(HEAD + TOOL) // BLOCK_SIZE :]
                     hit = itertools.takewhile(self._is_cached, low.block_hashes)
                     seen.append((BLOCK_SIZE * len(list(hit)), sum(map(self._is_cached, moved))))

@@ -41,11 +41,12 @@ from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.vllm import block_pool, sparse_groups
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
+from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
 from acmserve.errors import MoveRefused
-from acmserve.plan.lineage import marks_in
+from acmserve.plan.lineage import digest, marks_in
 from acmserve.plan.source import ServedSequence, tail_digest
 
 if TYPE_CHECKING:
@@ -107,16 +108,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.boundaries = EditBoundaryKeeper(
             rules, self.config.max_boundary_bytes, num_blocks, partial(sparse_groups.is_kept, kv_cache_manager)
         )
-        self.arrivals = Arrivals(
-            self.config,
-            self.store,
-            self.live,
-            self.evictions,
-            self.move_executor,
-            self.precompute,
-            hash_function,
-            self._vllm_config.num_prefill_lookahead_tokens,
-        )
+        parts = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
+        media = MediaRule.of_model(self._vllm_config.model_config)
+        self.arrivals = Arrivals(*parts, hash_function, self._vllm_config.num_prefill_lookahead_tokens, media)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -139,6 +133,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         session = self.live.get(request.request_id)
         if session is not None and self.attached:
             self.boundaries.add(session, request)
+
+    def on_adapter_load(self, lora: Any) -> None:
+        """vLLM is about to load an adapter (a `LoRARequest`)."""
+        self.arrivals.loads.on_load(lora)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens to be copied behind the prefix hit of a waiting request. They are always loaded in the same step."""
@@ -210,7 +208,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         keep = num_rest and self.config.keep_tail
         if keep and (tail := self._tail_blocks(request.request_id, block_ids, num_tokens)):
             keys = marks_in(marks, num_blocks * bs, num_tokens)
-            key = tail_digest(hashes[-1] if hashes else str(request.cache_salt).encode(), tokens[-num_rest:], keys)
+            key = tail_digest(hashes[-1] if hashes else digest(session.owner[1:]), tokens[-num_rest:], keys)
             if block_pool.register_tail(self.move_executor.pool, tail, key, num_tokens):
                 tail_key = key
         self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
@@ -278,7 +276,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         self.store.check_integrity()
         self.live.check_integrity()
-        self.arrivals.plans.check_integrity()
+        self.arrivals.check_integrity()
         self.evictions.check_integrity()
         self.move_executor.check_integrity()
         self.precompute.check_integrity()

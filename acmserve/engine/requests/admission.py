@@ -11,10 +11,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acmserve.engine.requests.source_store import Owner
+from acmserve.engine.requests.adapter_loads import AdapterLoads
+from acmserve.engine.requests.media_ids import overlap
+from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.errors import InvalidRequest
 from acmserve.plan.boundaries import Span
 from acmserve.plan.fidelity import RequestedFidelity
+from acmserve.plan.owner import Owner
 from acmserve.plan.repair import DEFAULT_REPAIR
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 
@@ -62,8 +65,11 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
     return None
 
 
-def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
-    """The terms of a session request. None for a request without session."""
+def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, media: MediaRule) -> SessionTerms | None:
+    """The terms of a session request. None for a request without session.
+
+    `loads` knows the adapters, `media` what the model allows with images.
+    """
     try:
         params = read_params(request.sampling_params, request.session_id)
     except InvalidRequest as invalid:
@@ -71,27 +77,29 @@ def read_terms(request: Request, default_fidelity: str) -> SessionTerms | None:
         return None
     if params is None or request.sampling_params is None:
         return None
-    owner = (params.session_id, request.cache_salt)
+    adapter, refused = (None, None) if request.lora_request is None else loads.of(request.lora_request)
+    owner = Owner(params.session_id, request.cache_salt, adapter)
     fidelity = "exact" if params.precompute else params.fidelity or default_fidelity
     wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
-    refusal = _find_refusal(request)
+    refused = refused or (media.refusal if request.mm_features else None)
+    refusal = refused or _find_refusal(request)
+    unrecorded = params.unrecorded or refused is not None
     return SessionTerms(
-        owner, wish, refusal, params.forget, params.precompute, params.account, params.unrecorded, params.foldable
+        owner, wish, refusal, params.forget, params.precompute, params.account, unrecorded, params.foldable
     )
 
 
 def may_be_source(request: Request) -> bool:
     """Whether other requests may take this one's KV for the KV of its tokens at their positions.
 
-    Adapters and embeddings change the KV, and images count positions differently (M-RoPE).
+    Embeddings have no token ids to be found by, and neither have media that share tokens.
     """
-    return request.lora_request is None and not request.mm_features and request.prompt_embeds is None
+    return request.prompt_embeds is None and not overlap(request.mm_features)
 
 
 def _find_refusal(request: Request) -> str | None:
     refusals = {
-        "request: LoRA adapters are not supported": request.lora_request is not None,
-        "request: multimodal prompts are not supported": bool(request.mm_features),
+        "media: two items share a token": overlap(request.mm_features),
         "request: prompt embeddings are not supported": request.prompt_embeds is not None,
         "request: streaming input is not supported": request.resumable,
         "request: it asks to skip the prefix cache (prompt_logprobs does)": request.skip_reading_prefix_cache,

@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import digest
+from acmserve.plan.owner import Owner
 
 
 class DroppedOwners:
@@ -22,7 +23,7 @@ class DroppedOwners:
     def __len__(self) -> int:
         return len(self._reasons)
 
-    def note(self, owner: tuple[str, str | None], reason: str) -> None:
+    def note(self, owner: Owner, reason: str) -> None:
         """A source of `owner` was dropped."""
         key = digest(owner)
         self._reasons[key] = reason
@@ -30,7 +31,7 @@ class DroppedOwners:
         while len(self._reasons) > self._max_owners:
             self._reasons.popitem(last=False)
 
-    def take(self, owner: tuple[str, str | None]) -> str | None:
+    def take(self, owner: Owner) -> str | None:
         """The last reason noted for `owner`, once. None where there is none."""
         return self._reasons.pop(digest(owner), None)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.session_request import SessionRequest
-from acmserve.engine.requests.source_store import Owner
 from acmserve.errors import IntegrityError
+from acmserve.plan.owner import Owner
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
@@ -48,13 +48,13 @@ class LiveRequests:
         entry = self._entries.get(request_id)
         return entry[0] if entry else None
 
-    def of_owner(self, owner: Owner) -> list[Entry]:
-        """The live requests of one session, waiting or running."""
-        return [entry for entry in self if entry[0].owner == owner]
+    def of_session(self, owner: Owner) -> list[Entry]:
+        """The live requests of the session of `owner`, with any adapter, waiting or running."""
+        return [entry for entry in self if entry[0].owner.session == owner.session]
 
     def of_others(self, owner: Owner) -> list[Request]:
         """The live requests of every other session."""
-        return [request for session, request in self if session.owner != owner]
+        return [request for session, request in self if session.owner.session != owner.session]
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a request that has finished is still here."""

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.session_request import ReusableRange
-from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
 from acmserve.plan.lineage import LineageMark, move_key, order_of
 from acmserve.plan.lookahead import end_early
 from acmserve.plan.match import common_prefix
+from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import needs_search
 from acmserve.plan.source import ServedSequence, Tokens
@@ -42,6 +42,11 @@ TOO_MANY = "too_many_moves"
 FORGOTTEN = "forgotten"
 """`fallback_reason` of a request whose moves were forgotten on its own arrival."""
 
+MEDIA_SHIFTED = "media: other images stand in front of the text, so its positions shift otherwise"
+"""`fallback_reason` of a request with M-RoPE whose text could have been moved, had the media stayed."""
+MEDIA_COMPUTED = "media: tokens of images are computed, the text between them is moved"
+"""`fallback_reason` of a request that moves text on both sides of media."""
+
 IsCached = Callable[[ServedSequence, int, int], bool]
 """Whether the cache holds any block of the tokens `[start, end)` of a source."""
 
@@ -52,7 +57,7 @@ class RequestPlan:
 
     `marks` belong to `segments`. `block_hashes` are those without the marks of what is gone. They are all hashes of the
     prompt, and empty where the request's own stay. `fallback_reason` says why less is moved than could be.
-    `too_many_moves` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
+    `leaves_out` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
     """
 
     segments: tuple[ReusableRange, ...] = ()
@@ -62,7 +67,7 @@ class RequestPlan:
     anew: tuple[Span, ...] = ()
     choice: AutoDecision | None = None
     fallback_reason: str | None = None
-    too_many_moves: bool = False
+    leaves_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class PlanInputs:
     block_size: int
     hash_function: Callable[[Any], bytes]
     num_lookahead: int = 0
+    media_shift_positions: bool = False
 
     @property
     def may_move(self) -> bool:
@@ -121,6 +127,7 @@ class PlanInputs:
             min_move_tokens=self.min_move_tokens,
             max_rotations=self.max_rotations,
             refusal=self.move_refusal,
+            media_shift_positions=self.media_shift_positions,
         )
         return replace(found, plan=end_early(found.plan, self.num_lookahead))
 
@@ -129,7 +136,7 @@ class PlanInputs:
         if self.wish.fidelity == "exact":
             return None
         reasons = (self.move_refusal, FORGOTTEN if self._is_forgotten else None, self.dropped_reason)
-        return next((reason for reason in reasons if reason), TOO_MANY if plan.num_left else None)
+        return next((reason for reason in reasons if reason), why_less(plan))
 
     @property
     def _is_forgotten(self) -> bool:
@@ -159,8 +166,14 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
         found.anew,
         found.choice,
         inputs.reason(found.plan),
-        bool(found.plan.num_left),
+        why_less(found.plan) is not None,
     )
+
+
+def why_less(plan: EditPlan) -> str | None:
+    """Why a plan moves less than what was found. None where it moves all."""
+    reasons = {TOO_MANY: plan.num_left, MEDIA_SHIFTED: plan.num_shifted, MEDIA_COMPUTED: plan.num_media}
+    return next((reason for reason, num in reasons.items() if num), None)
 
 
 def plan_segments(
@@ -207,4 +220,4 @@ def _block_hashes(
     kept = [mark for mark in marks if mark.position < len(known) * bs]
     if not kept or kept != left[: len(kept)]:
         known = request.block_hashes[: left[0].position // bs]
-    return LineageHasher(inputs.hash_function, bs, left).extended(request, known)
+    return LineageHasher(inputs.hash_function, bs, left, inputs.owner.adapter_key).extended(request, known)

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from acmserve.engine.requests.receipt import EditBoundaries, KVOrigin, Receipt, ReceiptBuilder, Span
-from acmserve.engine.requests.source_store import Owner
 from acmserve.errors import IntegrityError
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.lineage import LineageMark, position_of
+from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence, Tokens
 
 _START, _END = attrgetter("dst_start"), attrgetter("dst_end")
@@ -57,7 +57,7 @@ class SessionRequest:
     `hidden_from` is set when the session is forgotten while this request is alive. Nobody may find its blocks from that
     one on, and the request does not become a source. Neither does an `unrecorded` one. `precompute` marks a background
     request. `inherited_from` is where the tokens begin that it copied in this step and that had been precomputed.
-    `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `too_many_moves` is set where the plan
+    `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `leaves_out` is set where the plan
     left matches out. `prompt` is int32 [n]. `foldable` are the pieces of it that a later edit may take out, and
     `count_boundaries` says what is kept for that, once the prompt is prefilled.
 
@@ -81,7 +81,7 @@ class SessionRequest:
     taken_back: list[int] = field(default_factory=list)
     hidden_from: int | None = None
     precompute: bool = False
-    too_many_moves: bool = False
+    leaves_out: bool = False
     inherited_from: int | None = None
     receipt: Receipt | None = None
     acm: dict[str, Any] | None = None
@@ -92,7 +92,7 @@ class SessionRequest:
 
     @property
     def session_id(self) -> str:
-        return self.owner[0]
+        return self.owner.session_id
 
     def tokens_with(self, answer: Sequence[int]) -> Tokens:
         """The prompt and what was answered so far, int32. The prompt is not read again: it may be long."""
@@ -135,7 +135,7 @@ class SessionRequest:
 
     def _close(self) -> Receipt:
         """A reason is given only where a planned move ended up computed."""
-        missed = self.too_many_moves or any(
+        missed = self.leaves_out or any(
             segment.origin is KVOrigin.MOVED and not self.receipt_builder.covers(segment.dst_start, segment.dst_end)
             for segment in self.planned
         )

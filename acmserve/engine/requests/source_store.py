@@ -1,7 +1,8 @@
 """The source store: what every session served before, bounded in sessions, sources and bytes.
 
-It holds token ids and hashes, not KV, and it does not know whether the KV behind a hash still exists. A session is
-(session id, cache salt): nothing is ever looked up across that line.
+It holds token ids and hashes, not KV, and it does not know whether the KV behind a hash still exists. An owner is
+(session id, cache salt, adapter): nothing is ever looked up across that line. A session that is served with two
+adapters counts as two, and is forgotten as one.
 
     account A  [ a1 ][ a2 ]                        holds 2 of 6, share 3: loses nothing
     account B  [ b1 ][ b2 ][ b3 ][ b4 ][ b5 ]      holds most: b1, used longest ago, goes first
@@ -24,9 +25,8 @@ from dataclasses import dataclass, field
 from acmserve.engine.requests.dropped_owners import DroppedOwners
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import order_of
+from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence
-
-Owner = tuple[str, str | None]
 
 DROPPED_PER_SESSION = 16
 """Dropped sessions whose reason is remembered, for each session that the store may hold."""
@@ -75,6 +75,7 @@ class SourceStore:
         self._on_drop = on_drop
         self._accounts: dict[str, AccountSources] = {}
         self._account_of: dict[Owner, str] = {}
+        self._owners: dict[tuple[str, str | None], list[Owner]] = {}
         self._tails: Counter[bytes] = Counter()
         self._dropped = DroppedOwners(limits.max_sessions * DROPPED_PER_SESSION)
 
@@ -84,6 +85,10 @@ class SourceStore:
     @property
     def num_bytes(self) -> int:
         return sum(account.num_bytes for account in self._accounts.values())
+
+    def has(self, owner: Owner) -> bool:
+        """Whether `owner` has sources. Counts as no use."""
+        return owner in self._account_of
 
     def get(self, owner: Owner) -> tuple[ServedSequence, ...]:
         """The sources of `owner`, newest first. Counts as a use."""
@@ -125,10 +130,21 @@ class SourceStore:
         """Why sources of `owner` were dropped since it was last added to, once. None where none were."""
         return self._dropped.take(owner)
 
+    def others_of_session(self, owner: Owner) -> list[Owner]:
+        """The owners that the session of `owner` has besides: what other adapters served it, or the base model."""
+        return [other for other in self._owners.get(owner.session, ()) if other != owner]
+
     def forget(self, owner: Owner) -> tuple[ServedSequence, ...]:
-        """Drop everything of `owner`. Returns what was dropped, newest first. Unknown owners are fine."""
+        """Drop everything of the session of `owner`, with any adapter. Unknown owners are fine.
+
+        Returns what was dropped, newest first, that of `owner` before that of others.
+        """
         self._dropped.take(owner)
-        return self._empty(owner) if owner in self._account_of else ()
+        dropped = self._empty(owner) if owner in self._account_of else ()
+        for other in self.others_of_session(owner):
+            self._dropped.take(other)
+            dropped += self._empty(other)
+        return dropped
 
     def clear(self) -> None:
         """Drop everything, for instance when the engine's prefix cache was reset."""
@@ -151,6 +167,9 @@ class SourceStore:
         num_filed = sum(account.num_sessions for account in self._accounts.values())
         if num_filed != len(self):
             raise IntegrityError(f"source store: {num_filed} sessions filed, {len(self)} known")
+        listed = [owner for owners in self._owners.values() for owner in owners]
+        if Counter(listed) != Counter(self._account_of.keys()):
+            raise IntegrityError(f"source store: {len(listed)} owners listed by session, {len(self)} known")
         if self.num_bytes > self.limits.max_bytes or len(self) > self.limits.max_sessions:
             raise IntegrityError(f"source store: {self.num_bytes} bytes in {len(self)} sessions exceed {self.limits}")
         counts = [len(sources) for account in self._accounts.values() for sources in account.sessions.values()]
@@ -174,6 +193,7 @@ class SourceStore:
             held.num_bytes += sum(source.num_bytes for source in sources)
             held.sessions[owner] = sources
             self._account_of[owner] = account
+            self._owners.setdefault(owner.session, []).append(owner)
         held.sessions.move_to_end(owner)
         return held.sessions[owner]
 
@@ -188,6 +208,9 @@ class SourceStore:
     def _close(self, owner: Owner) -> None:
         """Take a session out of its account, and the account out when it was the last one."""
         name = self._account_of.pop(owner)
+        self._owners[owner.session].remove(owner)
+        if not self._owners[owner.session]:
+            del self._owners[owner.session]
         del self._accounts[name].sessions[owner]
         if not self._accounts[name].sessions:
             del self._accounts[name]

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from acmserve.engine.config import EngineConfig
+from acmserve.engine.requests.adapter_loads import AdapterLoads
 from acmserve.engine.requests.admission import SessionTerms, read_terms
 from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.media_ids import MediaIds
 from acmserve.engine.requests.receipt import ReceiptBuilder
 from acmserve.engine.requests.request_plan import FORGOTTEN, PlanInputs, RequestPlan, plan_request
 from acmserve.engine.requests.session_request import SessionRequest
@@ -28,19 +28,27 @@ from acmserve.engine.scheduling.forgetting import forget_session
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
+from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
+from acmserve.engine.vllm.media_rule import MediaRule
+from acmserve.plan.owner import Owner
 from acmserve.plan.rotations import MAX_ROTATIONS
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
     from acmserve.plan.source import ServedSequence
 
+OTHER_MODEL = "source: the session was served by another model or adapter"
+"""`fallback_reason` of a request whose session has KV, and none that its own model or adapter computed."""
 NO_PRECOMPUTE = "precompute: not supported for this model"
 """How the `fallback_reason` of a background request begins that is not served."""
 
 
 class Arrivals:
-    """See the module. `plans` are those in the making. `num_lookahead`: see `plan.lookahead`."""
+    """See the module. `plans` are those in the making, `loads` the adapters that requests may run with.
+
+    `num_lookahead`: see `plan.lookahead`.
+    """
 
     lineage_keys = True
     """Negative control of the simulator: without keys moved KV is registered as if it had been computed."""
@@ -55,8 +63,10 @@ class Arrivals:
         background: BackgroundPrefill,
         hash_function: Callable[[Any], bytes],
         num_lookahead: int,
+        media: MediaRule,
     ) -> None:
         self.plans = PlanQueue(self._make_plan)
+        self.loads = AdapterLoads()
         self._config = config
         self._store = store
         self._live = live
@@ -65,6 +75,8 @@ class Arrivals:
         self._background = background
         self._hash_function = hash_function
         self._num_lookahead = num_lookahead
+        self._media = media
+        self._media_ids = MediaIds()
 
     def add(
         self,
@@ -78,13 +90,18 @@ class Arrivals:
         `refusal` says why nothing can be reused here at all, `move_refusal` why nothing can be moved. A key that was
         turned `max_rotations` times is computed anew.
         """
-        terms = read_terms(request, self._config.default_fidelity)
+        if request.lora_request is not None:
+            self.loads.note(request.lora_request)
+        terms = read_terms(request, self._config.default_fidelity, self.loads, self._media)
         if terms is None:
             return
-        prompt = np.fromiter(request.prompt_token_ids or (), dtype=np.int32)
+        prompt = self._media_ids.encode(request.prompt_token_ids or (), request.mm_features)
         builder = ReceiptBuilder(request.num_prompt_tokens)
         session = SessionRequest(request.request_id, terms.owner, terms.wish.fidelity, builder, prompt)
         session.account, session.unrecorded, session.foldable = terms.account, terms.unrecorded, terms.foldable
+        if terms.owner.adapter_key is not None:
+            hasher = self._hasher(session)
+            block_pool.set_hasher(request, hasher, hasher.extended(request, ()))
         forgotten: tuple[ServedSequence, ...] = ()
         if terms.forget and refusal is None:
             forgotten, session.evictions_ticket = self._forget(request, session)
@@ -98,6 +115,12 @@ class Arrivals:
         if terms.precompute:
             self._background.add(session, request, inputs.refusal)
 
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` when plans, loads or media are off, between steps."""
+        self.plans.check_integrity()
+        self.loads.check_integrity()
+        self._media_ids.check_integrity()
+
     def _refuse_precompute(self) -> str | None:
         """Precomputed blocks are counted in the one group that a model has."""
         num_groups = len(self._moves.groups.groups)
@@ -108,8 +131,10 @@ class Arrivals:
         entry = self._live.entry(request_id)
         assert entry is not None
         session, request = entry
-        hasher = LineageHasher(self._hash_function, self._moves.block_size, session.marks)
-        self._moves.start(session, request, plan, hasher)
+        self._moves.start(session, request, plan, self._hasher(session))
+
+    def _hasher(self, session: SessionRequest) -> LineageHasher:
+        return LineageHasher(self._hash_function, self._moves.block_size, session.marks, session.owner.adapter_key)
 
     def _inputs(
         self,
@@ -134,11 +159,17 @@ class Arrivals:
             max_rotations=max_rotations,
             refusal=refusal,
             move_refusal=refusal or move_refusal,
-            dropped_reason=self._store.take_reason(terms.owner) if terms.wish.fidelity != "exact" else None,
+            dropped_reason=self._why_no_sources(terms.owner) if terms.wish.fidelity != "exact" else None,
             block_size=self._moves.block_size,
             hash_function=self._hash_function,
             num_lookahead=self._num_lookahead,
+            media_shift_positions=self._media.media_shift_positions,
         )
+
+    def _why_no_sources(self, owner: Owner) -> str | None:
+        """Why the session has no sources any more, or none of the request's own model or adapter."""
+        others = () if self._store.has(owner) else self._store.others_of_session(owner)
+        return self._store.take_reason(owner) or (OTHER_MODEL if others else None)
 
     def _make_plan(self, inputs: PlanInputs) -> RequestPlan:
         """Runs in the planning thread, too: reads what nobody changes, and the keys of the prefix cache."""
@@ -146,7 +177,7 @@ class Arrivals:
 
     def _forget(self, request: Request, session: SessionRequest) -> tuple[tuple[ServedSequence, ...], int]:
         """The forgotten sources, and the ticket of their keys. Plans in the making are made of what goes."""
-        for other, _ in self._live.of_owner(session.owner):
+        for other, _ in self._live.of_session(session.owner):
             if self.plans.cancel(other.request_id):
                 self.on_planned(other.request_id, RequestPlan(fallback_reason=FORGOTTEN))
         forgotten, ticket = forget_session(

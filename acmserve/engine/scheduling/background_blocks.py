@@ -31,10 +31,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.receipt import KVOrigin, Span
-from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.scheduling.jump import Jump
 from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
+from acmserve.plan.owner import Owner
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool, KVCacheBlock
@@ -236,11 +236,12 @@ class BackgroundBlocks:
         return max(num_blocks - excess, 0), POOL_SHARE if excess else reason
 
     def forget(self, owner: Owner, kept: Collection[int]) -> None:
-        """Let nobody find what was precomputed for `owner`, but for the blocks `kept`.
+        """Let nobody find what was precomputed for the session of `owner`, but for the blocks `kept`.
 
         Blocks that a background request still holds are counted until it ends.
         """
-        for block_id in [i for i, block in self._blocks.items() if block.owner == owner and i not in kept]:
+        mine = [i for i, block in self._blocks.items() if block.owner.session == owner.session]
+        for block_id in (i for i in mine if i not in kept):
             self.pool.evict_blocks({block_id})
             if not self.pool.blocks[block_id].ref_cnt:
                 self._waste(block_id)

@@ -32,10 +32,10 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.request_plan import FORGOTTEN
 from acmserve.engine.requests.session_request import SessionRequest
-from acmserve.engine.requests.source_store import Owner
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
+from acmserve.plan.owner import Owner
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
@@ -97,9 +97,9 @@ class BackgroundPrefill:
             self._ended.setdefault(request_id, reason)
 
     def forget(self, owner: Owner, repeated: Iterable[bytes]) -> None:
-        """Let go of what was precomputed for `owner`, but for blocks under the keys `repeated`."""
+        """Let go of what was precomputed for the session of `owner`, but for blocks under the keys `repeated`."""
         for session, _ in self._requests.values():
-            if session.owner == owner:
+            if session.owner.session == owner.session:
                 self.end(session.request_id, FORGOTTEN)
         if len(self.blocks):
             found = (block_pool.cached_block(self.blocks.pool, key) for key in repeated)

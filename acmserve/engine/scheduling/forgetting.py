@@ -35,12 +35,13 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
-from acmserve.engine.requests.source_store import Owner, SourceStore
+from acmserve.engine.requests.source_store import SourceStore
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.hidden_hasher import HiddenHasher
 from acmserve.plan.lineage import LineageMark, order_of
 from acmserve.plan.match import common_prefix
+from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence, Tokens
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def keys_to_forget(
 def forget_session(
     owner: Owner, prompt: Tokens, store: SourceStore, live: LiveRequests, evictions: KeyEvictions, block_size: int
 ) -> tuple[tuple[ServedSequence, ...], int]:
-    """Forget what `owner` was served, but for exact KV of what `prompt` (int32) repeats. Call between two steps.
+    """Forget what the session of `owner` was served, but for exact KV of what `prompt` (int32) repeats.
+
+    That is what any adapter computed for it. Call between two steps.
 
     Returns the sources that were forgotten, newest first, and the ticket of their keys. When these are gone, nothing
     can be found under them any more, but for what another session was served, too.
@@ -90,7 +93,7 @@ def forget_session(
     for source in sources:
         is_tail_shared = source.tail_key is not None and store.has_tail(source.tail_key)
         ticket = evictions.add(keys_to_forget(source, prompt, others, is_tail_shared))
-    for session, request in live.of_owner(owner):
+    for session, request in live.of_session(owner):
         tokens = session.tokens_with(request.output_token_ids[:])
         block = num_unaffected(tokens, session.marks, prompt) // block_size
         if session.hidden_from is not None and session.hidden_from <= block:

@@ -85,7 +85,7 @@ class MoveExecutor:
         session.is_planned = True
         session.planned, session.anew, session.choice = plan.segments, plan.anew, plan.choice
         session.segments, session.marks[:] = list(plan.segments), plan.marks
-        session.too_many_moves = plan.too_many_moves
+        session.leaves_out = plan.leaves_out
         session.fallback_reason = session.fallback_reason or plan.fallback_reason
         for segment in plan.gone:
             session.refuse(segment, segment.dst_start, segment.dst_end, SOURCE_GONE)

@@ -85,3 +85,6 @@ class ConnectorHooks(Protocol):
 
     def inspect(self, model: Any, drafter: Any) -> None:
         """The worker's side: the model is loaded, and that of the drafter, where speculative decoding has one."""
+
+    def on_adapter_load(self, lora: Any) -> None:
+        """The scheduler's side: an adapter is about to be loaded, a vLLM `LoRARequest`."""

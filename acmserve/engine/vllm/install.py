@@ -5,6 +5,7 @@
     SchedulerConfig.get_scheduler_cls           the mixin is composed with whatever scheduler vLLM chose
     Worker.get_kv_connector_handshake_metadata  the connector looks at the loaded model before the worker reports
     InputProcessor.process_inputs               a malformed session is refused in the front end
+    EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
     VllmConfig._post_init_kv_transfer_config    a start that would replace our connector in silence is refused
 
 Decision: the mixin is composed, not named with `--scheduler-cls`, because that flag silently turns async scheduling
@@ -30,6 +31,7 @@ def install(name: str, module: str, check_request: CheckRequest) -> None:
     from vllm.config import VllmConfig
     from vllm.config.scheduler import SchedulerConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.v1.engine.core import EngineCore
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.worker.gpu_worker import Worker
 
@@ -39,6 +41,7 @@ def install(name: str, module: str, check_request: CheckRequest) -> None:
     _wrap(VllmConfig, "_post_init_kv_transfer_config", functools.partial(_keep_connector, name))
     _wrap(SchedulerConfig, "get_scheduler_cls", _choose_scheduler)
     _wrap(Worker, "get_kv_connector_handshake_metadata", _inspect_model)
+    _wrap(EngineCore, "add_lora", _note_adapter)
     _wrap(InputProcessor, "process_inputs", functools.partial(_check_session, name, check_request))
 
 
@@ -74,6 +77,14 @@ def _inspect_model(original: Callable[..., Any], worker: Any) -> Any:
         if isinstance(connector, ConnectorHooks):
             connector.inspect(worker.get_model(), worker.get_draft_model())
     return original(worker)
+
+
+def _note_adapter(original: Callable[..., bool], core: Any, lora_request: Any) -> bool:
+    """Before the workers read the files. Between two steps, as all calls to the core."""
+    connector = getattr(core.scheduler, "connector", None)
+    if isinstance(connector, ConnectorHooks):
+        connector.on_adapter_load(lora_request)
+    return original(core, lora_request)
 
 
 def _check_session(

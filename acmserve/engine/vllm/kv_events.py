@@ -32,11 +32,10 @@ def hide_moved_blocks(pool: BlockPool) -> None:
 
 
 def _build_exact(build: Any, request: Request, **fields: Any) -> BlockStored:
-    """The event of the blocks in front of the first lineage mark of `request`."""
+    """The event of the blocks whose hashes are vLLM's: in front of the first lineage mark, in a first load."""
     hasher = request._block_hasher
-    if isinstance(hasher, LineageHasher) and hasher.marks:
+    if isinstance(hasher, LineageHasher) and (first := hasher.own_from) is not None:
         start, size = fields["start_token_idx"], fields["block_size"]
-        first = min(mark.position for mark in hasher.marks)
         num_blocks = max(first // size - start // size, 0)
         fields["block_hashes"] = fields["block_hashes"][:num_blocks]
         fields["extra_keys_list"] = fields["extra_keys_list"][:num_blocks]

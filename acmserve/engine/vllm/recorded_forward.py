@@ -9,6 +9,9 @@ nothing is written to it. What layers with a cache or a state answer is set to z
 undefined. So the keys of a layer depend on the tokens and on the positions alone. `skip_compiled` makes it an eager
 run, in which the hooks are called.
 
+Decision: layers that an adapter may change are run as the base model has them. Adapters change the products in front of
+the rotation, and vLLM's wrappers around such layers know no batch here.
+
 Does not know rotations, nor what the keys are compared with.
 """
 
@@ -57,6 +60,7 @@ class RecordedForward:
         """
         from vllm.config import set_current_vllm_config
         from vllm.forward_context import set_forward_context
+        from vllm.lora.layers import BaseLayerWithLoRA
 
         found: dict[str, RecordedKV] = {}
         handles = [
@@ -64,9 +68,12 @@ class RecordedForward:
             for name, attention in self._attentions.items()
         ]
         handles += [module.register_forward_hook(_silence, with_kwargs=True) for module in self._silenced]
+        wrappers = [module for module in self._model.modules() if isinstance(module, BaseLayerWithLoRA)]
         num_tokens = positions.numel()
         parallel = self._vllm_config.parallel_config
         all_ranks = torch.full((parallel.data_parallel_size,), num_tokens, dtype=torch.int32)
+        for wrapper in wrappers:
+            wrapper.forward = wrapper.base_layer.forward
         try:
             with (
                 torch.inference_mode(),
@@ -79,6 +86,8 @@ class RecordedForward:
         finally:
             for handle in handles:
                 handle.remove()
+            for wrapper in wrappers:
+                del wrapper.forward
         return found
 
     def _run(self, positions: Tensor) -> None:

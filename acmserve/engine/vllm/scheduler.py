@@ -188,7 +188,9 @@ class MoveSchedulerMixin(_Base):
             request = self.requests[request_id]
             block_ids = self.kv_cache_manager.get_block_ids(request_id)
             scheduler_output.scheduled_new_reqs.append(
-                NewRequestData.from_request(request, block_ids, request._all_token_ids)
+                NewRequestData.from_request(
+                    request, block_ids, request._all_token_ids, uses_mrope=self.model_uses_mrope
+                )
             )
 
 

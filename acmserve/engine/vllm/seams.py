@@ -18,6 +18,11 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.scheduler:SchedulerConfig", get_scheduler_cls="self"),
     *methods("vllm.config.vllm:VllmConfig", _post_init_kv_transfer_config="self"),
     *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size"),
+    *attributes(
+        "vllm.config.model:ModelConfig",
+        "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config",
+    ),
+    *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
     *methods(
         _SCHEDULER,
         schedule="self throttle_prefills",
@@ -34,7 +39,7 @@ SEAMS: tuple[Seam, ...] = (
     *attributes(
         _SCHEDULER,
         "connector running waiting kv_holding_waiting num_waiting_for_streaming_input requests kv_cache_manager "
-        "sched_step_seq use_v2_model_runner",
+        "sched_step_seq use_v2_model_runner model_uses_mrope",
     ),
     *methods(
         "vllm.v1.core.sched.request_queue:RequestQueue", add_request="self request", remove_requests="self requests"
@@ -93,11 +98,12 @@ SEAMS: tuple[Seam, ...] = (
     *attributes(
         f"{_OUTPUT}:CachedRequestData", "req_ids new_token_ids new_block_ids num_computed_tokens num_output_tokens"
     ),
-    *methods(f"{_OUTPUT}:NewRequestData", from_request="request block_ids prefill_token_ids"),
+    *methods(f"{_OUTPUT}:NewRequestData", from_request="request block_ids prefill_token_ids uses_mrope"),
     *attributes("vllm.v1.engine:EngineCoreOutput", "request_id kv_transfer_params"),
     Seam("vllm.forward_context:set_forward_context", ("attn_metadata", "vllm_config", "num_tokens")),
     *attributes("vllm.forward_context:ForwardContext", "skip_compiled"),
     *attributes("vllm.config.compilation:CompilationConfig", "static_forward_context"),
+    *methods("vllm.lora.layers.base:BaseLayerWithLoRA", set_lora="self index lora_a lora_b"),
     *methods("vllm.model_executor.layers.attention.attention:Attention", forward="self query key value"),
     *methods("vllm.model_executor.layers.attention.mla_attention:MLAAttention", forward="self q kv_c_normed k_pe"),
     Seam(f"{_CACHE_UTILS}:get_kv_cache_groups", ("vllm_config", "kv_cache_spec")),
@@ -112,6 +118,8 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.speculative:SpeculativeConfig", use_eagle="self", use_eagle_block_drop="self"),
     *attributes("vllm.config.speculative:SpeculativeConfig", "method draft_model_config parallel_drafting"),
     *attributes("vllm.config.vllm:VllmConfig", "speculative_config num_prefill_lookahead_tokens"),
+    *methods("vllm.v1.engine.core:EngineCore", add_lora="self lora_request"),
+    *attributes("vllm.v1.engine.core:EngineCore", "scheduler"),
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),
     *attributes("vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory", "_registry"),
 )

@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vllm.multimodal.inputs import MultiModalFeatureSpec as MultiModalFeatureSpec
     from vllm.pooling_params import PoolingParams as PoolingParams
     from vllm.sampling_params import SamplingParams as SamplingParams
     from vllm.v1.core.block_pool import BlockPool as BlockPool

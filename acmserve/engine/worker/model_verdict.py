@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from acmserve.engine.groups.facts import GroupFacts, read_groups
+from acmserve.engine.vllm.media_rule import MediaRule
 from acmserve.engine.vllm.small_build import SmallBuild, small_build
 from acmserve.engine.vllm.sparse_groups import describe_sparse
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
@@ -33,6 +34,7 @@ class ModelVerdict:
     of the small model, None where keys could not be measured. `groups` are its KV cache groups under vLLM's own
     settings, empty where one of them is of a kind that is not moved. A key is turned at most `max_rotations` times.
     `sparse` names the layers of which vLLM keeps little, None where it keeps every prefix.
+    `media` is the rule for images, None without.
     """
 
     refusal: str | None
@@ -41,6 +43,7 @@ class ModelVerdict:
     groups: tuple[GroupFacts, ...] = ()
     max_rotations: int = MAX_ROTATIONS
     sparse: str | None = None
+    media: MediaRule | None = None
 
     def describe_keys(self) -> str:
         """The measured rotations in words."""
@@ -65,14 +68,16 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     Raises what vLLM raises where it cannot build this model.
     """
     with small_build(folder, **settings) as build:
+        model_config = build.vllm_config.model_config
+        media = MediaRule.of_model(model_config) if model_config.multimodal_config is not None else None
         (default, groups), (unified, _) = (_judge_engine(build, hybrid=hybrid) for hybrid in (True, False))
         sparse = _sparse_groups(build)
         try:
             max_rotations = bound_of(map(name_of_type, stored_types(build)))
             ropes = measure_keys(build)
         except MoveRefused as refused:
-            return ModelVerdict(default or refused.reason, unified or refused.reason, None, sparse=sparse)
-        return ModelVerdict(default, unified, ropes, groups, max_rotations, sparse)
+            return ModelVerdict(default or refused.reason, unified or refused.reason, None, sparse=sparse, media=media)
+        return ModelVerdict(default, unified, ropes, groups, max_rotations, sparse, media)
 
 
 def stored_types(build: SmallBuild) -> list[torch.dtype]:

@@ -12,10 +12,11 @@ from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.receipt import ReceiptBuilder
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.errors import IntegrityError
+from acmserve.plan.owner import Owner
 
 
 def _add(live: LiveRequests, request_id: str, session_id: str, is_finished: bool = False) -> Any:
-    session = SessionRequest(request_id, (session_id, None), "exact", ReceiptBuilder(1), np.zeros(1, dtype=np.int32))
+    session = SessionRequest(request_id, Owner(session_id), "exact", ReceiptBuilder(1), np.zeros(1, dtype=np.int32))
     request: Any = SimpleNamespace(request_id=request_id, is_finished=lambda: is_finished)
     live.add(session, request)
     return request
@@ -24,8 +25,8 @@ def _add(live: LiveRequests, request_id: str, session_id: str, is_finished: bool
 def test_requests_are_found_by_owner() -> None:
     live = LiveRequests()
     first, other = _add(live, "a", "s"), _add(live, "b", "t")
-    assert [request for _, request in live.of_owner(("s", None))] == [first]
-    assert live.of_others(("s", None)) == [other]
+    assert [request for _, request in live.of_session(Owner("s"))] == [first]
+    assert live.of_others(Owner("s")) == [other]
     assert live.get("c") is None
     removed = live.remove("a")
     assert removed is not None

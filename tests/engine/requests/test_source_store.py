@@ -13,11 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from acmserve.engine.requests.dropped_owners import DroppedOwners
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.errors import IntegrityError
+from acmserve.plan.owner import Adapter, Owner
 from acmserve.plan.source import ServedSequence
 from tests.support.engine.naive_source_store import NaiveSourceStore
 
 LIMITS = StoreLimits(max_sessions=3, max_sources_per_session=2, max_bytes=2500)
-owners = st.tuples(st.sampled_from("abcd"), st.sampled_from([None, "salt"]))
+SQL = Adapter("sql", "/sql", 1)
+owners = st.builds(Owner, st.sampled_from("abcd"), st.sampled_from([None, "salt"]), st.sampled_from([None, SQL]))
 accounts = st.sampled_from(["", "one", "two"])
 
 
@@ -35,25 +37,26 @@ class StoreMachine(RuleBasedStateMachine):
         self.naive = NaiveSourceStore(LIMITS)
 
     @rule(owner=owners, num_tokens=st.integers(1, 700), fill=st.integers(0, 2), account=accounts)
-    def add(self, owner: tuple[str, str | None], num_tokens: int, fill: int, account: str) -> None:
+    def add(self, owner: Owner, num_tokens: int, fill: int, account: str) -> None:
         source = make(num_tokens, fill)
         self.store.add(owner, source, account)
         self.naive.add(owner, source, account)
         self.added.append(source)
 
     @rule(owner=owners)
-    def ask(self, owner: tuple[str, str | None]) -> None:
+    def ask(self, owner: Owner) -> None:
         assert list(self.store.get(owner)) == self.naive.get(owner)
 
     @rule(owner=owners)
-    def take_reason(self, owner: tuple[str, str | None]) -> None:
+    def take_reason(self, owner: Owner) -> None:
         assert self.store.take_reason(owner) == self.naive.reasons.pop(owner, None)
 
     @rule(owner=owners)
-    def forget(self, owner: tuple[str, str | None]) -> None:
+    def forget(self, owner: Owner) -> None:
         self.store.forget(owner)
         self.naive.forget(owner)
         assert self.store.get(owner) == ()
+        assert self.store.others_of_session(owner) == []
 
     @rule()
     def clear(self) -> None:
@@ -83,28 +86,28 @@ TestStore = StoreMachine.TestCase
 def test_a_growing_conversation_stays_one_source() -> None:
     store = SourceStore(StoreLimits())
     for num_tokens in (50, 80, 200):
-        store.add(("s", None), make(num_tokens, 1))
-    assert [s.num_tokens for s in store.get(("s", None))] == [200]
+        store.add(Owner("s"), make(num_tokens, 1))
+    assert [s.num_tokens for s in store.get(Owner("s"))] == [200]
 
 
 def test_sessions_and_salts_are_apart_and_the_newest_comes_first() -> None:
     store = SourceStore(StoreLimits())
-    store.add(("s", None), make(50, 1))
-    store.add(("s", None), make(50, 2))
-    store.add(("s", "salt"), make(50, 3))
-    assert [int(s.tokens[0]) for s in store.get(("s", None))] == [2, 1]
-    assert [int(s.tokens[0]) for s in store.get(("s", "salt"))] == [3]
-    assert store.get(("t", None)) == ()
+    store.add(Owner("s"), make(50, 1))
+    store.add(Owner("s"), make(50, 2))
+    store.add(Owner("s", "salt"), make(50, 3))
+    assert [int(s.tokens[0]) for s in store.get(Owner("s"))] == [2, 1]
+    assert [int(s.tokens[0]) for s in store.get(Owner("s", "salt"))] == [3]
+    assert store.get(Owner("t")) == ()
 
 
 def test_the_least_recently_used_session_goes_first() -> None:
     store = SourceStore(StoreLimits(max_sessions=2))
-    store.add(("a", None), make(50, 1))
-    store.add(("b", None), make(50, 1))
-    store.get(("a", None))
-    store.add(("c", None), make(50, 1))
-    assert store.get(("b", None)) == ()
-    assert store.get(("a", None)) != ()
+    store.add(Owner("a"), make(50, 1))
+    store.add(Owner("b"), make(50, 1))
+    store.get(Owner("a"))
+    store.add(Owner("c"), make(50, 1))
+    assert store.get(Owner("b")) == ()
+    assert store.get(Owner("a")) != ()
 
 
 @settings(max_examples=15, deadline=None)
@@ -113,53 +116,53 @@ def test_sprayed_sessions_take_none_of_another_account(victims: list[int], spray
     """The victim holds at most its share, half of either bound. Ten thousand sessions of another account come."""
     store, rng = SourceStore(StoreLimits(max_sessions=8, max_bytes=6000)), Random(seed)
     for index, num_tokens in enumerate(victims):
-        store.add((f"victim-{index}", None), make(num_tokens, 1), "victim")
-    before = [store.get((f"victim-{index}", None)) for index in range(len(victims))]
+        store.add(Owner(f"victim-{index}"), make(num_tokens, 1), "victim")
+    before = [store.get(Owner(f"victim-{index}")) for index in range(len(victims))]
     for index in range(10_000):
         salt = str(index) if index % 2 else None
-        store.add((f"sprayed-{index}", salt), make(rng.randint(1, sprayed), 2), "attacker")
+        store.add(Owner(f"sprayed-{index}", salt), make(rng.randint(1, sprayed), 2), "attacker")
     store.check_integrity()
-    assert [store.get((f"victim-{index}", None)) for index in range(len(victims))] == before
-    assert all(store.take_reason((f"victim-{index}", None)) is None for index in range(len(victims)))
+    assert [store.get(Owner(f"victim-{index}")) for index in range(len(victims))] == before
+    assert all(store.take_reason(Owner(f"victim-{index}")) is None for index in range(len(victims)))
 
 
 def test_one_account_may_have_everything() -> None:
     store = SourceStore(StoreLimits(max_sessions=4))
     for index in range(4):
-        store.add((str(index), None), make(50, 1), "only")
+        store.add(Owner(str(index)), make(50, 1), "only")
     assert len(store) == 4
 
 
 def test_a_dropped_source_has_its_reason_once() -> None:
     store = SourceStore(StoreLimits(max_sessions=2))
     for name in "abc":
-        store.add((name, None), make(50, 1))
-    assert store.take_reason(("a", None)) == "source: dropped, 2 sessions are remembered"
-    assert [store.take_reason((name, None)) for name in "abc"] == [None, None, None]
+        store.add(Owner(name), make(50, 1))
+    assert store.take_reason(Owner("a")) == "source: dropped, 2 sessions are remembered"
+    assert [store.take_reason(Owner(name)) for name in "abc"] == [None, None, None]
 
 
 def test_a_source_that_is_too_large_has_its_reason() -> None:
     store = SourceStore(StoreLimits(max_bytes=2**20))
-    store.add(("s", None), make(2**18, 1))
-    assert store.get(("s", None)) == ()
-    assert store.take_reason(("s", None)) == "source: dropped, 1 MiB of sources are remembered"
+    store.add(Owner("s"), make(2**18, 1))
+    assert store.get(Owner("s")) == ()
+    assert store.take_reason(Owner("s")) == "source: dropped, 1 MiB of sources are remembered"
 
 
 def test_a_session_that_is_served_again_has_no_reason() -> None:
     store = SourceStore(StoreLimits(max_sessions=1))
     for name in "aba":
-        store.add((name, None), make(50, 1))
-    assert store.take_reason(("a", None)) is None
-    assert store.take_reason(("b", None)) is not None
+        store.add(Owner(name), make(50, 1))
+    assert store.take_reason(Owner("a")) is None
+    assert store.take_reason(Owner("b")) is not None
 
 
 def test_the_memory_of_dropped_sessions_is_bounded() -> None:
     dropped = DroppedOwners(2)
     for name in "abc":
-        dropped.note((name, None), name)
-    assert [dropped.take((name, None)) for name in "abc"] == [None, "b", "c"]
+        dropped.note(Owner(name), name)
+    assert [dropped.take(Owner(name)) for name in "abc"] == [None, "b", "c"]
     dropped._max_owners = 0
-    dropped.note(("d", None), "d")
+    dropped.note(Owner("d"), "d")
     assert len(dropped) == 0
     dropped._reasons[b"stray"] = "?"
     with pytest.raises(IntegrityError, match="1 noted, 0 allowed"):
@@ -168,22 +171,22 @@ def test_the_memory_of_dropped_sessions_is_bounded() -> None:
 
 def test_a_session_that_changes_its_account_is_counted_there() -> None:
     store = SourceStore(StoreLimits())
-    store.add(("s", None), make(50, 1), "one")
-    store.add(("s", None), make(50, 2), "two")
+    store.add(Owner("s"), make(50, 1), "one")
+    store.add(Owner("s"), make(50, 2), "two")
     store.check_integrity()
     assert {name: account.num_sessions for name, account in store._accounts.items()} == {"two": 1}
 
 
 def test_integrity_prints_the_numbers() -> None:
     store = SourceStore(StoreLimits())
-    store.add(("s", None), make(50, 1))
+    store.add(Owner("s"), make(50, 1))
     store._accounts[""].num_bytes += 7
     with pytest.raises(IntegrityError, match=r"\d+ bytes held, \d+ accounted"):
         store.check_integrity()
     store._accounts[""].num_bytes -= 7
-    store._account_of["t", None] = ""
+    store._account_of[Owner("t")] = ""
     with pytest.raises(IntegrityError, match="1 sessions filed, 2 known"):
         store.check_integrity()
-    store._account_of = {("s", None): "else"}
+    store._account_of = {Owner("s"): "else"}
     with pytest.raises(IntegrityError, match="1 of 1 sessions are misfiled"):
         store.check_integrity()

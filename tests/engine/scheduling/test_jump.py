@@ -12,11 +12,12 @@ from acmserve.engine.requests.request_plan import plan_segments
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling.jump import next_available, plan_copies, plan_jump, plan_trimmed
 from acmserve.engine.worker.copies import KVCopy
+from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.source import ServedSequence
 
 BS = 16
-OWNER = ("s", None)
+OWNER = Owner("s")
 SOURCE = ServedSequence(np.arange(100, dtype=np.int32), BS, tuple(b"h%d" % i for i in range(6)), b"tail")
 
 

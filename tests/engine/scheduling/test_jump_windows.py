@@ -17,6 +17,7 @@ from acmserve.engine.requests.session_request import ReusableRange, SessionReque
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.jump import Jump, is_available, next_available, plan_copies, plan_jump, plan_trimmed
 from acmserve.errors import MoveRefused
+from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence
 
 BS, WINDOW = 16, 40
@@ -43,7 +44,7 @@ def cache(full: range = range(12), window: range = range(12)) -> Cache:
 
 
 def moving() -> SessionRequest:
-    request = SessionRequest("r", ("s", None), "reuse", ReceiptBuilder(200), np.arange(200, dtype=np.int32))
+    request = SessionRequest("r", Owner("s"), "reuse", ReceiptBuilder(200), np.arange(200, dtype=np.int32))
     request.segments = [ReusableRange(20, 180, 32, SOURCE, KVOrigin.MOVED)]
     return request
 

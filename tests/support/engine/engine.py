@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
+from vllm.lora.request import LoRARequest
 
 from acmserve.engine.config import engine_config
 
@@ -67,6 +68,7 @@ class Engine:
         num_logprobs: int = 20,
         forget: bool = False,
         repair: dict[str, Any] | None = None,
+        adapter: LoRARequest | None = None,
     ) -> Answer:
         (answer,) = self.ask_all(
             [(tokens, session, fidelity)],
@@ -75,6 +77,7 @@ class Engine:
             num_logprobs=num_logprobs,
             forget=forget,
             repair=repair,
+            adapter=adapter,
         )
         return answer
 
@@ -87,6 +90,7 @@ class Engine:
         num_logprobs: int = 20,
         forget: bool = False,
         repair: dict[str, Any] | None = None,
+        adapter: LoRARequest | None = None,
     ) -> list[Answer]:
         """Several requests at once: (tokens, session, fidelity) each."""
         prompts = []
@@ -104,12 +108,12 @@ class Engine:
                     temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=num_logprobs, extra_args=extra
                 )
             )
-        outputs = self.llm.generate(prompts, params, use_tqdm=False)
+        outputs = self.llm.generate(prompts, params, use_tqdm=False, lora_request=adapter)
         return [read_answer(output) for output in outputs]
 
 
 def read_answer(output: Any) -> Answer:
-    """The one completion of an output."""
+    """What one of vLLM's outputs says."""
     completion = output.outputs[0]
     logprobs = {token: entry.logprob for token, entry in completion.logprobs[0].items()}
     acm = (output.kv_transfer_params or {}).get("acm")

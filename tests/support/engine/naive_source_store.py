@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from acmserve.engine.requests.source_store import Owner, StoreLimits
+from acmserve.engine.requests.source_store import StoreLimits
+from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence
 
 
@@ -24,8 +25,10 @@ class NaiveSourceStore:
         return found[::-1]
 
     def forget(self, owner: Owner) -> None:
-        self.sources = [entry for entry in self.sources if entry[0] != owner]
-        self.reasons.pop(owner, None)
+        """The session of `owner`, whatever adapters served it."""
+        gone = {owner, *(held for held, _, _ in self.sources if held.session == owner.session)}
+        self.sources = [entry for entry in self.sources if entry[0] not in gone]
+        self.reasons = {held: reason for held, reason in self.reasons.items() if held not in gone}
 
     def add(self, owner: Owner, source: ServedSequence, account: str) -> None:
         if source.num_bytes > self.limits.max_bytes:
@@ -53,7 +56,7 @@ class NaiveSourceStore:
     def _drop_session(self) -> None:
         holdings = Counter(account for _, account in {(owner, account) for owner, _, account in self.sources})
         owner = self._oldest_of_largest(holdings)
-        self.forget(owner)
+        self.sources = [entry for entry in self.sources if entry[0] != owner]
         self.reasons[owner] = self.limits.sessions_reason
 
     def _drop_source(self) -> None:

@@ -31,15 +31,15 @@ class Forgetting:
         self._turn = turn
         self._move_executor = connector.move_executor
         self._doomed: list[bytes] = []
-        owner = (turn.session, turn.salt)
-        for source in connector.store.get(owner):
+        self._session = (turn.session, turn.salt)
+        for source in (source for owner, source in connector.store.items() if owner.session == self._session):
             self._doom(source.tokens.tolist(), source.marks, source.block_hashes)
             self._doomed += [source.tail_key] if source.tail_key else []
-        self._others = self._keys_of_others(scheduler, owner)
+        self._others = self._keys_of_others(scheduler)
         precomputed = connector.precompute.blocks._blocks
         found = {key: self._block(key) for key in self._others}
         self._to_stay = {key for key, block in found.items() if block and block.block_id not in precomputed}
-        live = [session for session, _ in connector.live.of_owner(owner)]
+        live = [session for session, _ in connector.live if session.owner.session == self._session]
         self.num_live = len(live)
         for session in live:
             request = scheduler.requests[session.request_id]
@@ -63,13 +63,13 @@ class Forgetting:
         groups = self._move_executor.groups.groups
         return any(self._move_executor.cache.block(key, group.index) is not None for group in groups)
 
-    def _keys_of_others(self, scheduler: Scheduler, owner: tuple[str | None, str | None]) -> set[bytes]:
+    def _keys_of_others(self, scheduler: Scheduler) -> set[bytes]:
         connector: Any = scheduler.connector
         keys: set[bytes] = set()
         for held, source in connector.store.items():
-            keys |= {*source.block_hashes, source.tail_key or b""} if held != owner else set()
+            keys |= {*source.block_hashes, source.tail_key or b""} if held.session != self._session else set()
         for session, request in connector.live:
-            keys |= set(request.block_hashes) if session.owner != owner else set()
+            keys |= set(request.block_hashes) if session.owner.session != self._session else set()
         return keys
 
     def _doom(self, tokens: list[int], marks: Iterable[LineageMark], keys: Sequence[bytes]) -> None:

@@ -27,12 +27,15 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.utils.hashing import sha256
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
+
+from acmserve.engine.vllm.media_rule import MediaRule
 
 MAX_MODEL_LEN = 2048
 
@@ -67,6 +70,8 @@ class Machine:
     kv_events: bool = False
     num_drafts: int = 0
     draft_method: str = "ngram"
+    images: bool = False
+    mrope: bool = False
     windows: tuple[int, ...] = ()
     window_block_size: int = 0
     retention: int | None = None
@@ -168,7 +173,7 @@ class Factory:
         chosen: Any = AsyncScheduler if machine.async_scheduling else Scheduler
         if machine.connector is not None:
             chosen = config.scheduler_config.get_scheduler_cls()
-        return self._adapt(chosen)(
+        scheduler = self._adapt(chosen)(
             vllm_config=config,
             kv_cache_config=kv_cache,
             structured_output_manager=StructuredOutputManager(config),
@@ -176,6 +181,9 @@ class Factory:
             hash_block_size=machine.hash_block_size,
             log_stats=True,
         )
+        if machine.images:
+            _give_encoder(scheduler, machine)
+        return scheduler
 
     def _config(self, machine: Machine) -> VllmConfig:
         transfer = machine.connector is not None and KVTransferConfig(
@@ -214,6 +222,16 @@ class Factory:
         config.scheduler_config.async_scheduling = machine.async_scheduling
         config.cache_config.num_gpu_blocks = machine.num_blocks
         return config
+
+
+def _give_encoder(scheduler: Any, machine: Machine) -> None:
+    """Room for images, which the model of no weights has none of, and what our connector would know of such a model."""
+    size = machine.max_num_batched_tokens
+    scheduler.max_num_encoder_input_tokens = size
+    scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=size)
+    scheduler.model_uses_mrope = machine.mrope
+    if machine.connector is not None:
+        scheduler.connector.arrivals._media = MediaRule(media_shift_positions=machine.mrope)
 
 
 def block_hasher(block_size: int) -> BlockHasher:

@@ -12,7 +12,7 @@ mirror of the scheduler's count; without speculative decoding the two must agree
 Sources (vLLM 0.32): worker/gpu_model_runner.py `_update_states`, `_prepare_input_ids`, `_bookkeeping_sync`;
 worker/gpu/model_runner.py `finish_requests`, `add_requests`, `update_requests`; worker/gpu/input_batch.py
 `_prepare_prefill_inputs_kernel`, `_combine_sampled_and_draft_tokens_kernel`, `_post_update_kernel`.
-Left out: async speculative decoding on runner V1, pipeline parallelism, LoRA, multimodal inputs.
+Left out: async speculative decoding on runner V1, pipeline parallelism, weights of adapters, multimodal inputs.
 """
 
 from __future__ import annotations

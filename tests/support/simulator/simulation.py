@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -32,6 +31,8 @@ from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.forgetting import Forgetting
 from tests.support.simulator.machine import BlockHasher, Factory, block_hasher
 from tests.support.simulator.report import Report
+from tests.support.simulator.requests.engine_request import as_request
+from tests.support.simulator.requests.media import features_of
 from tests.support.simulator.runner import Runner, RunnerV1, RunnerV2
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.slots import Reader, SlotMemory
@@ -62,7 +63,7 @@ class Simulation:
         self.worker = worker_class(runner, *memories)
         self.report = Report()
         self.receipts: dict[str, dict[str, Any]] = {}
-        self._truth = Truth()
+        self._truth = Truth(script.machine.mrope)
         self._default_fidelity = (self.machine.connector or {}).get("default_fidelity", "exact")
         self._hasher = make_hasher(self.machine.hash_block_size)
         self._turns = {turn.request_id: turn for turn in script.turns}
@@ -149,9 +150,10 @@ class Simulation:
         owner = None
         if turn.session is not None:
             self._num_forgets[turn.session, turn.salt] += turn.forget
-            owner = (turn.session, turn.salt, self._num_forgets[turn.session, turn.salt])
+            owner = (turn.session, turn.salt, self._num_forgets[turn.session, turn.salt], turn.adapter)
         reuse = owner is not None and not turn.forget and self._fidelity(turn) != "exact"
-        reader = Reader(turn.request_id, Sequence(self._truth, turn.salt, turn.prompt), owner, reuse)
+        reader = Reader(turn.request_id, Sequence(self._truth, turn.salt, turn.prompt, turn.adapter), owner, reuse)
+        reader.features = features_of(turn.prompt)
         self._readers[turn.request_id] = reader
         self._sent_at[turn.request_id] = self.report.num_steps
         self.worker.admit(reader)
@@ -262,7 +264,8 @@ class Simulation:
             session, request = connector.live.get(request_id), self.scheduler.requests[request_id]
             if session is None or session.hidden_from is not None or not Arrivals.lineage_keys:
                 continue
-            hashes = LineageHasher(sha256, self.machine.hash_block_size, session.marks).extended(request, ())
+            key = session.owner.adapter_key
+            hashes = LineageHasher(sha256, self.machine.hash_block_size, session.marks, key).extended(request, ())
             message = f"{request_id}: its hashes are not those of its marks {session.marks}"
             ensure(hashes == tuple(request.block_hashes), "leak", message)
 
@@ -292,27 +295,3 @@ class Simulation:
             f"{r.request_id} {r.status!s} {r.num_computed_tokens}/{r.num_tokens}"
             for r in self.scheduler.requests.values()
         )
-
-
-def as_request(turn: Turn, hasher: BlockHasher, arrival_time: float = 0.0) -> Request:
-    """A turn that names no fidelity names its session the way vLLM does, else in `kv_transfer_params`."""
-    flags = {"forget": turn.forget, "precompute": turn.precompute}
-    acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
-    acm |= {"account": turn.account} if turn.account else {}
-    in_acm = turn.fidelity is not None or any(flags.values())
-    return Request(
-        request_id=turn.request_id,
-        prompt_token_ids=list(turn.prompt),
-        sampling_params=SamplingParams(
-            temperature=0.0,
-            max_tokens=turn.max_tokens,
-            stop_token_ids=list(turn.stop_tokens),
-            extra_args={"kv_transfer_params": {"acm": acm}} if in_acm else None,
-        ),
-        pooling_params=None,
-        arrival_time=arrival_time,
-        cache_salt=turn.salt,
-        priority=turn.priority,
-        session_id=None if in_acm else turn.session,
-        block_hasher=hasher,
-    )

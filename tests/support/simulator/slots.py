@@ -18,20 +18,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from vllm.multimodal.inputs import MultiModalFeatureSpec
+
 from acmserve.engine.worker.copies import KVCopy
 from tests.support.simulator.failure import SimulationFailure, ensure
-from tests.support.simulator.truth import MIXED, Owner, Record, Sequence
+from tests.support.simulator.truth import MIXED, Owner, Record, Sequence, is_image
 
 
 @dataclass
 class Reader:
-    """Who a request is, and what it ought to see. `owner` is None for a request without session."""
+    """Who a request is, and what it ought to see. `owner` is None for a request without session.
+
+    `features` are the images of its prompt.
+    """
 
     request_id: str
     sequence: Sequence
     owner: Owner | None
     reuse: bool
     num_seen: int = 0
+    features: list[MultiModalFeatureSpec] = field(default_factory=list)
+
+    def image_at(self, position: int) -> str | None:
+        """The image whose token stands at a position."""
+        places = ((feature.identifier, feature.mm_position) for feature in self.features)
+        return next((name for name, p in places if p.offset <= position < p.offset + p.length), None)
 
     def is_exact(self, record: Record, position: int) -> bool:
         return record.origin == self.sequence.exact(position).origin
@@ -46,6 +57,8 @@ class Reader:
         wanted = self.sequence.token(position)
         ensure(record.token == wanted, "token", f"{where}: finds token {record.token}, wants {wanted}")
         ensure(record.position == position, "position", f"{where}: finds KV of position {record.position}")
+        shift = self.sequence.exact(position).shift
+        ensure(record.shift == shift, "position", f"{where}: its keys are turned by {record.shift - shift} too much")
         ensure(bool(record.taint), "leak", f"{where}: not exact, and nobody moved it: {record}")
         ensure(record.taint == {self.owner}, "leak", f"{where}: {self.owner} reads KV moved by {set(record.taint)}")
         ensure(self.reuse, "leak", f"{where}: moved KV answers a request that asked for exact")
@@ -123,7 +136,8 @@ class SlotMemory:
         self._check_source(reader, record, where)
         origin = record.origin if copy.delta == 0 else MIXED
         assert reader.owner is not None
-        moved = Record(record.token, position, origin, record.taint | {reader.owner})
+        ensure(not (copy.delta and is_image(record.token)), "token", f"{where}: an image is moved")
+        moved = Record(record.token, position, origin, record.taint | {reader.owner}, record.shift)
         return reader.check(moved, position, "copies to")
 
     def _check_source(self, reader: Reader, record: Record, where: str) -> None:

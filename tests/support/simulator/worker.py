@@ -31,6 +31,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from acmserve.engine.worker.copies import KVCopy
 from tests.support.simulator.failure import ensure
+from tests.support.simulator.requests.media import fed
 from tests.support.simulator.runner import Runner
 from tests.support.simulator.slots import Reader, SlotMemory
 from tests.support.simulator.truth import MIXED, Owner, Record
@@ -58,6 +59,7 @@ class Worker:
         self.num_accepted = self.num_rejected = 0
         self._readers: dict[str, Reader] = {}
         self._drafts: dict[str, list[int]] = {}
+        self._encoded: set[str] = set()
 
     def admit(self, reader: Reader) -> None:
         """Tell the worker who a request is."""
@@ -70,6 +72,7 @@ class Worker:
         for memory in self.memories:
             memory.poison(blocks)
         self.runner.update(output)
+        self._encode(output)
         self._drafts = output.scheduled_spec_decode_tokens
         for copy in output.kv_cache_block_copies or ():
             self.memory.copy_block(copy.src_block_id, copy.dst_block_id)
@@ -87,6 +90,18 @@ class Worker:
             req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
             sampled_token_ids=[sampled.get(r, []) for r in request_ids],
         )
+
+    def _encode(self, output: SchedulerOutput) -> None:
+        """Keep vLLM's encoder cache: drop what the scheduler freed, encode what it scheduled."""
+        self._encoded -= set(output.free_encoder_mm_hashes)
+        for request_id, indices in output.scheduled_encoder_inputs.items():
+            features = self._readers[request_id].features
+            self._encoded |= {features[index].identifier for index in indices}
+
+    def _check_encoded(self, reader: Reader, position: int) -> None:
+        image = reader.image_at(position)
+        encoded = image is None or image in self._encoded
+        ensure(encoded, "input", f"{reader.request_id} computes position {position} of image {image}, never encoded")
 
     def _check_overlap(self, copies: tuple[KVCopy, ...], output: SchedulerOutput) -> None:
         """No slot is both copied from and written, or written twice, within one step: its order is not defined."""
@@ -177,11 +192,13 @@ class Worker:
             if index >= num_true:
                 self._write(slots, Record(tokens[index], position, MIXED, REJECTED))
                 continue
-            wanted = sequence.token(position)
+            wanted = fed(sequence.token(position))
             message = f"{request_id} feeds token {tokens[index]} at position {position}, wants {wanted}"
             ensure(tokens[index] == wanted, "input", message)
+            self._check_encoded(reader, position)
             record = sequence.exact(position)
-            self._write(slots, Record(record.token, position, MIXED, taint) if inexact else record)
+            inexact_record = Record(record.token, position, MIXED, taint, record.shift)
+            self._write(slots, inexact_record if inexact else record)
         prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
         self.token_counts[request_id].computed.update(range(start, prompt_end))
 

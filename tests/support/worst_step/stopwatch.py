@@ -15,8 +15,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
 from tests.support.simulator.machine import Factory, Machine, block_hasher
+from tests.support.simulator.requests.engine_request import as_request
 from tests.support.simulator.scripts import Turn
-from tests.support.simulator.simulation import as_request
 from tests.support.worst_step.attack import Attack, Tokens
 from tests.support.worst_step.own_work import OwnWork
 
