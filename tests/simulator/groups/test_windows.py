@@ -1,7 +1,7 @@
 """Moves on models with several KV cache groups: full attention beside sliding windows.
 
 A slot of a window group that nobody wrote is poison, and so is one outside the window. Copies of all groups together
-must leave nothing of it where a query reads.
+must leave nothing of it where a query reads. Half of the session's requests have vLLM keep boundaries for later edits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_turned_tokens > 100
     assert report.num_forgotten_keys > 20
     assert "source_window_evicted" in report.fallback_reasons
+    assert report.num_kept_boundaries > 20
 
 
 def first_failure(factory: Factory, mode: Mode) -> Kind | None:

@@ -49,6 +49,7 @@ class Turn:
     repair: dict[str, Any] | None = None
     account: str | None = None
     adapter: int | None = None
+    foldable: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def windowed(script: Script) -> Script:
     """The same requests with one or two groups of windows beside full attention. Drawn apart, by the script's seed.
 
     Windows shorter than a block, and longer than most prompts. Blocks of other sizes than those of full attention. The
-    pool grows by what those groups hold.
+    pool grows by what those groups hold. Half of the session's requests name pieces that a later edit may fold.
     """
     rng = random.Random(f"windows of {script.seed}")
     size = script.machine.block_size
@@ -126,7 +127,15 @@ def windowed(script: Script) -> Script:
         retention=rng.choice((None, None, 0, 2 * aligned)),
         num_blocks=script.machine.num_blocks * (1 + len(chosen) * max(size // window_block_size, 1)),
     )
-    return replace(script, machine=machine)
+    turns = tuple(_with_pieces(rng, turn) if turn.session is not None else turn for turn in script.turns)
+    return replace(script, machine=machine, turns=turns)
+
+
+def _with_pieces(rng: random.Random, turn: Turn) -> Turn:
+    if rng.random() < 0.5:
+        return turn
+    places = sorted({rng.randrange(len(turn.prompt) + 1) for _ in range(6)})
+    return replace(turn, foldable=tuple(zip(places[::2], places[1::2], strict=False)))
 
 
 def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:

@@ -231,6 +231,7 @@ class Simulation:
         self.report.num_turned_tokens += token_counts.num_turned
         self.report.num_moved_requests += moved > 0
         self.report.num_requests_with_holes += len(receipt["moves"]) > 1
+        self.report.num_kept_boundaries += (receipt["edit_boundaries"] or {"kept": 0})["kept"]
         self.report.fallback_reasons[str(receipt["fallback_reason"])] += 1
 
     def _watch_pool(self) -> None:
