@@ -84,10 +84,10 @@ MOVED = {
     ),
 }
 REFUSED = {
-    "Gemma 3: sliding attention": (gemma("sliding_attention"), "SlidingWindowSpec"),
+    "Gemma 3: sliding attention": (gemma("sliding_attention"), "sliding windows alone"),
     "Mistral: sliding window": (
         MistralConfig(**COMMON, head_dim=32, sliding_window=256, rope_parameters=PLAIN),
-        "SlidingWindowSpec",
+        "sliding windows alone",
     ),
     "GPT-2: learned positions": (
         GPT2Config(vocab_size=VOCAB_SIZE, n_positions=4096, n_embd=128, n_layer=1, n_head=4, dtype="float32"),

@@ -27,8 +27,8 @@ from tests.support.walk import Walk, count_walk
 # Eleven take the history in, render it and answer. The others find the session, its thread, and what the client
 # respelled: eight of `identity`, four of `alignment` and `carrying`, and what the session's own thread is kept in.
 MAX_FILES = 32
-# What stands behind vLLM's function: the memory of served prompts, and the measured rates.
-MAX_FILES_WITH_ENGINE = MAX_FILES + 3
+# What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates.
+MAX_FILES_WITH_ENGINE = MAX_FILES + 4
 HISTORY = [
     {"role": "system", "content": "You help."},
     {"role": "user", "content": "alpha beta. " * 40},
