@@ -66,7 +66,7 @@ windows: setup ## move KV on every shape of model with sliding windows, with a c
 	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py $(ARGS)
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
-	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/test_drafter_layers.py $(ARGS)
+	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

@@ -23,7 +23,7 @@ from acmserve.cli.installation import check_torchvision
 from acmserve.errors import AcmError, EngineMismatch
 
 if TYPE_CHECKING:
-    from acmserve.engine.vllm.media_rule import MediaRule
+    from acmserve.engine.vllm.model.media_rule import MediaRule
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 WITHOUT_HYBRID = (

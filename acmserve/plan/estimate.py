@@ -28,7 +28,7 @@ from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.removed import find_removed
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 MAX_SEQUENCES = 8
@@ -142,7 +142,7 @@ def forecast(
 ) -> Forecast:
     """Foretell the receipt of `prompt` (int32 [n], n >= 1) asked for with `fidelity`, and `repair` if that counts.
 
-    `max_rotations` is the engine's bound, which depends on the type of its KV cache (`plan/rotations.py`).
+    `max_rotations` is the engine's bound, which depends on the type of its KV cache (`plan/rules/rotations.py`).
     """
     sources = [sequence.as_source() for sequence in served.sequences]
     wish = RequestedFidelity(fidelity, repair)

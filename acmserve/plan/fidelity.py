@@ -17,7 +17,7 @@ from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds, cho
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 

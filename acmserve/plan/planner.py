@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from acmserve.plan.match import TokenMatch, common_prefix, find_matches
-from acmserve.plan.media import text_moves
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.removed import find_removed
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.media import text_moves
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_MIN_MOVE_TOKENS = 32

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from acmserve.bench.fidelity.text import Document, superseded_text
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 
 Tokens = tuple[int, ...]
 Encode = Callable[[str], Tokens]

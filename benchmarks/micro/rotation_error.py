@@ -26,7 +26,7 @@ from torch import Tensor
 from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.plan.rotations import MAX_ROTATIONS_BY_TYPE
+from acmserve.plan.rules.rotations import MAX_ROTATIONS_BY_TYPE
 
 HEAD_SIZE = 128
 TYPES = {

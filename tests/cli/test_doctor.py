@@ -46,14 +46,14 @@ def test_a_large_model_with_rotary_positions_may_move(tmp_path: Path) -> None:
 )
 def test_the_bound_on_moves_is_that_of_the_kv_cache(tmp_path: Path, kv_cache_dtype: str, told: str) -> None:
     model = write_config(tmp_path, LlamaConfig(hidden_size=256, num_attention_heads=4), "LlamaForCausalLM")
-    finding = examine(model, kv_cache_dtype).findings[-1]
+    finding = examine(model, kv_cache_dtype=kv_cache_dtype).findings[-1]
     assert finding.status == OK
     assert told in finding.detail
 
 
 def test_a_kv_cache_whose_keys_cannot_be_turned_is_named(tmp_path: Path) -> None:
     model = write_config(tmp_path, LlamaConfig(hidden_size=256, num_attention_heads=4), "LlamaForCausalLM")
-    finding = examine(model, "fp8_per_token_head").findings[-2]
+    finding = examine(model, kv_cache_dtype="fp8_per_token_head").findings[-2]
     assert finding.status == NOTE
     assert (
         "dtype fp8_per_token_head (torch.uint8) is not supported: each token has a scale of its own" in finding.detail

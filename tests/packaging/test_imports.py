@@ -20,6 +20,7 @@ WITH_VLLM = {
     "fastapi",
     "jinja2",
     "openai",
+    "pillow",
     "prometheus-client",
     "pydantic",
     "pydantic-core",
@@ -45,7 +46,7 @@ FOLDERS = {
 OURS = {"acmserve", "tests"}
 STRANGERS = ROOT / "tests" / "support" / "clients" / "programs"
 """Agents of other frameworks, which `make clients` runs in environments of their own."""
-DISTRIBUTIONS = {"xdist": "pytest-xdist"}
+DISTRIBUTIONS = {"xdist": "pytest-xdist", "PIL": "pillow"}
 """Import names that no distribution has."""
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.plan.boundaries import (
+from acmserve.plan.rules.boundaries import (
     BoundaryPlan,
     BoundaryRules,
     GroupTail,

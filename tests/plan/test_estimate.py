@@ -15,7 +15,7 @@ from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import Move
 from acmserve.plan.repair import Repair
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import Tokens
 from tests.plan.test_planner import BLOCK_SIZE, source, tokens
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.plan.lookahead import end_early
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.planner import plan_edit
+from acmserve.plan.rules.lookahead import end_early
 from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited
 

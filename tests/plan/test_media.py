@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
-from acmserve.plan.media import text_moves
 from acmserve.plan.pieces import Move
 from acmserve.plan.planner import plan_edit
+from acmserve.plan.rules.media import text_moves
 from acmserve.plan.source import ServedSequence, Tokens
 
 A, B, C = (list(range(start, start + 40)) for start in (100, 200, 300))

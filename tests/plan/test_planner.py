@@ -13,7 +13,7 @@ from acmserve.plan.lineage import LineageMark
 from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import Compute, EditPlan, Keep, Move
 from acmserve.plan.planner import plan_edit
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
 BLOCK_SIZE = 8

@@ -89,6 +89,14 @@ class KVGroups:
         """One group of full attention."""
         return cls((GroupFacts(0, block_size),), block_size)
 
+    @classmethod
+    def of_engine(cls, specs: Sequence[Any], hash_block_size: int) -> KVGroups:
+        """Those of vLLM's `kv_cache_spec`s. A kind that is not moved counts as full attention: nothing is copied."""
+        try:
+            return cls(read_groups(specs), hash_block_size)
+        except MoveRefused:
+            return cls.single(hash_block_size)
+
 
 def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
     """The groups of vLLM's `kv_cache_spec`s, in their order. Raises `MoveRefused` for a kind that is not moved."""

@@ -25,7 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from acmserve.engine.config import EngineConfig
-from acmserve.engine.groups.facts import KVGroups, read_groups
+from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.requests.admission import may_be_source
@@ -41,11 +41,10 @@ from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.vllm import block_pool, sparse_groups
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
-from acmserve.engine.vllm.media_rule import MediaRule
+from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.engine.worker.copies import KVCopy, StepCopies
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata
-from acmserve.errors import MoveRefused
 from acmserve.plan.lineage import digest, marks_in
 from acmserve.plan.source import ServedSequence, tail_digest
 
@@ -97,7 +96,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         end_with_parent()
         hide_moved_blocks(kv_cache_manager.block_pool)
-        self._groups = self._read_groups(kv_cache_manager.block_pool.hash_block_size)
+        specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
+        self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
         hash_function = block_pool.block_hash_function(self._vllm_config)
         self.live = LiveRequests()
         self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(self._kv_cache_config.kv_cache_groups))
@@ -206,30 +206,12 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
         tail_key = None
         keep = num_rest and self.config.keep_tail
-        if keep and (tail := self._tail_blocks(request.request_id, block_ids, num_tokens)):
+        if keep and (tail := self.move_executor.cache.tail_blocks(request.request_id, block_ids, num_tokens)):
             keys = marks_in(marks, num_blocks * bs, num_tokens)
             key = tail_digest(hashes[-1] if hashes else digest(session.owner[1:]), tokens[-num_rest:], keys)
             if block_pool.register_tail(self.move_executor.pool, tail, key, num_tokens):
                 tail_key = key
         self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
-
-    def _tail_blocks(self, request_id: str, block_ids: tuple[list[int], ...], num_tokens: int) -> list[int]:
-        """The block of every group that token `num_tokens` goes to. Empty where one lacks what is in front of it."""
-        tail = []
-        for group in self._groups.groups:
-            table, index = block_ids[group.index], num_tokens // group.block_size
-            if index >= len(table) or not self.move_executor.windows.is_whole(request_id, group, index):
-                return []
-            tail.append(table[index])
-        return tail
-
-    def _read_groups(self, hash_block_size: int) -> KVGroups:
-        """The model's groups. One that is not moved counts as one of full attention: nothing is copied then."""
-        try:
-            specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
-            return KVGroups(read_groups(specs), hash_block_size)
-        except MoveRefused:
-            return KVGroups.single(hash_block_size)
 
     def _release_tail(self, source: ServedSequence) -> None:
         if source.tail_key is not None and not self.store.has_tail(source.tail_key):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.adapter_loads import AdapterLoads
 from acmserve.engine.requests.media_ids import overlap
-from acmserve.engine.vllm.media_rule import MediaRule
+from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.errors import InvalidRequest
-from acmserve.plan.boundaries import Span
 from acmserve.plan.fidelity import RequestedFidelity
 from acmserve.plan.owner import Owner
 from acmserve.plan.repair import DEFAULT_REPAIR
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+from acmserve.plan.rules.boundaries import Span
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import PoolingParams, Request, SamplingParams

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acmserve.errors import IntegrityError
-from acmserve.plan.media import FIRST_MEDIA_ID
+from acmserve.plan.rules.media import FIRST_MEDIA_ID
 from acmserve.plan.source import Tokens
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
 from acmserve.plan.lineage import LineageMark, move_key, order_of
-from acmserve.plan.lookahead import end_early
 from acmserve.plan.match import common_prefix
 from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import needs_search
+from acmserve.plan.rules.lookahead import end_early
 from acmserve.plan.source import ServedSequence, Tokens
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PlanInputs:
 
     `num_cached` tokens are cached exactly. `forgotten` are sources that a redaction took away on this very arrival.
     They serve nothing any more. `refusal` says why nothing can be reused, `move_refusal` why nothing can be moved.
-    `dropped_reason` says why sources of the session were dropped before. `num_lookahead`: see `plan.lookahead`.
+    `dropped_reason` says why sources of the session were dropped before. `num_lookahead`: see `plan.rules.lookahead`.
     """
 
     request: Request

@@ -30,9 +30,9 @@ from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
-from acmserve.engine.vllm.media_rule import MediaRule
+from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.plan.owner import Owner
-from acmserve.plan.rotations import MAX_ROTATIONS
+from acmserve.plan.rules.rotations import MAX_ROTATIONS
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
@@ -47,7 +47,7 @@ NO_PRECOMPUTE = "precompute: not supported for this model"
 class Arrivals:
     """See the module. `plans` are those in the making, `loads` the adapters that requests may run with.
 
-    `num_lookahead`: see `plan.lookahead`.
+    `num_lookahead`: see `plan.rules.lookahead`.
     """
 
     lineage_keys = True

@@ -65,3 +65,13 @@ class CacheView:
             num_blocks += self._windows.most_blocks(group, request.num_tokens) - (len(found) if group.is_full else 0)
             num_blocks += sum(block.ref_cnt == 0 and not block.is_null for block in found)
         return num_blocks
+
+    def tail_blocks(self, request_id: str, block_ids: tuple[list[int], ...], num_tokens: int) -> list[int]:
+        """The block of every group that token `num_tokens` goes to. Empty where one lacks what is in front of it."""
+        tail = []
+        for group in self._groups.groups:
+            table, index = block_ids[group.index], num_tokens // group.block_size
+            if index >= len(table) or not self._windows.is_whole(request_id, group, index):
+                return []
+            tail.append(table[index])
+        return tail

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from acmserve.engine.requests.receipt import EditBoundaries
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.errors import IntegrityError
-from acmserve.plan.boundaries import (
+from acmserve.plan.rules.boundaries import (
     BoundaryPlan,
     BoundaryRules,
     next_boundary,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from acmserve.plan.boundaries import BoundaryRules, GroupTail
+from acmserve.plan.rules.boundaries import BoundaryRules, GroupTail
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager

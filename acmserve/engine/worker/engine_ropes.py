@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from acmserve.engine.vllm.drafter_forward import DrafterForward
-from acmserve.engine.vllm.recorded_forward import RecordedForward
+from acmserve.engine.vllm.model.drafter_forward import DrafterForward
+from acmserve.engine.vllm.model.recorded_forward import RecordedForward
 from acmserve.engine.worker.rope_check import ropes_of_model
 from acmserve.errors import MoveRefused
 

@@ -25,7 +25,7 @@ from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
-from acmserve.plan.rotations import MAX_ROTATIONS, bound_of
+from acmserve.plan.rules.rotations import MAX_ROTATIONS, bound_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -43,7 +43,7 @@ WINDOWS_ALONE = "model: sliding windows alone; they move beside full attention"
 class Abilities:
     """Why KV may not be copied, or not be moved. None where it may. No copy means no move.
 
-    `max_rotations` is how often a key may be turned before it is computed anew (`plan/rotations.py`).
+    `max_rotations` is how often a key may be turned before it is computed anew (`plan/rules/rotations.py`).
     """
 
     copy_refusal: str | None = None

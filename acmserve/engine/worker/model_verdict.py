@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from acmserve.engine.groups.facts import GroupFacts, read_groups
-from acmserve.engine.vllm.media_rule import MediaRule
-from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.vllm.model.media_rule import MediaRule
+from acmserve.engine.vllm.model.small_build import SmallBuild, small_build
 from acmserve.engine.vllm.sparse_groups import describe_sparse
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.kv_mover import Abilities
@@ -23,7 +23,7 @@ from acmserve.errors import MoveRefused
 from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.stored_type import stored_type
-from acmserve.plan.rotations import MAX_ROTATIONS, bound_of
+from acmserve.plan.rules.rotations import MAX_ROTATIONS, bound_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Which rotation is in the cached keys of each attention layer, measured on the loaded model.
 
-The model runs on the same tokens at several positions (`engine/vllm/recorded_forward.py`), and each layer's keys are
-compared. Attention answers zeros meanwhile, so nothing but the positions can make a difference.
+The model runs on the same tokens at several positions (`engine/vllm/model/recorded_forward.py`), and each layer's keys
+are compared. Attention answers zeros meanwhile, so nothing but the positions can make a difference.
 
     base run      keys K(p), values V(p)
     equal run     the same once more: what the model differs from itself is its noise
@@ -29,7 +29,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from acmserve.engine.vllm.recorded_forward import RecordedKV
+from acmserve.engine.vllm.model.recorded_forward import RecordedKV
 from acmserve.engine.worker.rope_module import is_rotary, num_rows_of, rope_of_module
 from acmserve.errors import MoveRefused
 from acmserve.kernels.movers import reference

@@ -9,14 +9,14 @@ import pytest
 
 from acmserve.bench.micro.rotation_error import TYPES, main, measure
 from acmserve.kernels.layout import name_of_type
-from acmserve.plan.rotations import MAX_ROTATIONS, MAX_ROTATIONS_BY_TYPE, bound_of
+from acmserve.plan.rules.rotations import MAX_ROTATIONS, MAX_ROTATIONS_BY_TYPE, bound_of
 
 
 def test_errors_grow_with_the_root_of_the_rotations() -> None:
     for row in measure("bfloat16", num_rotations=16, num_keys=64, bound=MAX_ROTATIONS):
         assert row.chained == pytest.approx(row.cached * (row.num_rotations + 1) ** 0.5, rel=0.1)
         assert row.original == pytest.approx(row.cached * 2**0.5, rel=0.1)
-        assert row.bounded <= 3.3 * row.cached, "what plan/rotations.py promises of MAX_ROTATIONS"
+        assert row.bounded <= 3.3 * row.cached, "what plan/rules/rotations.py promises of MAX_ROTATIONS"
 
 
 def test_the_bounds_of_fp8_are_what_the_measurement_allows() -> None:

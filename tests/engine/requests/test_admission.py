@@ -13,7 +13,7 @@ from vllm.v1.request import Request
 
 from acmserve.engine.requests.adapter_loads import AdapterLoads
 from acmserve.engine.requests.admission import may_be_source, read_terms
-from acmserve.engine.vllm.media_rule import MediaRule
+from acmserve.engine.vllm.model.media_rule import MediaRule
 
 PARAMS = SamplingParams(max_tokens=4, extra_args={"kv_transfer_params": {"acm": {"session_id": "s"}}})
 IMAGE = MultiModalFeatureSpec(None, "image", "id", PlaceholderRange(offset=2, length=3))

@@ -9,7 +9,7 @@ import pytest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
 from acmserve.engine.requests.media_ids import MediaIds, overlap
-from acmserve.engine.vllm.media_rule import MediaRule
+from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.errors import IntegrityError
 
 TEXT = [5] * 20

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.vllm.model.small_build import SmallBuild, small_build
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.model_verdict import measure_keys
 from acmserve.engine.worker.rope_module import rope_of_module

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from acmserve.engine.worker.copies import KVCopy
-from acmserve.plan.rotations import MAX_ROTATIONS_BY_TYPE
+from acmserve.plan.rules.rotations import MAX_ROTATIONS_BY_TYPE
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.engine.worker.test_architectures import COMMON
 from tests.support.engine.edits import Tokens, cut, insert, swap, text

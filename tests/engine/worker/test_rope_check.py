@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-from acmserve.engine.vllm.recorded_forward import RecordedForward
-from acmserve.engine.vllm.small_build import SmallBuild, small_build
+from acmserve.engine.vllm.model.recorded_forward import RecordedForward
+from acmserve.engine.vllm.model.small_build import SmallBuild, small_build
 from acmserve.engine.worker import rope_check
 from acmserve.engine.worker.model_verdict import measure_keys
 from acmserve.engine.worker.rope_module import rope_of_module

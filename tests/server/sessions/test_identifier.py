@@ -80,7 +80,7 @@ def test_a_fork_has_the_edits_of_its_main_thread(server: ContextServer) -> None:
 
 def test_without_threads_a_title_unfolds_its_session(server: ContextServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: all requests of an id in one thread, as it was."""
-    monkeypatch.setattr(families, "choose_thread", lambda prompt, told, candidates, is_explicit: ONE_THREAD)
+    monkeypatch.setattr(families, "choose_thread", lambda *args, **kwargs: ONE_THREAD)
     client = claude()
     turn(server, client)
     fold_first_user_message(server, "claude")

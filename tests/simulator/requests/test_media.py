@@ -10,7 +10,7 @@ import pytest
 from acmserve.engine.requests import media_ids
 from acmserve.engine.requests.request_plan import MEDIA_COMPUTED, MEDIA_SHIFTED
 from acmserve.plan import planner
-from acmserve.plan.media import TextMoves
+from acmserve.plan.rules.media import TextMoves
 from tests.support.simulator.failure import SimulationFailure
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.report import Report

@@ -21,7 +21,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from vllm.model_executor.models.registry import _TEXT_GENERATION_MODELS, ModelRegistry
 
-from acmserve.engine.vllm.small_build import small_build
+from acmserve.engine.vllm.model.small_build import small_build
 from acmserve.engine.worker.model_verdict import measure_keys
 from acmserve.errors import MoveRefused
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tests.support.simulator.machine import Machine
-from tests.support.simulator.requests.adapters import with_adapters
 from tests.support.simulator.truth import OUTPUT_TOKENS, answer
 
 Fidelity = Literal["exact", "reuse", "repair", "auto"]
@@ -104,7 +103,6 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
             turns += _twin(rng, session)
     reset_at_steps = tuple(rng.sample(range(150), 2)) if rng.random() < 0.1 else ()
     chosen = _with_repairs(seed, _with_redactions(seed, turns)) if acmserve else tuple(turns)
-    chosen = with_adapters(seed, chosen, random.Random(f"adapters of {seed}").choice((0.0, 0.0, 0.4)))
     return Script(seed, machine, chosen, reset_at_steps)
 
 

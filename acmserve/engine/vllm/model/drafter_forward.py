@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from acmserve.engine.vllm.recorded_forward import RecordedForward
+from acmserve.engine.vllm.model.recorded_forward import RecordedForward
 
 
 class DrafterForward(RecordedForward):

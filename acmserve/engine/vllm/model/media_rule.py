@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MediaRule:
-    """`refusal` says why prompts with media reuse nothing, None where they may. See `plan.media.text_moves`."""
+    """`refusal` says why prompts with media reuse nothing, None where they may. See `plan.rules.media.text_moves`."""
 
     media_shift_positions: bool = False
     refusal: str | None = None
