@@ -89,8 +89,8 @@ class _LosesBlock(Worker):
 class _WritesBesides(Worker):
     """Computes every token into the slot behind its own."""
 
-    def _slots_to_compute(self, request_id: str, num_tokens: int) -> list[int]:
-        slots = super()._slots_to_compute(request_id, num_tokens)
+    def _slots_to_compute(self, request_id: str, num_tokens: int, group: int) -> list[int]:
+        slots = super()._slots_to_compute(request_id, num_tokens, group)
         return [*slots[1:], slots[0]]
 
 
