@@ -7,6 +7,7 @@ Random scripts with background requests between the turns (ahead.py) carry every
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.errors import IntegrityError
 from tests.support.simulator.background import with_background
-from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.report import Report
-from tests.support.simulator.scripts import Script, Tokens, Turn, random_script
+from tests.support.simulator.scripts import Script, Tokens, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, seeds
+from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
 
 BLOCK_SIZE = 16
 HEAD, TOOL, TAIL, MARKER = tuple(range(10, 49)), tuple(range(100, 161)), tuple(range(200, 245)), (7, 8, 9)
@@ -74,9 +75,7 @@ def _num_computed(simulation: Simulation) -> tuple[int, int, int]:
 
 
 def _run(factory: Factory, mode: Mode, seed: int) -> Report:
-    is_async, is_v2 = mode.async_scheduling, mode.runner_v2
-    script = random_script(seed, async_scheduling=is_async, runner_v2=is_v2, acmserve=True)
-    return Simulation(with_background(script), factory).run()
+    return Simulation(with_background(script_of(mode, seed)), factory).run()
 
 
 @modes
@@ -89,15 +88,6 @@ def test_background_requests_pass_every_script(factory: Factory, mode: Mode) -> 
     assert report.background["ready"] > 100
     assert report.num_aborted > 30
     assert {"ready", "forgotten", "precompute_warm_blocks", "precompute_pool_share"} <= set(report.background)
-
-
-def _first_failure(factory: Factory, mode: Mode) -> Kind | None:
-    for seed in seeds(20):
-        try:
-            _run(factory, mode, seed)
-        except SimulationFailure as failure:
-            return failure.kind
-    return None
 
 
 @modes
@@ -115,7 +105,7 @@ def test_negative_control(
 ) -> None:
     """With one of the rules off, the scripts trip."""
     monkeypatch.setattr(part, switch, False)
-    assert _first_failure(factory, mode) in kinds
+    assert first_failure(partial(_run, factory, mode), 20) in kinds
 
 
 @modes
@@ -133,7 +123,7 @@ def test_a_leak_in_the_ledger_is_noticed(
     factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode, part: type, method: str
 ) -> None:
     monkeypatch.setattr(part, method, lambda *args: None)
-    assert _first_failure(factory, mode) in {"integrity", "precompute"}
+    assert first_failure(partial(_run, factory, mode), 20) in {"integrity", "precompute"}
 
 
 def test_integrity_prints_the_numbers(factory: Factory) -> None:

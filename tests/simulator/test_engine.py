@@ -1,6 +1,6 @@
 """acmserve's scheduler half under random scripts: every slot that any request reads is one it may read.
 
-A failure prints seed, step and machine; `random_script(seed, ...)` makes the same script again.
+A failure prints seed, step and machine; `script_of(mode, seed)` makes the same script again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pytest
 from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
-from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.repair import repaired
 from tests.support.simulator.scripts import Script, random_script
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, run_scripts, seeds
+from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
 from tests.support.simulator.worker import Worker
 
 
@@ -38,15 +38,9 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert {"None", "kv_cache_full", "source_evicted", "forgotten"} <= set(report.fallback_reasons)
 
 
-def first_failure(factory: Factory, mode: Mode) -> Kind | None:
+def failure_of(factory: Factory, mode: Mode) -> Kind | None:
     """How the first of the scripts that fails does so; the negative controls ask."""
-    for seed in seeds(30):
-        script = random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=True)
-        try:
-            Simulation(script, factory).run()
-        except SimulationFailure as failure:
-            return failure.kind
-    return None
+    return first_failure(lambda seed: Simulation(script_of(mode, seed), factory).run())
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -64,14 +58,14 @@ def test_negative_control(
 ) -> None:
     """With one of the engine's safeguards off, the simulator trips."""
     monkeypatch.setattr(part, switch, False)
-    assert first_failure(factory, mode) in kinds
+    assert failure_of(factory, mode) in kinds
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_negative_control_no_resend(factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     """Runner V2 works on with the count from before the leap; runner V1 does not care."""
     monkeypatch.setattr(MoveSchedulerMixin, "resend_leapt", False)
-    assert first_failure(factory, mode) == ("count" if mode.runner_v2 else None)
+    assert failure_of(factory, mode) == ("count" if mode.runner_v2 else None)
 
 
 class _Recorder(Worker):

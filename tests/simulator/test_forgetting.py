@@ -17,7 +17,7 @@ from acmserve.engine.requests.source_store import SourceStore
 from acmserve.engine.scheduling.forgetting import num_shared
 from acmserve.engine.vllm import block_pool
 from acmserve.plan.owner import Owner
-from tests.simulator.test_engine import first_failure
+from tests.simulator.test_engine import failure_of
 from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.scripts import Script, Tokens, Turn
@@ -166,7 +166,7 @@ def test_negative_control(
 ) -> None:
     """With a part of forgetting left out, the random scripts trip."""
     monkeypatch.setattr(part, name, stand_in)
-    assert first_failure(factory, mode) in kinds
+    assert failure_of(factory, mode) in kinds
 
 
 @modes

@@ -17,9 +17,9 @@ from vllm.v1.request import Request
 from tests.support.simulator.failure import Kind, SimulationFailure
 from tests.support.simulator.machine import BlockHasher, Factory, Machine, SchedulerClass
 from tests.support.simulator.repair import repaired
-from tests.support.simulator.scripts import Script, Turn, random_script
+from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, run_scripts, seeds
+from tests.support.simulator.suite import MODES, Mode, run_scripts, script_of, seeds
 from tests.support.simulator.truth import Sequence, Truth, answer
 from tests.support.simulator.worker import Worker
 
@@ -34,7 +34,7 @@ def test_stock_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
 
 def _script(mode: Mode, *prompts: tuple[int, ...], salts: tuple[str | None, ...] = (None, None, None)) -> Script:
     """One request per prompt, each after the one before, in a roomy pool."""
-    script = random_script(0, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=False)
+    script = script_of(mode, 0, acmserve=False)
     turns: list[Turn] = []
     for index, (prompt, salt) in enumerate(zip(prompts, salts, strict=False)):
         after = turns[-1].request_id if turns else None

@@ -15,11 +15,11 @@ from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from acmserve.engine.vllm.window_tables import WindowTables
-from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine, write_model
-from tests.support.simulator.scripts import Script, Turn, random_script, windowed
+from tests.support.simulator.scripts import Script, Turn, windowed
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, run_scripts, seeds
+from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -34,35 +34,29 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_kept_boundaries > 20
 
 
-def first_failure(factory: Factory, mode: Mode) -> Kind | None:
+def failure_of(factory: Factory, mode: Mode) -> Kind | None:
     """How the first of the scripts that fails does so; the negative controls ask."""
-    for seed in seeds(30):
-        script = random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=True)
-        try:
-            Simulation(windowed(script), factory).run()
-        except SimulationFailure as failure:
-            return failure.kind
-    return None
+    return first_failure(lambda seed: Simulation(windowed(script_of(mode, seed)), factory).run())
 
 
 def test_negative_control_one_group_is_copied(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the KV of full attention is copied: a query finds nothing in its window."""
     plan_copies = jumping.plan_copies
     monkeypatch.setattr(jumping, "plan_copies", lambda *args: [c for c in plan_copies(*args) if c.group == 0])
-    assert first_failure(factory, MODES[0]) == "poison"
+    assert failure_of(factory, MODES[0]) == "poison"
 
 
 def test_negative_control_a_block_is_cached_without_its_head(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later request begins behind a block of which only the end was copied."""
     monkeypatch.setattr(WindowTables, "leaves_heads_uncached", False)
-    assert first_failure(factory, MODES[0]) == "poison"
+    assert failure_of(factory, MODES[0]) == "poison"
 
 
 def test_negative_control_runner_v1_does_not_hear_of_the_padding(
     factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MoveSchedulerMixin, "_tell_padding", lambda *args: None)
-    assert first_failure(factory, MODES[0]) in {"table", "poison"}
+    assert failure_of(factory, MODES[0]) in {"table", "poison"}
 
 
 class _Watched(Simulation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,17 +12,16 @@ from vllm.lora.request import LoRARequest
 from acmserve.engine.requests import adapter_loads, admission
 from acmserve.engine.scheduling.arrivals import OTHER_MODEL
 from acmserve.plan.owner import Adapter, Owner
-from tests.support.simulator.failure import SimulationFailure
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.report import Report
 from tests.support.simulator.requests.adapters import with_adapters
-from tests.support.simulator.scripts import Script, Turn, random_script
+from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, seeds
+from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
 
 
 def _run(factory: Factory, mode: Mode, seed: int) -> Report:
-    script = random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=True)
+    script = script_of(mode, seed)
     return Simulation(replace(script, turns=with_adapters(seed, script.turns, 0.7)), factory).run()
 
 
@@ -34,22 +34,13 @@ def test_no_adapter_reads_the_kv_of_another(factory: Factory, mode: Mode) -> Non
     assert report.fallback_reasons[OTHER_MODEL] > 5
 
 
-def _first_failure(factory: Factory, mode: Mode) -> str | None:
-    for seed in seeds(30):
-        try:
-            _run(factory, mode, seed)
-        except SimulationFailure as failure:
-            return failure.kind
-    return None
-
-
 @pytest.mark.parametrize("mode", MODES[:1], ids=str)
 def test_without_the_adapter_in_the_owner_its_kv_leaks(
     factory: Factory, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
     monkeypatch.setattr(admission, "Owner", lambda session_id, salt, adapter: Owner(session_id, salt))
-    assert _first_failure(factory, mode) == "leak"
+    assert first_failure(partial(_run, factory, mode)) == "leak"
 
 
 @pytest.mark.parametrize("mode", MODES[:1], ids=str)
@@ -58,7 +49,7 @@ def test_without_a_key_in_the_hashes_the_kv_of_an_earlier_load_leaks(
 ) -> None:
     """Negative control: vLLM's own hashes find it."""
     monkeypatch.setattr(adapter_loads, "Adapter", lambda name, path, load, hash_key: Adapter(name, path, load))
-    assert _first_failure(factory, mode) == "leak"
+    assert first_failure(partial(_run, factory, mode)) == "leak"
 
 
 HISTORY = tuple(range(100, 300))

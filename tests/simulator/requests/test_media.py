@@ -11,18 +11,15 @@ from acmserve.engine.requests import media_ids
 from acmserve.engine.requests.request_plan import MEDIA_COMPUTED, MEDIA_SHIFTED
 from acmserve.plan import planner
 from acmserve.plan.rules.media import TextMoves
-from tests.support.simulator.failure import SimulationFailure
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.report import Report
 from tests.support.simulator.requests.media import with_images
-from tests.support.simulator.scripts import random_script
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, seeds
+from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
 
 
 def _run(factory: Factory, mode: Mode, seed: int, mrope: bool) -> Report:
-    script = random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=True)
-    return Simulation(with_images(script, mrope=mrope), factory).run()
+    return Simulation(with_images(script_of(mode, seed), mrope=mrope), factory).run()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -57,13 +54,4 @@ CONTROLS: dict[str, tuple[Any, str, Any, set[str]]] = {
 def test_negative_control(factory: Factory, monkeypatch: pytest.MonkeyPatch, control: str) -> None:
     owner, name, broken, kinds = CONTROLS[control]
     monkeypatch.setattr(owner, name, broken)
-    assert _first_failure(factory) in kinds
-
-
-def _first_failure(factory: Factory) -> str | None:
-    for seed in seeds(30):
-        try:
-            _run(factory, MODES[0], seed, True)
-        except SimulationFailure as failure:
-            return failure.kind
-    return None
+    assert first_failure(lambda seed: _run(factory, MODES[0], seed, True)) in kinds

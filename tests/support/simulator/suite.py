@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tests.support.simulator.failure import Kind, SimulationFailure
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.report import Report
 from tests.support.simulator.scripts import Script, random_script
@@ -31,6 +32,21 @@ def seeds(num_scripts: int) -> range:
     return range(num_scripts * int(os.environ.get("ACMSERVE_SIMULATOR_FACTOR", "1")))
 
 
+def script_of(mode: Mode, seed: int, *, acmserve: bool = True) -> Script:
+    """The random script of a seed, for such an engine."""
+    return random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=acmserve)
+
+
+def first_failure(run: Callable[[int], object], num_scripts: int = 30) -> Kind | None:
+    """How the first of the seeds fails that `run` is called with; the negative controls ask. None where none does."""
+    for seed in seeds(num_scripts):
+        try:
+            run(seed)
+        except SimulationFailure as failure:
+            return failure.kind
+    return None
+
+
 def run_scripts(
     factory: Factory,
     mode: Mode,
@@ -42,11 +58,9 @@ def run_scripts(
     """Run every script, as `adapt` makes it, also behind a failing one; raises all failures together."""
     report, errors = Report(), []
     for seed in script_seeds:
-        script = random_script(
-            seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=acmserve
-        )
+        script = adapt(script_of(mode, seed, acmserve=acmserve))
         try:
-            report += Simulation(adapt(script), factory).run()
+            report += Simulation(script, factory).run()
         except Exception as error:  # noqa: BLE001 - every script runs; all failures are raised below
             errors.append(error)
     if errors:
