@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.repair import Repair
-from acmserve.plan.rules.boundaries import Span
+from acmserve.plan.repair import Repair, Span
 from acmserve.validation import check_boolean, check_object, echo, listing
 
 FIDELITIES = ("exact", "reuse", "repair", "auto")

@@ -17,9 +17,8 @@ from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.errors import InvalidRequest
 from acmserve.plan.fidelity import RequestedFidelity
 from acmserve.plan.owner import Owner
-from acmserve.plan.repair import DEFAULT_REPAIR
+from acmserve.plan.repair import DEFAULT_REPAIR, Span
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
-from acmserve.plan.rules.boundaries import Span
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import PoolingParams, Request, SamplingParams

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Span = tuple[int, int]
-"""Tokens `[start, end)` of a prompt."""
+from acmserve.plan.repair import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acmserve.context.transcript.message import FOLDABLE_ROLES, Message, texts
+from acmserve.plan.repair import Span
 from acmserve.plan.request import MAX_FOLDABLE
 
 _EDGE_CHARS = 200
 _MIN_TOKENS, _MAX_TOKENS = 3, 24
 _REMEMBERED = 4096
-
-Span = tuple[int, int]
 
 
 class Encoder(Protocol):

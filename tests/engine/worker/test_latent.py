@@ -15,6 +15,7 @@ from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.support.engine.edits import Tokens, cut, insert, swap, text
 from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
 from tests.support.engine.latent import small_deepseek, with_prefix_caching
+from tests.support.engine.oracle import check_reuse
 from tests.support.engine.tiny_model import save_random
 
 ONCE = cut(HISTORY, 200, 520, MARKER)
@@ -38,16 +39,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("kind", EDITS)
 def test_reuse_equals_exact(engine: Engine, kind: str) -> None:
-    session = f"s-{kind}"
-    engine.ask(HISTORY, session, "reuse", salt=session)
-    num_moved = 0
-    for context in EDITS[kind]:
-        moved = engine.ask([*context, *NEW], session, "reuse", salt=session)
-        exact = engine.ask([*context, *NEW], "other", "exact", salt=session)
-        assert moved.receipt is not None
-        assert moved.distance(exact) <= MAX_DIFFERENCE, (kind, moved.receipt)
-        num_moved += moved.receipt["moved_tokens"]
-    assert num_moved > 100, (moved.receipt, "the edit was computed, the comparison says nothing")
+    contexts = [[*context, *NEW] for context in EDITS[kind]]
+    check_reuse(engine, f"s-{kind}", HISTORY, contexts, MAX_DIFFERENCE)
 
 
 def test_rotary_keys_that_do_not_turn_are_found_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
