@@ -22,21 +22,12 @@ from typing import Any
 
 from acmserve.errors import MoveRefused
 
-
-@dataclass(frozen=True, slots=True)
-class GroupKind:
-    """One kind of group. `reach_of` takes vLLM's spec and returns `GroupFacts.reach`."""
-
-    name: str
-    reach_of: Callable[[Any], int | None]
-
-
-KINDS: Mapping[str, GroupKind] = {
-    "FullAttentionSpec": GroupKind("full", lambda spec: None),
-    "MLAAttentionSpec": GroupKind("latent", lambda spec: None),
-    "SlidingWindowSpec": GroupKind("window", lambda spec: spec.sliding_window - 1 + spec.extra_retained_tokens),
+KINDS: Mapping[str, Callable[[Any], int | None]] = {
+    "FullAttentionSpec": lambda spec: None,
+    "MLAAttentionSpec": lambda spec: None,
+    "SlidingWindowSpec": lambda spec: spec.sliding_window - 1 + spec.extra_retained_tokens,
 }
-"""Every kind of group whose KV is moved, by the class of vLLM's spec."""
+"""Every kind of group whose KV is moved, by the class of vLLM's spec: `GroupFacts.reach` of such a spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +71,11 @@ class KVGroups:
         return tuple(group for group in self.groups if not group.is_full)
 
     @cached_property
+    def is_lone(self) -> bool:
+        """Whether one group of full attention is all that the model has."""
+        return len(self.groups) == 1 and not self.windows
+
+    @cached_property
     def leading(self) -> GroupFacts:
         """The group that tells whether a source is there at all: one of full attention, where the model has one."""
         return (self.full or self.groups)[0]
@@ -107,5 +103,5 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
             raise MoveRefused(
                 f"model: KV cache of kind {name}; full and latent attention and sliding windows are supported"
             )
-        found.append(GroupFacts(index, spec.block_size, KINDS[name].reach_of(spec)))
+        found.append(GroupFacts(index, spec.block_size, KINDS[name](spec)))
     return tuple(found)

@@ -9,7 +9,7 @@ a scan of the queue in each step would cost more than the move saves.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,25 +94,21 @@ def cached_prefix(
     Not its last token: that is always computed. Neither the last block of a hit where vLLM computes it anew (EAGLE,
     MTP). Where there are several groups vLLM is asked, as it asks itself.
     """
-    most = request.num_tokens - 1
-    if len(groups.groups) > 1 or groups.windows:
-        most = most if max_tokens is None else min(max_tokens, most)
+    if not groups.is_lone:
+        most = request.num_tokens - 1 if max_tokens is None else min(max_tokens, request.num_tokens - 1)
         found, num_tokens, _ = manager.coordinator.find_longest_cache_hit(request.block_hashes, most)
         return PrefixHit(num_tokens, found)
     index, bs = manager.block_pool.cached_block_hash_to_block, groups.hash_block_size
-    keys = _cached_keys(manager.block_pool, request, most)
+    keys = _cached_keys(manager, request)[: None if max_tokens is None else max_tokens // bs]
     blocks = [block for key in keys if (block := index.get_one_block(key)) is not None]
-    num_blocks = max(len(blocks) - manager.use_eagle, 0)
-    del blocks[num_blocks if max_tokens is None else min(num_blocks, max_tokens // bs) :]
     return PrefixHit(len(blocks) * bs, (blocks,))
 
 
 def num_cached_tokens(manager: KVCacheManager, groups: KVGroups, request: Request) -> int:
     """How many tokens `cached_prefix` finds. It names no block of a lone group: thousands take a millisecond."""
-    if len(groups.groups) > 1 or groups.windows:
+    if not groups.is_lone:
         return cached_prefix(manager, groups, request).num_tokens
-    num_blocks = sum(1 for _ in _cached_keys(manager.block_pool, request, request.num_tokens - 1))
-    return groups.hash_block_size * max(num_blocks - manager.use_eagle, 0)
+    return groups.hash_block_size * len(_cached_keys(manager, request))
 
 
 def is_any_cached(pool: BlockPool, keys: Iterable[bytes], group: int = 0) -> bool:
@@ -121,12 +117,13 @@ def is_any_cached(pool: BlockPool, keys: Iterable[bytes], group: int = 0) -> boo
     return any(map(pool.cached_block_hash_to_block._cache.__contains__, [key + suffix for key in keys]))
 
 
-def _cached_keys(pool: BlockPool, request: Request, max_tokens: int) -> Iterator[Any]:
-    """The registered keys of a lone group that `request` begins with. Without a step of Python for each."""
-    keys = request.block_hashes[: max_tokens // pool.hash_block_size]
-    return itertools.takewhile(
-        pool.cached_block_hash_to_block._cache.__contains__, [key + _SUFFIXES[0] for key in keys]
-    )
+def _cached_keys(manager: KVCacheManager, request: Request) -> list[Any]:
+    """The registered keys of a lone group that a hit of `request` has. Without a step of Python for each."""
+    pool = manager.block_pool
+    keys = request.block_hashes[: (request.num_tokens - 1) // pool.hash_block_size]
+    is_registered = pool.cached_block_hash_to_block._cache.__contains__
+    found = list(itertools.takewhile(is_registered, [key + _SUFFIXES[0] for key in keys]))
+    return found[:-1] if manager.use_eagle else found
 
 
 def evict_keys(pool: BlockPool, keys: Iterable[bytes], num_groups: int = 1) -> None:

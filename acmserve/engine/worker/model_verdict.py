@@ -33,8 +33,8 @@ class ModelVerdict:
     `refusal_without_hybrid` says the same for `--disable-hybrid-kv-cache-manager`. `ropes` are the rotations by layer
     of the small model, None where keys could not be measured. `groups` are its KV cache groups under vLLM's own
     settings, empty where one of them is of a kind that is not moved. A key is turned at most `max_rotations` times.
-    `sparse` names the layers of which vLLM keeps little, None where it keeps every prefix.
-    `media` is the rule for images, None without.
+    `sparse` names the layers of which vLLM keeps little, None where it keeps every prefix. `media` is the rule for
+    images, None without.
     """
 
     refusal: str | None
@@ -70,14 +70,16 @@ def judge_model(folder: str, **settings: Any) -> ModelVerdict:
     with small_build(folder, **settings) as build:
         model_config = build.vllm_config.model_config
         media = MediaRule.of_model(model_config) if model_config.multimodal_config is not None else None
-        (default, groups), (unified, _) = (_judge_engine(build, hybrid=hybrid) for hybrid in (True, False))
-        sparse = _sparse_groups(build)
+        default, unified = (_judge_engine(build, hybrid=hybrid) for hybrid in (True, False))
         try:
             max_rotations = bound_of(map(name_of_type, stored_types(build)))
             ropes = measure_keys(build)
         except MoveRefused as refused:
-            return ModelVerdict(default or refused.reason, unified or refused.reason, None, sparse=sparse, media=media)
-        return ModelVerdict(default, unified, ropes, groups, max_rotations, sparse, media)
+            refusals = (default.refusal or refused.reason, unified.refusal or refused.reason)
+            return ModelVerdict(*refusals, None, sparse=default.sparse, media=media)
+        return ModelVerdict(
+            default.refusal, unified.refusal, ropes, default.groups, max_rotations, default.sparse, media
+        )
 
 
 def stored_types(build: SmallBuild) -> list[torch.dtype]:
@@ -96,24 +98,26 @@ def measure_keys(build: SmallBuild) -> dict[str, Rope | None]:
     return ropes_of_engine(build.model, build.drafter, names, build.vllm_config)
 
 
-def _judge_engine(build: SmallBuild, *, hybrid: bool) -> tuple[str | None, tuple[GroupFacts, ...]]:
-    """Why its configuration allows no moves, and the KV cache groups that it makes."""
+@dataclass(frozen=True, slots=True)
+class _EngineVerdict:
+    """`refusal` says why a configuration allows no moves. `groups` and `sparse`: see `ModelVerdict`."""
+
+    refusal: str | None
+    groups: tuple[GroupFacts, ...] = ()
+    sparse: str | None = None
+
+
+def _judge_engine(build: SmallBuild, *, hybrid: bool) -> _EngineVerdict:
     try:
         kv_cache_config = build.kv_cache_config(hybrid=hybrid)
     except (ValueError, NotImplementedError, AssertionError) as error:
-        return f"model: vLLM makes no KV cache groups ({error})", ()
+        return _EngineVerdict(f"model: vLLM makes no KV cache groups ({error})")
     try:
         groups = read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
     except MoveRefused:
         groups = ()
-    return Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal, groups
-
-
-def _sparse_groups(build: SmallBuild) -> str | None:
-    try:
-        return describe_sparse(build.kv_cache_config())
-    except (ValueError, NotImplementedError, AssertionError):
-        return None
+    refusal = Abilities.of_engine(build.vllm_config, kv_cache_config).move_refusal
+    return _EngineVerdict(refusal, groups, describe_sparse(kv_cache_config))
 
 
 def _describe(rope: Rope) -> str:
