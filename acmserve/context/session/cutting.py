@@ -29,7 +29,7 @@ def cut_back(state: SessionState, kept: Sequence[TranscriptEntry]) -> SessionSta
         entries=tuple(kept),
         fragments=tuple(stays),
         hits=tuple(hit for hit in state.hits if hit.place.entry < limit),
-        num_turns=max(state.num_turns, *(turn + 1 for turn in answered), 0),
+        num_turns=state.num_turns_with(kept),
     )
     if limit == len(state.entries):
         return cut

@@ -89,8 +89,7 @@ def _appended(state: SessionState, history: MatchedHistory, messages: Sequence[M
         TranscriptEntry(message, Author.CLIENT, digest)
         for message, digest in zip(messages[history.num_prefix :], history.digests[history.num_prefix :], strict=True)
     ]
-    num_turns = max(state.num_turns, *(entry.turn + 1 for entry in entries if entry.origin is Author.ANSWER), 0)
-    appended = replace(state, entries=tuple(entries), num_turns=num_turns)
+    appended = replace(state, entries=tuple(entries), num_turns=state.num_turns_with(entries))
     return CarriedOver(appended, (), tuple(range(num_old, len(entries))))
 
 

@@ -14,6 +14,7 @@ It does not know how a history is taken in (`history.py`), how a text is hidden,
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -106,6 +107,10 @@ class SessionState:
     def branch(self) -> Branch | None:
         """The branch that is open."""
         return open_of(self.branches)
+
+    def num_turns_with(self, entries: Iterable[TranscriptEntry]) -> int:
+        """Turns that have ended once the transcript is `entries`: every answer among them ended its own."""
+        return max(self.num_turns, *(entry.turn + 1 for entry in entries if entry.origin is Author.ANSWER), 0)
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
         """The fragment of that id. Raises `NotFound` naming those that exist."""
