@@ -75,11 +75,13 @@ async def sent_body(raw_request: Request) -> Any:
     """The body as the client sent it.
 
     vLLM makes its request of /v1/responses out of the value that `request.json()` keeps. It puts objects of its own in
-    the place of calls there, which nobody can tell from nothing.
+    the place of calls there, which nobody can tell from nothing. So the body is read once more, and once only.
     """
-    if raw_request.url.path.endswith(RESPONSES_PATH):
-        return json.loads(await raw_request.body())
-    return await raw_request.json()
+    if not raw_request.url.path.endswith(RESPONSES_PATH):
+        return await raw_request.json()
+    if not hasattr(raw_request.state, "sent_body"):
+        raw_request.state.sent_body = json.loads(await raw_request.body())
+    return raw_request.state.sent_body
 
 
 async def _found(server: ContextServer, raw_request: Request, *, leaves_no_trace: bool) -> Identified | None:
