@@ -39,6 +39,7 @@ from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.server.http.tenants import SALT_HEADER
 
 NUM_STEPS, THOUGHT_TOKENS, RESULT_TOKENS = 30, 300, 40
+WARM_UP_STEPS = 3
 MAX_CHARS = 400_000
 QUESTION, AGAIN = "What did you find out?", "What did you see there?"
 PREDICT, EXACT, AUTO, REUSE, STOCK = "exact, predict", "exact", "auto", "reuse", "stock"
@@ -93,8 +94,8 @@ def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, A
     failures: list[str] = []
     with _servers() as (ours, stock):
         for number in range(-1, num_chains):
-            say(f"chain {number + 1} of {num_chains}" if number >= 0 else "one chain that is not counted")
-            chain = make_chain(number, tokenizer)
+            say(f"chain {number + 1} of {num_chains}" if number >= 0 else "a short chain that is not counted")
+            chain = make_chain(number, tokenizer, NUM_STEPS if number >= 0 else WARM_UP_STEPS)
             counted = ways if number >= 0 else {name: ThoughtsWay(name) for name in WAYS}
             for name in (WAYS[(number + turn) % len(WAYS)] for turn in range(len(WAYS))):
                 url = stock if name == STOCK else ours
@@ -106,13 +107,13 @@ def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, A
     return {"gate": as_gate(failures), "sizes": sizes, "num_chains": num_chains, "ways": rows}
 
 
-def make_chain(number: int, tokenizer: Any) -> list[Message]:
+def make_chain(number: int, tokenizer: Any, num_steps: int) -> list[Message]:
     """A user's question, and steps of a thought, a call and its result. Text of the library, other in each chain."""
     text = "\n".join(source for _, source in sorted(read_library().sources.items()))
     tokens = tokenizer.encode(text[:MAX_CHARS], add_special_tokens=False)
     start = (number + 1) * NUM_STEPS * (THOUGHT_TOKENS + RESULT_TOKENS)
     made: list[Message] = [{"role": "user", "content": f"Question {number}: look around."}]
-    for step in range(NUM_STEPS):
+    for step in range(num_steps):
         at = (start + step * (THOUGHT_TOKENS + RESULT_TOKENS)) % (len(tokens) - THOUGHT_TOKENS - RESULT_TOKENS)
         thought = tokenizer.decode(tokens[at : at + THOUGHT_TOKENS])
         result = tokenizer.decode(tokens[at + THOUGHT_TOKENS : at + THOUGHT_TOKENS + RESULT_TOKENS])
@@ -141,7 +142,8 @@ def _ask_way(url: str, way: ThoughtsWay, session: str, chain: Sequence[Message])
     way.appended.append(replies[2].seconds)
     way.texts.append("\n".join(reply.text for reply in replies))
     failures: list[str] = []
-    if not replies[1].usage["prompt_tokens"] < replies[0].usage["prompt_tokens"] - NUM_STEPS * THOUGHT_TOKENS // 2:
+    num_steps = len(chain) // 2
+    if not replies[1].usage["prompt_tokens"] < replies[0].usage["prompt_tokens"] - num_steps * THOUGHT_TOKENS // 2:
         failures.append(f"{session}: the template dropped no thoughts")
     if way.name != STOCK:
         receipt = replies[1].receipt or {}
