@@ -3,6 +3,7 @@
     tokens      0 ............................ end - reach ............ end
     full        [ read by every query at `end` or behind ................ )
     window W                                  [ read: W - 1 tokens ...... )     what lies in front is never read again
+    chunks of C                                    [ read: this chunk ... )     it begins at a multiple of C
 
 A model has one block table for each group. Values, masks and sinks carry no position. So of a window group only the
 tokens in front of `end` count that a query at `end` still reads, and the rest need not be copied.
@@ -26,20 +27,26 @@ KINDS: Mapping[str, Callable[[Any], int | None]] = {
     "FullAttentionSpec": lambda spec: None,
     "MLAAttentionSpec": lambda spec: None,
     "SlidingWindowSpec": lambda spec: spec.sliding_window - 1 + spec.extra_retained_tokens,
+    "ChunkedLocalAttentionSpec": lambda spec: spec.attention_chunk_size - 1,
 }
 """Every kind of group whose KV is moved, by the class of vLLM's spec: `GroupFacts.reach` of such a spec."""
+
+CHUNKED = ("ChunkedLocalAttentionSpec",)
+"""Those of them in which a query reads its own chunk alone. Full attention may carry the field, and keeps all."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
     """KV cache group `index` of the engine: `block_size` tokens in each block of its scheduler.
 
-    `reach` is how many tokens in front of it a query reads. None: all.
+    `reach` is how many tokens in front of it a query reads, at most. None: all. With a `chunk` it reads none in front
+    of the last multiple of it.
     """
 
     index: int
     block_size: int
     reach: int | None = None
+    chunk: int | None = None
 
     @property
     def is_full(self) -> bool:
@@ -48,6 +55,8 @@ class GroupFacts:
 
     def needed_from(self, end: int) -> int:
         """First token in front of `end` whose KV a query at `end` or behind it may read."""
+        if self.chunk is not None:
+            return end // self.chunk * self.chunk
         return 0 if self.reach is None else max(0, end - self.reach)
 
     def num_skipped_blocks(self, end: int) -> int:
@@ -103,5 +112,6 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
             raise MoveRefused(
                 f"model: KV cache of kind {name}; full and latent attention and sliding windows are supported"
             )
-        found.append(GroupFacts(index, spec.block_size, KINDS[name](spec)))
+        chunk = getattr(spec, "attention_chunk_size", None) if name in CHUNKED else None
+        found.append(GroupFacts(index, spec.block_size, KINDS[name](spec), chunk=chunk))
     return tuple(found)

@@ -122,9 +122,12 @@ class Arrivals:
         self._media_ids.check_integrity()
 
     def _refuse_precompute(self) -> str | None:
-        """Precomputed blocks are counted in the one group that a model has."""
-        num_groups = len(self._moves.groups.groups)
-        return f"{NO_PRECOMPUTE}: {num_groups} KV cache groups" if num_groups > 1 else None
+        """Precomputed blocks are counted in the one group that a model has, and all of them are kept there."""
+        groups = self._moves.groups
+        if groups.is_lone:
+            return None
+        kind = f"{len(groups.groups)} KV cache groups" if len(groups.groups) > 1 else "a window in every layer"
+        return f"{NO_PRECOMPUTE}: {kind}"
 
     def on_planned(self, request_id: str, plan: RequestPlan) -> None:
         """A session request that is alive has its plan."""

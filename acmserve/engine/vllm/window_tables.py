@@ -10,11 +10,13 @@ it allocates. It frees nothing of the request until the leap is committed. Rolle
 
 Knows tables and positions. Does not know sessions, sources or plans.
 
-Decision: the first copied block is not cached where its head was not copied. A later request could begin behind it,
-and read that head.
+Decision: a block of which a part was not copied is not cached. A later request could begin behind it, and read that
+part. It may be the head of the first copied block, or the rest of the block in which the leap begins.
 
         block         |  not copied )[ copied ....|          its hash would promise the whole of it
                                      needed_from(end)
+        block         |  computed ..)[ not copied |[ copied, or nulls ...
+                                   start           needed_from(end)
 
 Decision: the managers of one engine are wrapped, and not vLLM's classes. A model without windows has none wrapped.
 """
@@ -71,8 +73,8 @@ class WindowTables:
         """`[start, end)` is going to be copied in this step."""
         for group, _ in self._windows:
             first = group.needed_from(end)
-            if first > start and first % group.block_size and self.leaves_heads_uncached:
-                self._whole_from.setdefault(request_id, {})[group.index] = first // group.block_size + 1
+            if first > start and self.leaves_heads_uncached:
+                self._whole_from.setdefault(request_id, {})[group.index] = -(-first // group.block_size)
 
     def pad(self, request_id: str, start: int, end: int) -> None:
         """A running request is going to leap over `[start, end)`: nothing is allocated for what is not read."""

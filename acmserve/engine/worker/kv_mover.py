@@ -36,7 +36,6 @@ METHODS_WITHOUT_KV = ("ngram", "suffix")
 """Methods of speculative decoding that have no KV cache."""
 DRAFT_METHODS = (*METHODS_WITHOUT_KV, "eagle", "eagle3", "mtp", "draft_model")
 """Methods of speculative decoding beside which KV moves: the drafter's, too, where it has any."""
-WINDOWS_ALONE = "model: sliding windows alone; they move beside full attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +77,9 @@ class Abilities:
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
         try:
-            groups = read_groups(specs)
+            read_groups(specs)
         except MoveRefused as refused:
-            return cls(reason or refused.reason, reason or refused.reason)
-        if not any(group.is_full for group in groups):
-            reason = reason or WINDOWS_ALONE
+            reason = reason or refused.reason
         return cls(reason, reason)
 
 

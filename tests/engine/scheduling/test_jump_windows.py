@@ -160,5 +160,9 @@ def test_kinds_are_told_by_the_exact_class() -> None:
     assert read_groups([sliding])[0] == GroupFacts(0, 16, 130)
     assert GroupFacts(0, 16, 130).needed_from(200) == 70
     assert GroupFacts(0, 16).needed_from(200) == 0
+    chunks = type("ChunkedLocalAttentionSpec", (), {"block_size": 16, "attention_chunk_size": 64})()
+    (facts,) = read_groups([chunks])
+    assert facts == GroupFacts(0, 16, 63, chunk=64)
+    assert [facts.needed_from(end) for end in (63, 64, 65, 200)] == [0, 64, 64, 192]
     with pytest.raises(MoveRefused, match="kind SlidingWindowMLASpec"):
         read_groups([type("SlidingWindowMLASpec", (), {"block_size": 16})()])

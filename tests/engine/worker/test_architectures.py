@@ -79,16 +79,12 @@ MOVED = {
     ),
     "Mistral: full attention": MistralConfig(**COMMON, head_dim=32, sliding_window=None, rope_parameters=PLAIN),
     "dynamic NTK: the base is fixed at the start": LlamaConfig(**COMMON, head_dim=32, rope_parameters=DYNAMIC),
+    "Mistral: a window in every layer": MistralConfig(**COMMON, head_dim=32, sliding_window=256, rope_parameters=PLAIN),
     "Bloom: no positions in the keys, a slope for each head": BloomConfig(
         vocab_size=VOCAB_SIZE, hidden_size=128, n_layer=1, n_head=4, seq_length=4096, dtype="float32"
     ),
 }
 REFUSED = {
-    "Gemma 3: sliding attention": (gemma("sliding_attention"), "sliding windows alone"),
-    "Mistral: sliding window": (
-        MistralConfig(**COMMON, head_dim=32, sliding_window=256, rope_parameters=PLAIN),
-        "sliding windows alone",
-    ),
     "GPT-2: learned positions": (
         GPT2Config(vocab_size=VOCAB_SIZE, n_positions=4096, n_embd=128, n_layer=1, n_head=4, dtype="float32"),
         "positions: values of transformer.h.0.attn.attn change by",

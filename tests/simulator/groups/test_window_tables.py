@@ -75,3 +75,14 @@ def test_a_block_whose_head_was_not_copied_is_never_cached(scheduler: Any) -> No
     tables(scheduler).expect("r", NUM_COMPUTED, END)
     tables(scheduler).drop("r")
     assert tables(scheduler).is_whole("r", group, NUM_SKIPPED)
+
+
+def test_a_block_in_which_a_leap_begins_is_never_cached(scheduler: Any) -> None:
+    """The window of a query at 67 begins at token 60, where a block does. Tokens 58 and 59 are left out."""
+    group = scheduler.connector.move_executor.groups.windows[0]
+    tables(scheduler).expect("r", 58, 67)
+    assert not tables(scheduler).is_whole("r", group, 14)
+    assert tables(scheduler).is_whole("r", group, 15)
+    tables(scheduler).drop("r")
+    tables(scheduler).expect("r", 60, 67)
+    assert tables(scheduler).is_whole("r", group, 14), "nothing is left out"

@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from acmserve.engine.groups.facts import GroupFacts
 from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.plan_queue import PlanQueue
@@ -17,7 +18,7 @@ from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from acmserve.engine.vllm.window_tables import WindowTables
 from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine, write_model
-from tests.support.simulator.scripts import Script, Turn, windowed
+from tests.support.simulator.scripts import Script, Turn, chunked, windowed, windows_alone
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
 
@@ -32,6 +33,34 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_forgotten_keys > 20
     assert "source_window_evicted" in report.fallback_reasons
     assert report.num_kept_boundaries > 20
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_a_model_of_windows_alone_passes_every_script(factory: Factory, mode: Mode) -> None:
+    report = run_scripts(factory, mode, seeds(4), acmserve=True, adapt=windows_alone)
+    assert report.num_moved_requests > 2
+    assert report.num_turned_tokens > 50
+    assert "source_evicted" in report.fallback_reasons
+    assert "source_window_evicted" not in report.fallback_reasons
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_a_model_of_local_chunks_passes_every_script(factory: Factory, mode: Mode) -> None:
+    report = run_scripts(factory, mode, seeds(4), acmserve=True, adapt=chunked)
+    assert report.num_moved_requests > 2
+    assert report.num_turned_tokens > 50
+
+
+def test_negative_control_a_chunk_is_copied_as_a_window(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window shorter than the chunk leaves the chunk's beginning to nobody."""
+    monkeypatch.setattr(GroupFacts, "needed_from", lambda group, end: 0 if group.is_full else max(0, end - 1))
+    assert first_failure(lambda seed: Simulation(chunked(script_of(MODES[0], seed)), factory).run()) is not None
+
+
+def test_negative_control_a_window_alone_is_not_copied(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jumping, "plan_copies", lambda *args: [])
+    adapt = windows_alone
+    assert first_failure(lambda seed: Simulation(adapt(script_of(MODES[0], seed)), factory).run()) == "poison"
 
 
 def failure_of(factory: Factory, mode: Mode) -> Kind | None:

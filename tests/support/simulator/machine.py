@@ -31,7 +31,13 @@ from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -52,6 +58,7 @@ class Machine:
     `drafting/worker.py`, and with async scheduling its drafts stay on the device.
     `windows` add a KV cache group each, with blocks of `window_block_size` tokens (0: as the others). `retention` is
     vLLM's `prefix_cache_retention_interval`: None keeps the windows of every block, 0 those at the ends of prompts.
+    Without `has_full` there are those groups alone. With `chunked` each window is one of local chunks of its size.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
 
@@ -74,12 +81,15 @@ class Machine:
     mrope: bool = False
     windows: tuple[int, ...] = ()
     window_block_size: int = 0
+    has_full: bool = True
+    chunked: bool = False
     retention: int | None = None
 
     @property
     def groups(self) -> tuple[tuple[int, int | None], ...]:
         """(block size, window) of every KV cache group: one of full attention, then those with a window."""
-        return ((self.block_size, None), *((self.window_block_size or self.block_size, w) for w in self.windows))
+        windows = tuple((self.window_block_size or self.block_size, window) for window in self.windows)
+        return ((self.block_size, None), *windows) if self.has_full else windows
 
     @property
     def hash_block_size(self) -> int:
@@ -159,6 +169,8 @@ class Factory:
         specs = [
             FullAttentionSpec(block_size=size, **shape)
             if window is None
+            else ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=window, **shape)
+            if machine.chunked
             else SlidingWindowSpec(block_size=size, sliding_window=window, **shape)
             for size, window in machine.groups
         ]

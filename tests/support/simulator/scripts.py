@@ -129,6 +129,23 @@ def windowed(script: Script) -> Script:
     return replace(script, machine=machine, turns=turns)
 
 
+def windows_alone(script: Script) -> Script:
+    """The same with one window in every layer, and no layer of full attention."""
+    script = windowed(script)
+    machine = replace(script.machine, windows=script.machine.windows[:1], has_full=False)
+    return replace(script, machine=machine)
+
+
+def chunked(script: Script) -> Script:
+    """The same with local chunks beside full attention. vLLM wants blocks of one size there."""
+    script = windowed(script)
+    size = script.machine.block_size
+    windows = (random.Random(f"chunks of {script.seed}").choice((2 * size, 3 * size, 6 * size)),)
+    return replace(
+        script, machine=replace(script.machine, chunked=True, windows=windows, window_block_size=0, retention=None)
+    )
+
+
 def _with_pieces(rng: random.Random, turn: Turn) -> Turn:
     if rng.random() < 0.5:
         return turn

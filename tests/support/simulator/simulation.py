@@ -59,7 +59,8 @@ class Simulation:
         self.scheduler: Scheduler = factory.scheduler(script.machine)
         runner: Runner = RunnerV2() if self.machine.runner_v2 else RunnerV1(self.machine.async_scheduling)
         seen: dict[Owner, set[int]] = {}
-        memories = [SlotMemory(self.machine.num_blocks, size, window, seen) for size, window in self.machine.groups]
+        num_blocks, chunked = self.machine.num_blocks, self.machine.chunked
+        memories = [SlotMemory(num_blocks, size, window, seen, chunked) for size, window in self.machine.groups]
         self.worker = worker_class(runner, *memories)
         self.report = Report()
         self.receipts: dict[str, dict[str, Any]] = {}

@@ -69,6 +69,7 @@ class Reader:
 class SlotMemory:
     """All slots of one worker in the layers of one KV cache group. Each query reads `window` tokens, its own included.
 
+    With `chunked` it reads from the last multiple of `window` on.
     `seen` holds, per session and salt, the origins of everything it has served.
     """
 
@@ -76,6 +77,7 @@ class SlotMemory:
     block_size: int
     window: int | None = None
     seen: dict[Owner, set[int]] = field(default_factory=dict)
+    chunked: bool = False
 
     def __post_init__(self) -> None:
         self.slots: list[Record | None] = [None] * (self.num_blocks * self.block_size)
@@ -106,7 +108,9 @@ class SlotMemory:
 
     def read_from(self, position: int) -> int:
         """First position that a query at `position` reads."""
-        return 0 if self.window is None else max(0, position - self.window + 1)
+        if self.window is None:
+            return 0
+        return position // self.window * self.window if self.chunked else max(0, position - self.window + 1)
 
     def remember(self, reader: Reader, end: int) -> None:
         """Note that `reader`'s session has served its tokens `[0, end)`."""
