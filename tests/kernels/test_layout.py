@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 from vllm import _custom_ops as vllm_ops
+from vllm.v1.kv_cache_interface import FullAttentionSpec, create_kv_cache_views
+from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
@@ -17,10 +20,11 @@ from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.layouts.latent import LatentLayout
 from acmserve.kernels.layouts.registry import find_layer
+from acmserve.kernels.layouts.unequal import UnequalLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
-from tests.support.kernels.cases import POISON, bits, make_rope
+from tests.support.kernels.cases import POISON, Case, bits, check_result, fill_sources, make_rope
 
 NEEDS_AMX = pytest.mark.skipif(
     not torch.cpu._is_amx_tile_supported(), reason="vLLM's op writes this layout on machines with AMX only"
@@ -126,6 +130,25 @@ def test_the_whole_rotary_key_of_a_latent_cache_turns() -> None:
     layout = LatentLayout(1, 16, 64, 512)
     with pytest.raises(ValueError, match="rot_dim 32 is not the 64 dimensions of k_pe"):
         KVLayer(torch.zeros(2, 16, 576).unsqueeze(1), layout, make_rope(32, False))
+
+
+def test_values_of_another_size_than_keys_are_found_and_moved() -> None:
+    """MiMo V2's cache, as vLLM makes it of its own spec."""
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=192, head_size_v=128, dtype=torch.bfloat16)
+    raw = torch.randint(-128, 128, (5 * spec.page_size_bytes,), dtype=torch.int8)
+    tensor: Any = SimpleNamespace(layers=["a"], layer_stride=len(raw), block_stride=spec.page_size_bytes, offset=0)
+    (kv,) = create_kv_cache_views(raw, spec, 5, KVCacheLayout.LBHNC, tensor)
+    attention = SimpleNamespace(head_size=192, head_size_v=128)
+    layer = replace(find_layer("layer", attention, kv), rope=make_rope(64, True))
+    assert layer.layout == UnequalLayout(2, 16, 192, 128)
+    case = Case((layer,), slot_range([1, 4], 5, 20, 16), slot_range([3, 0], 1, 20, 16), (SlotRun(0, 20, -309),))
+    fill_sources(case, seed=1)
+    after = case.clone()
+    dispatch.move(after.layers, after.src_slots, after.dst_slots, after.segments)
+    check_result(case, after)
+    for sizes in ((192, 192), (192, 64), (192, None)):
+        with pytest.raises(MoveRefused, match="rows of 320 for head size 192 are not supported"):
+            find_layer("layer", SimpleNamespace(head_size=sizes[0], head_size_v=sizes[1]), kv)
 
 
 @pytest.mark.parametrize(

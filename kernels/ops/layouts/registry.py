@@ -12,9 +12,11 @@ from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.layouts.latent import LatentLayout
 from acmserve.kernels.layouts.strided import StridedLayout
+from acmserve.kernels.layouts.unequal import UnequalLayout
 from acmserve.kernels.stored_type import check_scales, view_stored
 
 LAYOUTS: list[type[KVLayout]] = [
+    UnequalLayout,
     StridedLayout,
     LatentLayout,
     CpuVecLayout,

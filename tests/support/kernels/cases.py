@@ -17,6 +17,7 @@ from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.layouts.latent import LatentLayout
 from acmserve.kernels.layouts.strided import StridedLayout
+from acmserve.kernels.layouts.unequal import UnequalLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
@@ -127,17 +128,19 @@ def cpu_cases(draw: st.DrawFn) -> Case:
 
 @st.composite
 def strided_cases(draw: st.DrawFn) -> Case:
-    """The same for strided and latent caches, 8-bit types too, with the axes in memory in any order."""
+    """The same for caches of rows, 8-bit types too, with the axes in memory in any order."""
     block_size, head_size = draw(st.sampled_from([3, 16])), draw(st.sampled_from([4, 10, 32, 80, 96]))
     layout: KVLayout
-    is_latent = draw(st.booleans())
-    if is_latent:
+    kind = draw(st.sampled_from(["strided", "latent", "unequal"]))
+    if kind == "latent":
         layout = LatentLayout(1, block_size, head_size, draw(st.sampled_from([7, 64])))
+    elif kind == "unequal":
+        layout = UnequalLayout(draw(st.integers(1, 2)), block_size, head_size, draw(st.sampled_from([6, 64, 128])))
     else:
         layout = StridedLayout(draw(st.integers(1, 2)), block_size, head_size)
     dtype = draw(st.sampled_from([*DTYPES, *FP8_DTYPES]))
     orders = [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (2, 0, 1, 3), (0, 1, 3, 2)]
-    return draw(_cases(layout, dtype, rot_step=head_size if is_latent else 2, orders=orders))
+    return draw(_cases(layout, dtype, rot_step=head_size if kind == "latent" else 2, orders=orders))
 
 
 @st.composite
