@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters fuzz respell templates clients serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters families fuzz respell templates clients serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ windows: setup ## move KV on every shape of model with sliding windows, with a c
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
 	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)
+
+families: setup ## start each family of models that people serve, small and random, and write the table of them
+	@$(BIN)/acmserve bench families --json benchmarks/results/families.json $(ARGS)
+	@$(BIN)/acmserve bench report docs/compatibility.md
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

@@ -48,7 +48,8 @@ class Ask:
     """One request: `salt` separates its KV from others; `session_id` None makes it a plain vLLM request.
 
     `acm` are further parameters of the session, `extra_args` further ones of vLLM's sampling. With `ignore_eos` the
-    answer has all its tokens. Of `candidates`, at most 128 tokens, the log-probabilities are told.
+    answer has all its tokens. Of `candidates`, at most 128 tokens, the log-probabilities are told, and those of the
+    `num_logprobs` likeliest tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -60,6 +61,7 @@ class Ask:
     extra_args: Mapping[str, Any] = field(default_factory=dict)
     ignore_eos: bool = False
     candidates: tuple[int, ...] = ()
+    num_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,11 @@ class LocalEngine:
             raise AcmError("the prefix cache cannot be emptied while a request runs")
 
     @property
+    def llm(self) -> Any:
+        """vLLM's own object, for what looks inside of the engine."""
+        return self._llm
+
+    @property
     def tokenizer(self) -> Any:
         """The model's Hugging Face tokenizer."""
         return self._llm.get_tokenizer()
@@ -157,6 +164,7 @@ def _sampling(ask: Ask) -> Any:
 
     params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens, ignore_eos=ask.ignore_eos)
     params.logprob_token_ids = list(ask.candidates) or None
+    params.logprobs = ask.num_logprobs or params.logprobs
     extra = dict(ask.extra_args)
     if ask.session_id is not None:
         acm = {"session_id": ask.session_id, "fidelity": ask.fidelity, **ask.acm}
@@ -206,7 +214,7 @@ def _start(model: Path, with_acmserve: bool, max_model_len: int, more: Mapping[s
         from acmserve.engine.config import engine_config
 
         settings |= engine_config()
-    return LLM(model=str(model), **settings, **more)
+    return LLM(model=str(model), **(settings | dict(more)))
 
 
 @contextmanager

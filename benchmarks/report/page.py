@@ -3,7 +3,8 @@
     results/*.json  --SECTIONS-->  question, command, gate, tables, what to know, plot
 
 The page is committed, and a test compares it with what this module makes, so a figure typed by hand fails the build.
-What a section shows is a row of data in `sections/`. This module knows no benchmark.
+What a section shows is a row of data in `sections/`. This module knows no benchmark. The page of compatibility has one
+table that is made of results, too (`compatibility.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.report import compatibility
 from acmserve.bench.report.markdown_text import table
 from acmserve.bench.report.page_section import PageSection, Report, Reports
 from acmserve.bench.report.sections.agents import AGENTS
@@ -71,15 +73,19 @@ def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench report`; 0 when the page is written."""
     parser = argparse.ArgumentParser(
         prog="acmserve bench report",
-        description="Writes the page of benchmarks anew, from the JSON files of results that a checkout holds.",
+        description="Writes the page of benchmarks anew, or the table of model families in the page of compatibility, "
+        "from the JSON files of results that a checkout holds.",
     )
-    parser.add_argument("page", type=Path, metavar="FILE", help="the page, for instance docs/benchmarks.md")
+    parser.add_argument("page", type=Path, metavar="FILE", help="docs/benchmarks.md or docs/compatibility.md")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, metavar="DIR", help="default: the results of the checkout"
     )
     options = parser.parse_args(argv)
-    options.page.write_text(page(SECTIONS, options.results), encoding="utf-8")
-    print(f"{options.page}: {len(SECTIONS)} benchmarks of {options.results}")
+    if options.page.name == compatibility.NAME:
+        compatibility.fill_file(options.page, _read(options.results / f"{compatibility.RESULT}.json"))
+    else:
+        options.page.write_text(page(SECTIONS, options.results), encoding="utf-8")
+    print(f"{options.page}: made of {options.results}")
     return 0
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from vllm import _custom_ops as vllm_ops
 
+from acmserve.bench.models.fp8_ops import HAS_FP8_OPS, cut, reshape_and_cache
 from acmserve.errors import MoveRefused
 from acmserve.kernels.dispatch import LayerMover
 from acmserve.kernels.layout import KVLayer
@@ -20,7 +21,6 @@ from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.slots import SlotRun, slot_range
 from acmserve.kernels.stored_type import VIEWS
-from tests.support.engine.fp8_ops import HAS_FP8_OPS, cut, reshape_and_cache
 from tests.support.kernels.cases import FP8_DTYPES, bits, fill_sources, make_layer, make_rope
 from tests.support.kernels.cases import Case as MoveCase
 

@@ -35,10 +35,10 @@ class UnequalLayout(StridedLayout):
         """A layer of vLLM that says how wide its values are, where keys have another width and rows hold both."""
         if hasattr(attention, "isa") or hasattr(attention, "kv_lora_rank") or kv.dim() != 4:
             return None
-        sizes = getattr(attention, "head_size", None), getattr(attention, "head_size_v", None)
-        if None in sizes or sizes[0] == sizes[1] or kv.shape[3] != sum(sizes):
+        key, value = getattr(attention, "head_size", None), getattr(attention, "head_size_v", None)
+        if key is None or value is None or key == value or kv.shape[3] != key + value:
             return None
-        return kv, cls(kv.shape[1], kv.shape[2], *sizes)
+        return kv, cls(kv.shape[1], kv.shape[2], key, value)
 
     @property
     def value_size(self) -> int:

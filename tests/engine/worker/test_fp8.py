@@ -22,13 +22,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
+from acmserve.bench.models.fp8_ops import with_fp8_ops
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.plan.rules.rotations import MAX_ROTATIONS_BY_TYPE
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.engine.worker.test_architectures import COMMON
 from tests.support.engine.edits import Tokens, cut, insert, swap, text
 from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
-from tests.support.engine.fp8_ops import with_fp8_ops
 from tests.support.engine.oracle import check_reuse
 from tests.support.engine.tiny_model import save_random
 

@@ -129,24 +129,31 @@ def _build_drafter(vllm_config: VllmConfig) -> nn.Module | None:
 
 
 def _build(vllm_config: VllmConfig, model_config: ModelConfig | None = None) -> nn.Module:
-    """As vLLM's loaders do it, with random weights: norms near one, matrices that keep the size of what they get."""
+    """As vLLM's loaders do it, with random weights."""
     from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     device = vllm_config.device_config.device
     with set_default_torch_dtype(vllm_config.model_config.dtype), device:
         model = initialize_model(vllm_config, model_config=model_config)
-    generator = torch.Generator(device).manual_seed(1)
+    fill_random(model)
+    process_weights_after_loading(model, model_config or vllm_config.model_config, device)
+    return model.eval()
+
+
+def fill_random(model: nn.Module) -> None:
+    """Random weights, the same at each call: norms near one, matrices that keep the size of what they get."""
+    generators: dict[torch.device, torch.Generator] = {}
     with torch.no_grad():
         for parameter in model.parameters():
+            device = parameter.device
+            generator = generators.setdefault(device, torch.Generator(device).manual_seed(1))
             if not parameter.is_floating_point():
                 parameter.zero_()
             elif parameter.dim() > 1:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
             else:
                 parameter.normal_(1, 0.1, generator=generator)
-    process_weights_after_loading(model, model_config or vllm_config.model_config, device)
-    return model.eval()
 
 
 @contextmanager

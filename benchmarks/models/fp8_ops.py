@@ -8,9 +8,8 @@ towards zero, the keys of a block on their side. All else of the engine is vLLM'
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
-import pytest
 import torch
 from torch import Tensor
 from vllm.v1.attention.backends import cpu_attn
@@ -22,7 +21,14 @@ SMALLEST_NORMAL = {torch.float8_e4m3fn: -6, torch.float8_e5m2: -14}
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
 
 
-def with_fp8_ops(patch: pytest.MonkeyPatch) -> None:
+class Patch(Protocol):
+    """What replaces the parts of vLLM: `pytest.MonkeyPatch`, or one that never takes anything back."""
+
+    def setattr(self, target: Any, name: str, value: Any) -> None:
+        """Set the attribute of a module."""
+
+
+def with_fp8_ops(patch: Patch) -> None:
     """Let the engine of this process keep its KV in 8 bits."""
     if HAS_FP8_OPS:
         return
@@ -72,9 +78,11 @@ def attention(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     kv_cache_dtype: str = "auto",
+    sliding_window: int = -1,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> None:
-    """Causal attention of `query` `[n, heads, size]`, request by request."""
+    """Causal attention of `query` `[n, heads, size]`, request by request, with vLLM's window and sinks."""
     keys, values = _blocks(key_cache, value_cache, kv_cache_dtype)
     starts = query_start_loc.tolist()
     for i, (first, behind) in enumerate(pairwise(starts)):
@@ -85,8 +93,13 @@ def attention(
         q = query[first:behind].float().unflatten(1, (key.shape[0], -1))
         scores = torch.einsum("nhgd,htd->hgnt", q, key) * scale
         position = torch.arange(num_tokens - (behind - first), num_tokens)
-        scores = scores.masked_fill(torch.arange(num_tokens)[None, :] > position[:, None], float("-inf"))
-        answer = torch.einsum("hgnt,htd->nhgd", scores.softmax(dim=-1), value)
+        ahead = torch.arange(num_tokens)[None, :] - position[:, None]
+        unread = (ahead > 0) | (ahead <= -sliding_window if sliding_window > 0 else ahead > 0)
+        scores = scores.masked_fill(unread, float("-inf"))
+        if s_aux is not None:
+            sinks = s_aux.float().view(*scores.shape[:2], 1, 1).expand(*scores.shape[:3], 1)
+            scores = torch.cat([scores, sinks], dim=-1)
+        answer = torch.einsum("hgnt,htd->nhgd", scores.softmax(dim=-1)[..., :num_tokens], value)
         output[first:behind] = answer.reshape(output[first:behind].shape).to(output.dtype)
 
 

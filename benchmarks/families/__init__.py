@@ -1,0 +1,1 @@
+"""Which of the model families that people serve move their KV, found by starting each of them."""

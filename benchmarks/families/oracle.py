@@ -1,0 +1,62 @@
+"""The deep oracle, for any model: all layers but one answer nothing, so moved KV is exact there.
+
+    layer      0        1        2        3
+    attends    .        .        x        .        what each layer gets depends on its token alone
+
+Only the one layer's attention, or state, shows in the logits. So `reuse` must equal `exact` in a model of any depth and
+mix, and where the copies of a step are left out it must not.
+
+Knows vLLM's modules by what they are: a layer with a KV cache stands in a module with a projection of its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+PROJECTIONS = ("o_proj", "out_proj", "wo", "wo_b", "dense", "c_proj")
+KINDS = {
+    "FullAttentionSpec": "full",
+    "SlidingWindowSpec": "window",
+    "MLAAttentionSpec": "latent",
+    "ChunkedLocalAttentionSpec": "chunk",
+    "MambaSpec": "recurrent",
+}
+
+
+def output_projections(model: nn.Module, layers: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """The projection behind each of these layers of the model, by the layer's name. A layer without one is left out."""
+    modules = dict(model.named_modules())
+    paths = {id(module): path for path, module in modules.items()}
+    found = {}
+    for name, layer in layers.items():
+        path = paths.get(id(layer), name if name in modules else "")
+        while path:
+            owner = modules[path]
+            projection = next((getattr(owner, part) for part in PROJECTIONS if hasattr(owner, part)), None)
+            if isinstance(projection, nn.Module):
+                found[name] = projection
+                break
+            path = path.rpartition(".")[0]
+    return found
+
+
+@contextmanager
+def attending(projections: Mapping[str, nn.Module], layer: str) -> Iterator[None]:
+    """Let this layer alone answer."""
+    handles = [projection.register_forward_hook(_silence) for name, projection in projections.items() if name != layer]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _silence(module: nn.Module, args: tuple[Any, ...], answer: Any) -> Any:
+    if isinstance(answer, torch.Tensor):
+        return torch.zeros_like(answer)
+    return tuple(torch.zeros_like(part) if isinstance(part, torch.Tensor) else part for part in answer)

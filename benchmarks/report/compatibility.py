@@ -1,0 +1,105 @@
+"""The table of model families in `docs/compatibility.md`, out of `results/families.json`.
+
+    docs/compatibility.md      text
+                               <!-- families: ... -->    made here    <!-- end of families -->
+                               text
+
+The page around it is written by hand. Knows what a row of the report says (`families/runs.py`). Knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.families.edit import START
+from acmserve.bench.families.family import DEFAULT, SPEED
+from acmserve.bench.families.runs import moves, why_not
+from acmserve.bench.report.markdown_text import table
+from acmserve.bench.report.page_section import Report
+from acmserve.errors import AcmError
+
+NAME = "compatibility.md"
+RESULT = "families"
+_RECIPES = "https://github.com/vllm-project/recipes/blob/main/models"
+_BEGIN = f"<!-- families: made by `acmserve bench report docs/{NAME}`, change results instead of this -->"
+_END = "<!-- end of families -->"
+_HEADS = ("", "family", "settings", "KV behind an edit", "kept under `exact`", "largest difference", "shown with")
+
+
+def fill(page: str, report: Report) -> str:
+    """The page with its table made anew. Raises AcmError for a page that has no place for it."""
+    begin, end = page.find(_BEGIN), page.find(_END)
+    if not 0 <= begin < end:
+        raise AcmError(f"the page has no lines {_BEGIN!r} and {_END!r}")
+    return f"{page[: begin + len(_BEGIN)]}\n{made(report)}\n{page[end:]}"
+
+
+def made(report: Report) -> str:
+    """What stands between the two lines."""
+    lines = [_sum(report), "", table(_HEADS, list(_rows(report["rows"])))]
+    refused = [row for row in report["rows"] if not moves(row)]
+    lines += ["", "Why nothing is moved, word for word:", ""]
+    lines += [f"- {row['name']}, {_settings(row)}: `{why_not(row)}`{_not_started(row)}" for row in refused]
+    return "\n".join(["", *lines, ""])
+
+
+def _sum(report: Report) -> str:
+    counts = report["moved"]
+    offered = sum(row["kind"] == SPEED for row in report["rows"])
+    return (
+        f"Of {report['families']} families {counts[DEFAULT]} move with the default settings of their recipes.\n"
+        f"Of {offered} with speculative decoding or an fp8 KV cache on top, {counts[SPEED]} move."
+    )
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    for row in rows:
+        fold, exact = row.get("fold") or {}, row.get("exact")
+        yield [
+            str(row["number"]),
+            f"[{row['name']}]({_RECIPES}/{row['recipe']}.yaml), `{row['architecture']}`",
+            _settings(row),
+            f"{fold['moved']} of {fold['moved'] + fold['computed']} moved" if moves(row) else _short(row),
+            "" if exact is None else f"{exact['kept']} of {START}",
+            _differences(row),
+            ". ".join([*row["stand_ins"], *([row["reduced"]] if row["reduced"] else [])] if row.get("start") else []),
+        ]
+
+
+def _settings(row: Mapping[str, Any]) -> str:
+    return row["flags"] or "vLLM's own"
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    """Whether the product refuses, or vLLM cannot start the class here."""
+    if row.get("start"):
+        return "computed" if row.get("fold") else "not shown"
+    doctor = row.get("doctor")
+    return "refused, not started" if doctor and doctor["refusal"] else "not started"
+
+
+def _not_started(row: Mapping[str, Any]) -> str:
+    """What vLLM says, where the reason is acmserve's and the class did not start here."""
+    if row.get("start") or not (row.get("doctor") and row["doctor"]["refusal"]):
+        return ""
+    return f", and vLLM does not start it on a CPU: `{row['failed']['reason']}`"
+
+
+def _differences(row: Mapping[str, Any]) -> str:
+    """Of moved KV by kind of layer, and of `exact` where nothing was moved."""
+    if moves(row) and row["rounds"]:
+        return "not compared, fp8 rounds a turned key"
+    if moves(row):
+        return ", ".join(f"{one['kind']} {one['distance']:.0e}" for one in row["oracle"])
+    exact = row.get("exact")
+    if exact is None:
+        return ""
+    stock = exact.get("stock_distance", 0.0)
+    return f"exact {exact['distance']:.0e}" + (f", a prefix hit of vLLM alone {stock:.0e}" if stock else "")
+
+
+def fill_file(file: Path, report: Report) -> None:
+    """Make the table of this page anew."""
+    file.write_text(fill(file.read_text(encoding="utf-8"), report), encoding="utf-8")
