@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.families.family import DEFAULT, SPEED
 from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.runs import KINDS, faults, in_words, moves, run_all
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
@@ -53,7 +52,7 @@ def _rows(file: Path | None) -> dict[tuple[int, str], dict[str, Any]]:
 
 def as_report(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """JSON-ready. The gate is about wrong answers; a refusal is none."""
-    counts = {kind: sum(moves(row) for row in rows if row["kind"] == kind) for kind in (DEFAULT, SPEED)}
+    counts = {kind: sum(moves(row) for row in rows if row["kind"] == kind) for kind in KINDS}
     return {
         "gate": as_gate([fault for row in rows for fault in faults(row)]),
         "families": len({row["number"] for row in rows}),

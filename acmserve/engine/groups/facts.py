@@ -23,16 +23,19 @@ from typing import Any
 
 from acmserve.errors import MoveRefused
 
-KINDS: Mapping[str, Callable[[Any], int | None]] = {
-    "FullAttentionSpec": lambda spec: None,
-    "MLAAttentionSpec": lambda spec: None,
-    "SlidingWindowSpec": lambda spec: spec.sliding_window - 1 + spec.extra_retained_tokens,
-    "ChunkedLocalAttentionSpec": lambda spec: spec.attention_chunk_size - 1,
+KINDS: Mapping[str, Callable[[Any], Mapping[str, int]]] = {
+    "FullAttentionSpec": lambda spec: {},
+    "MLAAttentionSpec": lambda spec: {},
+    "SlidingWindowSpec": lambda spec: {"reach": spec.sliding_window - 1 + spec.extra_retained_tokens},
+    "ChunkedLocalAttentionSpec": lambda spec: {
+        "reach": spec.attention_chunk_size - 1,
+        "chunk": spec.attention_chunk_size,
+    },
 }
-"""Every kind of group whose KV is moved, by the class of vLLM's spec: `GroupFacts.reach` of such a spec."""
+"""Every kind of group whose KV is moved, by the class of vLLM's spec: what `GroupFacts` says of such a spec.
 
-CHUNKED = ("ChunkedLocalAttentionSpec",)
-"""Those of them in which a query reads its own chunk alone. Full attention may carry the field, and keeps all."""
+Full attention may carry the fields of another kind, and keeps all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,5 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
             raise MoveRefused(
                 f"model: KV cache of kind {name}; full and latent attention and sliding windows are supported"
             )
-        chunk = getattr(spec, "attention_chunk_size", None) if name in CHUNKED else None
-        found.append(GroupFacts(index, spec.block_size, KINDS[name](spec), chunk=chunk))
+        found.append(GroupFacts(index, spec.block_size, **KINDS[name](spec)))
     return tuple(found)
