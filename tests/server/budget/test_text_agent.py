@@ -31,7 +31,7 @@ def worked(url: str, num_turns: int, **acm: Any) -> tuple[list[dict[str, Any]], 
             "cache_salt": session,
             "temperature": 0,
             "max_tokens": 100,
-            "acm": {"budget": BUDGET, **acm},
+            "acm": {"budget": BUDGET} | acm,
             "vllm_xargs": {"script_id": uuid.uuid4().hex, "script": [line]},
         }
         answer = http.post(f"{url}/v1/chat/completions", json=body)
@@ -53,7 +53,7 @@ def test_the_budget_holds_and_every_stage_says_what_it_did(scripted_server: str)
     assert 2 <= len(evictions) <= 8
     for budget in evictions:
         stages = {stage["policy"]: stage for stage in budget["stages"]}
-        assert list(stages) == ["cwl", "clear_tool_uses", "recency", "compact"]
+        assert list(stages) == ["cwl", "clear_tool_uses", "recency", "compact", "user_messages"]
         assert stages["cwl"]["reason"] == "no episode is marked"
         assert sum(stage["evicted_tokens"] for stage in budget["stages"]) == budget["evicted_tokens"]
     assert shown[1] == TASK
@@ -64,8 +64,8 @@ def test_the_budget_holds_and_every_stage_says_what_it_did(scripted_server: str)
 
 
 def test_without_them_the_budget_of_the_same_agent_is_unmet(scripted_server: str) -> None:
-    """The control: results that count as turns of the user stay, and the answer says so."""
-    said, _ = worked(scripted_server, 12, observations="off")
+    """The control: results that count as turns of the user stay under `recency`, and the answer says so."""
+    said, _ = worked(scripted_server, 12, observations="off", budget=BUDGET | {"policy": "recency"})
     assert any(acm["budget"]["unmet"] is not None for acm in said)
     assert max(acm["receipt"]["prompt_tokens"] for acm in said) > BUDGET["max_tokens"]
 
