@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from acmserve.context.transcript.omissions import USERS_LEFT_OUT
 from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session
@@ -68,6 +69,17 @@ def test_without_them_the_budget_of_the_same_agent_is_unmet(scripted_server: str
     said, _ = worked(scripted_server, 12, observations="off", budget=BUDGET | {"policy": "recency"})
     assert any(acm["budget"]["unmet"] is not None for acm in said)
     assert max(acm["receipt"]["prompt_tokens"] for acm in said) > BUDGET["max_tokens"]
+
+
+def test_what_users_said_goes_where_nothing_else_is_left(scripted_server: str) -> None:
+    """The same agent under the default policy: the task and the newest turn stay, and the answer says what went."""
+    said, shown = worked(scripted_server, 12, observations="off")
+    assert all(acm["budget"]["unmet"] is None for acm in said)
+    assert max(acm["receipt"]["prompt_tokens"] for acm in said) <= BUDGET["max_tokens"]
+    freed = [stage["evicted_tokens"] for acm in said for stage in acm["budget"].get("stages", [])[-1:]]
+    assert any(freed)
+    assert shown[1] == TASK
+    assert [message["content"] for message in shown].count(USERS_LEFT_OUT) == 1
 
 
 @pytest.mark.parametrize("value", ["all", [], [""], {"user": True}])
