@@ -61,7 +61,7 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class TurnRecording:
     """What a request found when it began, and what it leaves behind when it is answered.
 
     `after` is what was rendered for it: the history taken in, and what the budget demanded taken out. `use` keeps the

@@ -33,7 +33,7 @@ from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import MessageBuilder
 from acmserve.server.chat.options import ChatRequest, SessionCall, with_options
-from acmserve.server.chat.recording import Recording, is_watched, taken_in
+from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
 from acmserve.server.exchange.sampled import SampledAnswers
@@ -104,7 +104,7 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
         exchange.add_fields(chat.found.fields)
     exchange.add_fields(adoption.fields)
     CURRENT.set(exchange)
-    recording = Recording(server, session, before, state, chat, exchange, use, turn_map)
+    recording = TurnRecording(server, session, before, state, chat, exchange, use, turn_map)
     request = _edited(chat, state, messages if turn_map is None else placed(turn_map, messages, state))
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
@@ -144,7 +144,7 @@ def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> 
     return ChatCompletionRequest.model_validate(chat.body | {"messages": copy.deepcopy(messages)})
 
 
-async def _recorded(recording: Recording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
+async def _recorded(recording: TurnRecording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
     """Pass a stream on. Its message is recorded before the client hears that it has ended."""
     builder = MessageBuilder()
     async for event in events:

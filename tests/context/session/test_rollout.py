@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from acmserve.context.edits.fragments import cut_messages, redact
 from acmserve.context.session.branches.fork import fork
 from acmserve.context.session.rollout.lines import record_from, rollout_lines, rollout_rows, row_value
 from acmserve.context.session.rollout.record import NO_ROLLOUT, Initiator, RolloutRecord, Sampled, num_common
+from acmserve.context.storage.codecs.state import pack, unpack
 from acmserve.errors import Conflict, IntegrityError
 from tests.support.context.conversation import Characters
 from tests.support.context.states import conversation, rollouts
@@ -72,7 +72,7 @@ def test_among_equal_parents_the_own_thread_wins_then_the_latest() -> None:
 
 @given(rollouts())
 def test_lines_come_back_equal(made: RolloutRecord) -> None:
-    rows = json.loads(json.dumps([row_value(row) for row in rollout_rows(made)]))
+    rows = [unpack(pack(row_value(row))) for row in rollout_rows(made)]
     assert record_from(rows) == made
     head, *rest = rollout_lines(made, "s")
     assert list(head)[:3] == ["kind", "version", "session_id"]
