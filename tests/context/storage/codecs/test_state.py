@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from acmserve.context.edits.fragments import cut_messages, redact, summarize
 from acmserve.context.session.history import adopt, append_answer
+from acmserve.context.session.rollout.lines import rollout_rows, row_value
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
+from acmserve.context.storage.codecs.changes import plan_change
 from acmserve.context.storage.codecs.state import (
     entry_value,
     fragment_value,
     limit_values,
     pack,
-    plan_change,
     state_from,
     state_value,
     unpack,
@@ -125,11 +126,16 @@ def test_a_change_leads_from_any_state_to_any_other(old: SessionState, new: Sess
             [pack(fragment_value(f)) for f in (*new.redacted, *new.fragments)],
         ),
         (change.limits, [pack(v) for v in limit_values(old)], [pack(v) for v in limit_values(new)]),
+        (
+            change.rollout,
+            [pack(row_value(row)) for row in rollout_rows(old.rollout)],
+            [pack(row_value(row)) for row in rollout_rows(new.rollout)],
+        ),
     ):
         table = dict(enumerate(before)) | dict(rows.rows)
         rebuilt = [table[position] for position in range(rows.num_rows)]
         assert [unpack(row) for row in rebuilt] == [unpack(row) for row in after]
-        assert rows.sizes([len(row) for row in before]) == [len(row) for row in rebuilt]
+        assert rows.sizes([len(row) for row in before]) == tuple(len(row) for row in rebuilt)
     assert (change.hits is None) == (old.hits == new.hits)
 
 
