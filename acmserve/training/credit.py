@@ -112,7 +112,8 @@ def _read_judgement(line: int, text: str) -> tuple[str, Judgement]:
         raise MalformedRecord(line, "session_id", f"must be a string, not {echo(session_id)}")
     if ("correct" in value) == ("reward" in value):
         raise MalformedRecord(line, "correct", "or reward must be there, and not both")
-    correct, reward = value.get("correct"), value.get("reward")
+    correct = value.get("correct")
+    reward: Any = value.get("reward")
     if "correct" in value and not isinstance(correct, bool):
         raise MalformedRecord(line, "correct", f"must be true or false, not {echo(correct)}")
     is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
