@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from acmserve.errors import InvalidRequest, NotFound
-from acmserve.training.rollout import MAIN, Rollout, SampledCompletion
+from acmserve.training.rollout import Rollout, SampledCompletion, is_main
 
 UNFOLDED, OUT_OF_SCOPE, FAILED = -1.0, -0.2, -1.0
 MAIN_SHARE = 0.5
@@ -33,17 +33,17 @@ def process_rewards(
         raise InvalidRequest("context_limit", f"must be at least 1, not {context_limit}")
     threads = {completion.thread for completion in rollout.completions.values()}
     for thread in out_of_scope:
-        if thread not in threads or thread == MAIN:
+        if thread not in threads or is_main(thread):
             raise NotFound("out_of_scope", f"names {thread!a}, which is no branch of session {rollout.session_id!a}")
     for number in failed:
         if number not in rollout.completions:
             raise NotFound("failed", f"names completion {number}, which session {rollout.session_id!a} lacks")
-    main = [completion for completion in rollout.completions.values() if completion.thread == MAIN]
+    main = [completion for completion in rollout.completions.values() if is_main(completion.thread)]
     is_unfolded = any(completion.num_tokens > MAIN_SHARE * context_limit for completion in main)
 
     def reward_of(completion: SampledCompletion) -> float:
         reward = 0.0
-        if is_unfolded and completion.thread == MAIN and not _opens_branch(completion):
+        if is_unfolded and is_main(completion.thread) and not _opens_branch(completion):
             reward = min(reward, UNFOLDED)
         if completion.thread in out_of_scope:
             reward = min(reward, OUT_OF_SCOPE)

@@ -22,7 +22,7 @@ from acmserve.errors import IntegrityError
 
 TokenIds = NDArray[np.int32]
 MAIN = "main"
-"""The thread of a session that is no branch."""
+"""The thread of a session that is no branch. Further samples of its prompts are in `main#1` and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,11 @@ class ContextOperation:
     name: str
     arguments: Mapping[str, object]
     saved_tokens: int | None
+
+
+def is_main(thread: str) -> bool:
+    """Whether a thread is that of the session, and of no branch."""
+    return thread.partition("#")[0] == MAIN
 
 
 @dataclass(frozen=True)
