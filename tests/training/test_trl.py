@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from acmserve.cli import main
-from tests.support.docs.pages import ROOT, blocks_of, read_page
-from tests.support.docs.runner import MODEL
+from tests.support.docs.pages import ROOT
 from tests.support.training.sessions import Session, random_session
 
 VOCABULARY = 2000
+SCRIPT = ROOT / "docs/guides/gspo_with_trl.py"
 
 
 def save_model(folder: Path) -> None:
@@ -50,15 +50,9 @@ def test_the_script_of_the_guide_takes_a_step(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is not installed")
     save_model(tmp_path / "model")
     save_rows(tmp_path, [random_session(seed) for seed in range(3)])
-    (script,) = [one.code for one in blocks_of(read_page("docs/guides/training.md")) if "import SFTConfig" in one.code]
-    assert MODEL in script
-    script = script.replace(MODEL, str(tmp_path / "model")).replace("1e-6", "1e-3")
-    (tmp_path / "train.py").write_text(script, encoding="utf-8")
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(SCRIPT), "model", "train.jsonl", "trained", "--learning-rate", "1e-3"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert math.isfinite(float(done.stdout.splitlines()[-1]))
-    trained = next((tmp_path / "trained").glob("checkpoint-1/*.safetensors"))
-    assert trained.read_bytes() != (tmp_path / "model/model.safetensors").read_bytes()
+    assert (tmp_path / "trained/model.safetensors").read_bytes() != (tmp_path / "model/model.safetensors").read_bytes()
