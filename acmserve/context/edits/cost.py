@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -73,6 +73,23 @@ def num_tokens_shown(fragment: Fragment, tokenizer: Tokenizer) -> int:
     if fragment.shown is None:
         return fragment.num_tokens
     return sum(count_tokens(tokenizer, text) for text in fragment.shown)
+
+
+def num_saved(
+    before: SessionState, after: SessionState, fragment_ids: Collection[str], tokenizer: Tokenizer
+) -> int | None:
+    """Tokens that the model sees fewer of these fragments, without markers' template. None: nothing looks different.
+
+    A fragment that is forgotten is shown whole.
+    """
+    shown_before = {f.fragment_id: f for f in before.fragments if f.fragment_id in fragment_ids}
+    now = {f.fragment_id: f for f in after.fragments}
+    if all(name in now and now[name].shown == f.shown for name, f in shown_before.items()):
+        return None
+    return sum(
+        num_tokens_shown(f, tokenizer) - (num_tokens_shown(now[name], tokenizer) if name in now else f.num_tokens)
+        for name, f in shown_before.items()
+    )
 
 
 def num_tokens_behind(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> int:

@@ -137,6 +137,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     is kept of it are digests, by which it is known when a client sends it again.
 
     A summary of the conversation that may speak of it goes, too, and all that was taken out is shown, but for branches.
+    The rollout record is emptied: its prompts hold the text, and every later completion is written in their terms.
     """
     fragment = _editable(state, fragment_id)
     entries, redacted = list(state.entries), list(state.redacted)
@@ -156,7 +157,8 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     summarized = state.omissions.summarized
     if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
         state = replace(state, omissions=hide_closed(EMPTY, state.branches))
-    return replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted)).replace_fragment(new)
+    state = replace(state, rollout=state.rollout.emptied(), redacted=tuple(redacted))
+    return replace(state, entries=tuple(entries), hits=hits).replace_fragment(new)
 
 
 def _editable(state: SessionState, fragment_id: str) -> Fragment:

@@ -33,4 +33,4 @@ def hidden(new: SessionState, fragment_id: str, context: ToolContext) -> ToolOut
     return ToolOutcome(new, result, changed=True, fragment_ids=(fragment_id,))
 
 
-FOLD_FRAGMENT = Tool(_SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
+FOLD_FRAGMENT = Tool("fold", _SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
