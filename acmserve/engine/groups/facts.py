@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import Any
 
 from acmserve.errors import MoveRefused
+from acmserve.plan.rules.states import StateRules
 
 
 def _recurrent(spec: Any) -> Mapping[str, int]:
@@ -104,6 +105,12 @@ class KVGroups:
     def recurrent(self) -> tuple[GroupFacts, ...]:
         """Groups that keep a state where others keep the KV of tokens."""
         return tuple(group for group in self.groups if group.mixed is not None)
+
+    @cached_property
+    def state_rules(self) -> StateRules | None:
+        """Where a state may be kept, for moves. None without recurrent groups."""
+        mixed = [group.mixed for group in self.recurrent if group.mixed is not None]
+        return StateRules(self.recurrent[0].block_size, max(mixed)) if mixed else None
 
     @cached_property
     def is_lone(self) -> bool:
