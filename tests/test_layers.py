@@ -27,7 +27,7 @@ LAYERS = (
     "context.tools context.precompute context.anthropic",
     "context.storage",
     "plan",
-    "kernels.rope kernels.slots",
+    "kernels.rope kernels.slots kernels.recurrent",
     "kernels.layout kernels.layouts kernels.movers kernels.stored_type",
     "kernels.dispatch",
     "engine.config engine.groups",

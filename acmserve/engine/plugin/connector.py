@@ -75,7 +75,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         assert vllm_config.kv_transfer_config is not None
-        self.config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        self.config = config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
         self._vllm_config = vllm_config
         self.attached = False
         self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
@@ -83,9 +83,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._stats = AcmStats()
         self._mover: KVMover | None = None
         self._is_inspected = False
-        limits = StoreLimits(
-            self.config.max_sessions, self.config.max_sources_per_session, self.config.max_source_bytes
-        )
+        limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
         self.store = SourceStore(limits, self._release_tail)
 
     @property
@@ -100,9 +98,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         hide_moved_blocks(kv_cache_manager.block_pool)
         specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
         self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
-        hash_function = block_pool.block_hash_function(self._vllm_config)
         self.live = LiveRequests()
-        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(self._kv_cache_config.kv_cache_groups))
+        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs))
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
@@ -110,11 +107,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.ledger.find_path)
         rules = sparse_groups.boundary_rules(kv_cache_manager, self._groups.state_rules)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
-        self.boundaries = EditBoundaryKeeper(
-            rules, max_bytes, num_blocks, partial(sparse_groups.is_kept, kv_cache_manager)
-        )
+        is_kept = partial(sparse_groups.is_kept, kv_cache_manager)
+        self.boundaries = EditBoundaryKeeper(rules, max_bytes, num_blocks, is_kept)
         rooms = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
         media = MediaRule.of_model(self._vllm_config.model_config)
+        hash_function = block_pool.block_hash_function(self._vllm_config)
         self.arrivals = Arrivals(*rooms, hash_function, self._vllm_config.num_prefill_lookahead_tokens, media)
 
     def set_xfer_handshake_metadata_pp_aware(
@@ -174,8 +171,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over."""
-        copies = tuple(self._copies)
-        self._copies.clear()
+        copies, self._copies[:] = tuple(self._copies), ()
         return StepMetadata(StepCopies(copies, *self.transitions.take()))
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
@@ -307,7 +303,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
 
     def build_connector_worker_meta(self) -> TransitionsRecorded | None:
-        """Worker: what the step has recorded. None where it was nothing."""
+        """Worker: what the step has recorded, if anything."""
         recorded = self._mover.take_recorded() if self._mover is not None else {}
         return TransitionsRecorded(recorded) if recorded else None
 

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
-from acmserve.engine.requests.live_requests import Entry, LiveRequests
+from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
 NO_ROOM = "kv_cache_full"
 
-_NUM_PREPARED = 4
-"""Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
-_MAX_PREPARED_TOKENS = 131_072
-"""Tokens of these requests, but for the first one: each is looked up in the prefix cache, block by block."""
 _MAX_REHASHED_TOKENS = 16_384
 """Behind a refused segment. Where more follows, its mark stays, and nobody waits for thousands of hashes."""
 
@@ -122,36 +118,10 @@ class MoveExecutor:
             session = self._live.get(request.request_id)
             if session and session.segments:
                 self._leap_running(session, request)
-        for session, request in self._next_waiting(waiting):
+        # With recurrent groups none: a state is composed with that of the request, once it runs.
+        for session, request in () if self.groups.recurrent else self._live.to_prepare(waiting, self._wanted):
             self._prepare_waiting(session, request, self._wanted.get(session.request_id))
         self._wanted.clear()
-
-    def _next_waiting(self, waiting: Iterable[Request]) -> list[Entry]:
-        """Waiting requests to prepare: the session requests at the head of the queue, and those that asked.
-
-        Not those behind a request that is not ours: their pins could keep it out for ever. A request that vLLM came to
-        without one asked in `on_lookup` and gets its turn in the step after.
-
-        None with recurrent groups: a state is composed with that of the request, once it runs.
-        """
-        chosen: dict[str, Entry] = {}
-        if self.groups.recurrent:
-            return []
-        num_tokens = 0
-        for request in waiting:
-            session = self._live.get(request.request_id)
-            if not block_pool.is_waiting(request) or (session is not None and not session.is_planned):
-                continue
-            num_tokens += request.num_tokens
-            is_full = len(chosen) >= _NUM_PREPARED or (chosen and num_tokens > _MAX_PREPARED_TOKENS)
-            if session is None or not session.segments or is_full:
-                break
-            chosen[request.request_id] = (session, request)
-        for request_id in self._wanted:
-            entry = self._live.entry(request_id)
-            if entry and entry[0].segments and block_pool.is_waiting(entry[1]):
-                chosen.setdefault(request_id, entry)
-        return list(chosen.values())
 
     def _leap_running(self, session: SessionRequest, request: Request) -> None:
         if session.segment_at(request.num_computed_tokens) is None:

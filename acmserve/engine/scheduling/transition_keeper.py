@@ -36,7 +36,8 @@ class TransitionKeeper:
     ) -> None:
         self.ledger = TransitionLedger(max_bytes)
         self._manager = manager
-        self._groups = groups.recurrent
+        # vLLM may keep states within blocks, where one hash covers less than a block. Nothing is recorded there.
+        self._groups = groups.recurrent if groups.leading.block_size == groups.hash_block_size else ()
         self._live = live
         self._may_move = may_move
         self._records: list[TransitionRecord] = []

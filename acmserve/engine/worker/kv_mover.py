@@ -146,7 +146,7 @@ class KVMover:
             raise MoveRefused(f"kv cache: layer {min(strays)} is in none of {len(groups)} groups")
         built = {}
         for index, (group, found) in enumerate(zip(groups, names, strict=True)):
-            if found:
+            if found or not layers:
                 block_size = group.kv_cache_spec.block_size
                 self._check_blocks([layers[name] for name in found], block_size)
                 built[index] = (block_size, dispatch.LayerMover([layers[name] for name in found], self._num_threads))
