@@ -104,7 +104,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
-        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.ledger.find_path)
+        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path)
         rules = sparse_groups.boundary_rules(kv_cache_manager, self._groups.state_rules)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
         is_kept = partial(sparse_groups.is_kept, kv_cache_manager)
@@ -178,7 +178,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """What all workers recorded in a step counts from here on."""
         recorded = connector_output.kv_connector_worker_meta
         if isinstance(recorded, TransitionsRecorded):
-            self.transitions.ledger.confirm(recorded.facts)
+            self.transitions.index.confirm(recorded.facts)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
@@ -228,7 +228,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""
         self.store.clear()
-        self.transitions.ledger.clear()
+        self.transitions.index.clear()
         return True
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -272,7 +272,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor.check_integrity()
         self.precompute.check_integrity()
         self.boundaries.check_integrity()
-        self.transitions.ledger.check_integrity()
+        self.transitions.index.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""

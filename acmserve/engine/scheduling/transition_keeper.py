@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.requests.live_requests import LiveRequests
-from acmserve.engine.scheduling.leaps.transitions import TransitionLedger
+from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
 from acmserve.engine.worker.copies import TransitionRecord
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TransitionKeeper:
         max_bytes: int,
         may_move: Callable[[], bool],
     ) -> None:
-        self.ledger = TransitionLedger(max_bytes)
+        self.index = TransitionIndex(max_bytes)
         self._manager = manager
         # vLLM may keep states within blocks, where one hash covers less than a block. Nothing is recorded there.
         self._groups = groups.recurrent if groups.leading.block_size == groups.hash_block_size else ()
@@ -54,14 +54,14 @@ class TransitionKeeper:
     def take(self) -> tuple[tuple[TransitionRecord, ...], tuple[int, ...]]:
         """What this step records, and what the workers may forget behind its moves."""
         records, self._records = tuple(self._records), []
-        return records, self.ledger.take_dropped()
+        return records, self.index.take_dropped()
 
     def _record(self, request: Request, first: int, num_tokens: int) -> None:
         size = self._groups[0].block_size
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
         if start < first or start % size or end % size or end > request.num_prompt_tokens:
             return
-        number = self.ledger.add(request.block_hashes[end // size - 1], start)
+        number = self.index.add(request.block_hashes[end // size - 1], start)
         if number is None:
             return
         tables = self._manager.get_block_ids(request.request_id)

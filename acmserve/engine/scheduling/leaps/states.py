@@ -5,7 +5,7 @@
     full                     [ copied, keys turned ..........)
     recurrent                          S_b + P (S_a' - S_a)  |          P: transitions recorded over all of [a, b)
 
-Pure: asks a lookup for blocks and a ledger for transitions. What is not there ends the jump earlier, or there is none.
+Pure: asks a lookup for blocks and an index for transitions. What is not there ends the jump earlier, or there is none.
 So the groups are moved together or not at all. What the composition is worth: `kernels/recurrent.py`.
 """
 

@@ -31,7 +31,7 @@ class _Transition:
     fact: RecordedTransition | None = None
 
 
-class TransitionLedger:
+class TransitionIndex:
     """See the module. `max_bytes` bounds what each worker holds."""
 
     def __init__(self, max_bytes: int) -> None:
