@@ -35,11 +35,10 @@ LAYERS = (0, 1, 2, 3) if "ACMSERVE_WINDOWS" in os.environ else (0,)
 """Which layer mixes tokens: three of gated delta nets, one of attention. `make windows` runs all of them."""
 
 
-def small_states() -> PretrainedConfig:
-    """States as large as the keys and values of 128 tokens. All experts: else rounding chooses others."""
+def all_experts() -> PretrainedConfig:
+    """Every token asks all experts. With fewer, rounding would choose other ones."""
     config = qwen3_next()
     assert isinstance(config, Qwen3NextConfig)
-    config.linear_num_value_heads = 2
     config.num_experts_per_tok = config.num_experts
     return config
 
@@ -71,7 +70,7 @@ def fold(engine: Engine, session: str, foldable: Sequence[Sequence[int]] = (PIEC
 @pytest.mark.parametrize("layer", LAYERS)
 def test_moved_states_are_right(layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control leaves each state what it was in the old context."""
-    path = save_recurrent(small_states(), tmp_path, layer)
+    path = save_recurrent(all_experts(), tmp_path, layer)
     with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
         moved = fold(engine, "moved")
         exact = engine.ask(CONTEXT, "exact", "exact", salt="exact")
