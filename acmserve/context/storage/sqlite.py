@@ -32,7 +32,7 @@ from acmserve.context.storage.session import Key, Session
 from acmserve.errors import AcmError
 
 FIRST_FILE_VERSION = 1
-FILE_VERSION = 4
+FILE_VERSION = 5
 _FIRST_WITH_HEADS = 3
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.edits.fragments import cut_messages, redact, summarize
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact, summarize
 from acmserve.context.eviction import registry
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
@@ -194,7 +195,7 @@ def damage(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("UPDATE meta SET value = 5", "has version 5, this acmserve reads version 4. Start the acmserve that wrote it"),
+        ("UPDATE meta SET value = 6", "has version 6, this acmserve reads version 5. Start the acmserve that wrote it"),
         ("DELETE FROM meta", "has version none"),
         ("DROP TABLE entries_1", "no such table: entries_1"),
         ("DROP TABLE sessions", "no such table: sessions"),
