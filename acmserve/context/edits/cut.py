@@ -170,7 +170,9 @@ def _cut(state: SessionState, pieces: Sequence[Piece], num_fragments: int, role:
     hidden = [piece for here in pieces_by_place(state, *HIDDEN).values() for piece in here]
     visible = [(piece, state.piece_text(piece)) for piece in minus(pieces, hidden)]
     there = state.fragments
-    ends = {(piece.place, at) for fragment in there for piece in fragment.pieces for at in (piece.start, piece.end)}
+    ends = {(f.pieces[0].place, f.pieces[0].start) for f in there} | {
+        (f.pieces[-1].place, f.pieces[-1].end) for f in there
+    }
     made: list[Fragment] = []
     for run, num_tokens in plan_split(visible, num_fragments, tokenizer, ends):
         for span in lay_around(there, _filled(run, pieces)):

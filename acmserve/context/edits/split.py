@@ -59,7 +59,8 @@ def plan_split(
     num_chars = line[-1].first_char + len(line[-1].text)
     num_fragments = max(1, min(num_fragments, num_tokens))
     width = Fraction(num_tokens, num_fragments)
-    good = (partial(_at_ends, ends), _between_texts, *map(_behind, _PATTERNS), _between_tokens)
+    good: list[Callable[[Sequence[_Text]], _Boundaries]] = [partial(_at_ends, ends), _between_texts]
+    good += [*map(_behind, _PATTERNS), _between_tokens]
     kinds = [cache(partial(kind, line)) for kind in good]
     cuts = [0]
     for k in range(1, num_fragments):
