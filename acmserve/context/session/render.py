@@ -98,7 +98,13 @@ def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
     Folds that follow each other are one span with one marker, and so is the white space between them.
     """
     shown: dict[Place, list[tuple[Piece, str]]] = {}
-    for place, pieces in outermost(fragment for fragment in state.fragments if fragment.hidden).items():
+    hidden = [fragment for fragment in state.fragments if fragment.shown is not None]
+    if len(hidden) == 1:
+        [alone] = hidden
+        for piece, text in zip(alone.pieces, alone.shown or (), strict=True):
+            shown.setdefault(piece.place, []).append((piece, text))
+        return shown
+    for place, pieces in outermost(hidden).items():
         runs = _runs(state.text_at(place), pieces) if len(pieces) > 1 else [pieces]
         shown[place] = [_shown(run) for run in runs]
     return shown
