@@ -164,7 +164,7 @@ def test_a_redaction_takes_the_retold_conversation_with_it(agent: Agent) -> None
     told = agent.ask(flattened(main))
     url, headers = f"{agent.server}/v1/acm/sessions", {"X-Cache-Salt": agent.salt}
     assert http.get(f"{url}/{told['session_id']}", headers=headers).status_code == 200
-    edits = [{"op": "redact", "messages": {"start": 3, "end": 4}}]
+    edits = [{"op": "redact", "messages": {"start": 4, "end": 5}}]
     http.post(f"{url}/{agent.name}/edits", json={"edits": edits}, headers=headers).raise_for_status()
     assert http.get(f"{url}/{told['session_id']}", headers=headers).status_code == 404
     agent.ask(main.user("And then?"))
