@@ -18,6 +18,7 @@ from acmserve.context.alignment.likeness import GONE
 from acmserve.context.alignment.redacted_text import seal_text
 from acmserve.context.edits.find import find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.edits.split import plan_split
+from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -78,9 +79,7 @@ def fold(state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer
     """Hide a fragment behind a marker."""
     fragment = _editable(state, fragment_id)
     if fragment.visibility is Visibility.FOLDED:
-        raise Conflict(
-            "fragment_id", f"{fragment_id} is folded already.", f'Call {_way_back(suite)}("{fragment_id}") to read it.'
-        )
+        raise Conflict("fragment_id", f"{fragment_id} is folded already.", _way_back(suite, fragment_id))
     shown = _in_line(state, fragment, _fold_marker(fragment, suite))
     _check_shorter(fragment, shown, tokenizer, "folding")
     return state.replace_fragment(replace(fragment, visibility=Visibility.FOLDED, shown=shown, focus=None))
@@ -185,8 +184,9 @@ def _in_line(state: SessionState, fragment: Fragment, shown: Iterable[str]) -> t
     )
 
 
-def _way_back(suite: str) -> str:
-    return marker.RESTORE_TOOLS[suite][0]
+def _way_back(suite: str, fragment_id: str) -> str:
+    tool = name_of(suite, "restore", "restore_folded")
+    return "" if tool is None else f'Call {tool}("{fragment_id}") to read it.'
 
 
 def _check_marker(name: str, text: str) -> None:

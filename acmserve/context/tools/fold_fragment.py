@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from acmserve.context.edits.cost import edit_cost, num_tokens_shown
 from acmserve.context.edits.fragments import fold
-from acmserve.context.schema.tool_schema import tool_schema
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import FRAGMENT_ID, Arguments, Tool, ToolContext, ToolOutcome
-
-_SCHEMA = tool_schema(
-    "fold_fragment",
-    "Hide a fragment behind a short marker. Its text is kept and can be restored at any time. Folding is cheapest "
-    "early, while little text follows the fragment.",
-    {"fragment_id": FRAGMENT_ID},
-    ["fragment_id"],
-)
+from acmserve.context.tools.tool import TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
@@ -33,4 +24,6 @@ def hidden(new: SessionState, fragment_id: str, context: ToolContext) -> ToolOut
     return ToolOutcome(new, result, changed=True, fragment_ids=(fragment_id,))
 
 
-FOLD_FRAGMENT = Tool("fold", _SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
+FOLD = ToolOperation(
+    "fold", _run, "hides a fragment behind a marker", "what stands behind the fragment", {"fragment_id": TEXT}
+)
