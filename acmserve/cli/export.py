@@ -18,9 +18,10 @@ from typing import TextIO
 from acmserve.cli.command import Command
 from acmserve.errors import AcmError, InvalidRequest, MalformedRecord
 from acmserve.training.collection import ALGORITHMS, check_algorithm
-from acmserve.training.credit import give_credit, read_judgements
+from acmserve.training.credit import give_credit
 from acmserve.training.export import export_rows
 from acmserve.training.formats import FORMATS
+from acmserve.training.judgement import read_judgements
 from acmserve.training.record import read_rollout
 from acmserve.training.reward import RewardLimits
 from acmserve.training.rollout import Rollout
@@ -33,8 +34,9 @@ rewards, a line of JSON for each session:
   {"session_id": "b", "reward": 0.5, "group": "question-7"}
 
 `correct` becomes a reward: 1 when right, 0 when wrong, and -1 in any case with a format error, too many tool calls or
-too many tokens. Sessions of one group had one question, and get advantages. A branch that left its task is named in
-"out_of_scope": ["branch-1"], for --fold-grpo.
+too many tokens. Sessions of one group had one question, and get advantages. Where a prompt was sampled several times,
+a line with "thread": "main#1" is for one sample. For --fold-grpo, "out_of_scope": ["branch-1"] names the branches that
+left their task, and "failed": [4] the completions whose tool call failed.
 
 examples:
   acmserve export rollout.jsonl                                        everything, on stdout
@@ -59,7 +61,7 @@ def _add_flags(export: argparse.ArgumentParser) -> None:
     )
     export.add_argument("--output", type=Path, metavar="FILE", help="write there instead of stdout")
     export.add_argument("--rewards", type=Path, metavar="FILE", help="what each session earned, see below")
-    export.add_argument("--min-reward", type=float, metavar="R", help="leave out sessions that earned less")
+    export.add_argument("--min-reward", type=float, metavar="R", help="leave out samples that earned less")
     export.add_argument(
         "--max-tools", type=int, default=defaults.max_calls, metavar="N", help="more calls earn -1 (%(default)s)"
     )

@@ -116,8 +116,10 @@ def _result_ids(rollout: Rollout, last: SampledCompletion) -> TokenIds:
         return np.empty(0, dtype=np.int32)
     if rollout.extends(following):
         return following.tail
-    tail, sampled = following.tail, last.token_ids
-    for start in reversed(range(len(tail) - len(sampled) + 1)):
-        if len(sampled) and np.array_equal(tail[start : start + len(sampled)], sampled):
-            return tail[start + len(sampled) :]
+    tail, sampled = following.tail.tobytes(), last.token_ids.tobytes()
+    end = len(tail)
+    while sampled and (start := tail.rfind(sampled, 0, end)) >= 0:
+        if start % following.tail.itemsize == 0:
+            return following.tail[(start + len(sampled)) // following.tail.itemsize :]
+        end = start + len(sampled) - 1
     return np.empty(0, dtype=np.int32)

@@ -1,127 +1,102 @@
-"""What the rollouts of an export earned: a reward for each, and an advantage for each completion of a group.
+"""What the completions of an export earned: a reward for each, and in a group an advantage.
 
-    {"session_id": "a", "correct": true, "group": "question-7", "out_of_scope": ["branch-2"]}
-    {"session_id": "b", "reward": 0.5, "group": "question-7"}
+    judgements ----> members (a session, or one sample of its prompt) --Equation 4--> reward
+                     members of one group                             --Equation 3--> advantage of each completion
 
-One such line for each rollout. `correct` becomes a reward by Equation 4 of *Sculptor* (arXiv 2508.04664), and `reward`
-is taken as it is. Rollouts with one `group` had one query. Without a group there is a reward and no advantage.
+A member is what one line of the rewards is about: the completions of a thread that has a line of its own, or all others
+of a session. Equation 4 looks at a member with the completions that it stands behind. Knows no file.
 
 Decision: a rollout without a line is an error. Left out in silence, it would shift the mean of its group.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from acmserve.errors import MalformedRecord, NotFound
+from acmserve.errors import NotFound
 from acmserve.training.advantage import fold_advantages, group_advantages
+from acmserve.training.judgement import Judgement, Judgements
 from acmserve.training.process_reward import process_rewards
 from acmserve.training.reward import RewardLimits, outcome_reward
 from acmserve.training.rollout import Rollout
-from acmserve.validation import echo, listing
-
-FIELDS = ("session_id", "correct", "reward", "group", "out_of_scope")
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What somebody says of one rollout. Either `correct` or `reward` is set."""
-
-    correct: bool | None
-    reward: float | None
-    group: str | None
-    out_of_scope: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What one rollout earned. `advantages` are those of its completions, None without a group.
+    """What one completion earned. `advantage` is None without a group.
 
-    `is_shared`: all completions have one advantage. FoldGRPO gives each its own.
+    `is_shared`: all completions of the rollout have this advantage. FoldGRPO gives each its own.
     """
 
     reward: float
     group: str | None = None
-    advantages: Mapping[int, float] | None = None
+    advantage: float | None = None
     is_shared: bool = True
 
 
-def read_judgements(lines: Iterable[str]) -> dict[str, Judgement]:
-    """The judgements by session id. Raises `MalformedRecord`."""
-    found: dict[str, Judgement] = {}
-    for line, text in enumerate(lines, 1):
-        if text.strip():
-            session_id, judgement = _read_judgement(line, text)
-            if session_id in found:
-                raise MalformedRecord(line, "session_id", f"{echo(session_id)} has an earlier line")
-            found[session_id] = judgement
-    return found
+Credits = Mapping[int, Credit]
+"""The credit of each completion of a rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    place: int
+    part: Rollout
+    numbers: tuple[int, ...]
+    judgement: Judgement
+    reward: float
 
 
 def give_credit(
     rollouts: Sequence[Rollout],
-    judgements: Mapping[str, Judgement],
+    judgements: Judgements,
     limits: RewardLimits | None = None,
     context_limit: int | None = None,
-) -> list[Credit]:
-    """The credit of each rollout. With `context_limit`, advantages are those of FoldGRPO."""
-    for rollout in rollouts:
-        if rollout.session_id not in judgements:
-            raise NotFound("rewards", f"have no line for session {rollout.session_id!a}.", "Each rollout needs one.")
-    chosen = [judgements[rollout.session_id] for rollout in rollouts]
-    rewards = [_reward(rollout, judgement, limits) for rollout, judgement in zip(rollouts, chosen, strict=True)]
-    earned = [Credit(reward, judgement.group) for reward, judgement in zip(rewards, chosen, strict=True)]
-    for group in dict.fromkeys(judgement.group for judgement in chosen if judgement.group is not None):
-        places = [place for place, judgement in enumerate(chosen) if judgement.group == group]
-        members = [rollouts[place] for place in places]
-        outcomes = [rewards[place] for place in places]
-        if context_limit is None:
-            values = group_advantages(outcomes)
-            advantages = [dict.fromkeys(one.completions, value) for one, value in zip(members, values, strict=True)]
-        else:
-            scopes = [chosen[place].out_of_scope for place in places]
-            processes = [process_rewards(one, context_limit, scope) for one, scope in zip(members, scopes, strict=True)]
-            advantages = fold_advantages(outcomes, processes)
-        for place, advantage in zip(places, advantages, strict=True):
-            earned[place] = Credit(rewards[place], group, advantage, is_shared=context_limit is None)
-    return earned
+) -> list[Credits]:
+    """The credits of each rollout. With `context_limit`, advantages are those of FoldGRPO.
+
+    Raises `NotFound` for a session without a judgement, or for a judgement of a thread that its session lacks.
+    """
+    members = [one for place, rollout in enumerate(rollouts) for one in _members(place, rollout, judgements, limits)]
+    found: list[dict[int, Credit]] = [{} for _ in rollouts]
+    for group in dict.fromkeys(one.judgement.group for one in members):
+        grouped = [one for one in members if one.judgement.group == group]
+        for one, advantages in zip(grouped, _advantages(grouped, group, context_limit), strict=True):
+            for number in one.numbers:
+                found[one.place][number] = Credit(one.reward, group, advantages.get(number), context_limit is None)
+    return list(found)
 
 
-def _reward(rollout: Rollout, judgement: Judgement, limits: RewardLimits | None) -> float:
-    if judgement.reward is not None:
-        return judgement.reward
-    return outcome_reward(rollout, is_correct=bool(judgement.correct), limits=limits)
+def _members(place: int, rollout: Rollout, judgements: Judgements, limits: RewardLimits | None) -> Iterator[_Member]:
+    own = {thread: one for (name, thread), one in judgements.items() if name == rollout.session_id and thread}
+    by_thread: dict[str | None, list[int]] = {None: [], **{thread: [] for thread in own}}
+    for number, completion in rollout.completions.items():
+        by_thread[completion.thread if completion.thread in own else None].append(number)
+    for thread, numbers in by_thread.items():
+        judgement = judgements.get((rollout.session_id, thread))
+        if thread is not None and not numbers:
+            raise NotFound("rewards", f"name thread {thread!a}, which session {rollout.session_id!a} lacks.")
+        if judgement is None and (numbers or not own):
+            raise NotFound("rewards", f"have no line for session {rollout.session_id!a}.", "Each session needs one.")
+        if judgement is not None:
+            part = rollout.part(numbers)
+            reward = judgement.reward
+            if reward is None:
+                reward = outcome_reward(part, is_correct=bool(judgement.correct), limits=limits)
+            yield _Member(place, part, tuple(numbers), judgement, reward)
 
 
-def _read_judgement(line: int, text: str) -> tuple[str, Judgement]:
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MalformedRecord(line, "", f"is no JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise MalformedRecord(line, "", f"must be an object, not {echo(value)}")
-    for key in value:
-        if key not in FIELDS:
-            raise MalformedRecord(line, str(key), f"is unknown; a line of rewards knows {listing(FIELDS)}")
-    session_id = value.get("session_id")
-    if not isinstance(session_id, str):
-        raise MalformedRecord(line, "session_id", f"must be a string, not {echo(session_id)}")
-    if ("correct" in value) == ("reward" in value):
-        raise MalformedRecord(line, "correct", "or reward must be there, and not both")
-    correct = value.get("correct")
-    reward: Any = value.get("reward")
-    if "correct" in value and not isinstance(correct, bool):
-        raise MalformedRecord(line, "correct", f"must be true or false, not {echo(correct)}")
-    is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
-    if "reward" in value and not (is_number and math.isfinite(reward)):
-        raise MalformedRecord(line, "reward", f"must be a finite number, not {echo(reward)}")
-    group, scope = value.get("group"), value.get("out_of_scope", [])
-    if group is not None and not isinstance(group, str):
-        raise MalformedRecord(line, "group", f"must be a string, not {echo(group)}")
-    if not isinstance(scope, list) or not all(isinstance(thread, str) for thread in scope):
-        raise MalformedRecord(line, "out_of_scope", f"must be an array of threads, not {echo(scope)}")
-    return session_id, Judgement(correct, reward, group, tuple(scope))
+def _advantages(
+    members: Sequence[_Member], group: str | None, context_limit: int | None
+) -> Sequence[Mapping[int, float]]:
+    if group is None:
+        return [{} for _ in members]
+    rewards = [one.reward for one in members]
+    if context_limit is None:
+        shared = group_advantages(rewards)
+        return [dict.fromkeys(one.numbers, value) for one, value in zip(members, shared, strict=True)]
+    processes = [
+        process_rewards(one.part, context_limit, one.judgement.out_of_scope, one.judgement.failed) for one in members
+    ]
+    return fold_advantages(rewards, processes)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from acmserve.errors import InvalidRequest
 from acmserve.training.collection import Algorithm, collect
 from acmserve.training.coverage import TokenCoverage
-from acmserve.training.credit import Credit
+from acmserve.training.credit import Credits
 from acmserve.training.formats import FORMATS, Row
 from acmserve.training.rollout import Rollout
 from acmserve.validation import echo, listing
@@ -20,10 +20,10 @@ def export_rows(
     rollouts: Sequence[Rollout],
     format_name: str,
     algorithm: Algorithm = "prefix",
-    earned: Sequence[Credit] | None = None,
+    earned: Sequence[Credits] | None = None,
     min_reward: float | None = None,
 ) -> Iterator[Row]:
-    """The rows of all rollouts, of those with less than `min_reward` none.
+    """The rows of all rollouts, without samples that earned less than `min_reward`.
 
     Raises `IntegrityError` where a sampled token would not be trained exactly once.
     """
@@ -32,12 +32,11 @@ def export_rows(
     if min_reward is not None and earned is None:
         raise InvalidRequest("min_reward", "needs rewards")
     row = FORMATS[format_name].row
-    credit_of: Sequence[Credit | None] = earned if earned is not None else [None] * len(rollouts)
+    credit_of: Sequence[Credits | None] = earned if earned is not None else [None] * len(rollouts)
     for rollout, credit in zip(rollouts, credit_of, strict=True):
-        if credit is not None and min_reward is not None and credit.reward < min_reward:
-            continue
         coverage = TokenCoverage(rollout)
         for sample in collect(rollout, algorithm):
             coverage.add(sample)
-            yield row(rollout, sample, credit)
+            if credit is None or min_reward is None or credit[sample.trained[0]].reward >= min_reward:
+                yield row(rollout, sample, credit)
         coverage.check_integrity()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from acmserve.errors import InvalidRequest
 from acmserve.training.collection import TrainingSample
-from acmserve.training.credit import Credit
+from acmserve.training.credit import Credits
 from acmserve.training.rollout import Rollout
 
 Row = dict[str, Any]
@@ -34,10 +34,10 @@ class Format:
     """`summary` is the line of the command's help."""
 
     summary: str
-    row: Callable[[Rollout, TrainingSample, Credit | None], Row]
+    row: Callable[[Rollout, TrainingSample, Credits | None], Row]
 
 
-def _jsonl(rollout: Rollout, sample: TrainingSample, credit: Credit | None) -> Row:
+def _jsonl(rollout: Rollout, sample: TrainingSample, earned_by: Credits | None) -> Row:
     return {
         "session_id": sample.session_id,
         "thread": sample.thread,
@@ -45,16 +45,16 @@ def _jsonl(rollout: Rollout, sample: TrainingSample, credit: Credit | None) -> R
         "input_ids": sample.input_ids.tolist(),
         "loss_mask": sample.loss_mask.astype(int).tolist(),
         "logprobs": None if sample.logprobs is None else _floats(sample.logprobs),
-        **_earned(rollout, sample, credit, 0, len(sample.input_ids)),
+        **_earned(rollout, sample, earned_by, 0, len(sample.input_ids)),
     }
 
 
-def _sft(_: Rollout, sample: TrainingSample, __: Credit | None) -> Row:
+def _sft(_: Rollout, sample: TrainingSample, __: Credits | None) -> Row:
     labels = np.where(sample.loss_mask, sample.input_ids, IGNORED_LABEL)
     return {"input_ids": sample.input_ids.tolist(), "labels": labels.tolist()}
 
 
-def _trl(rollout: Rollout, sample: TrainingSample, credit: Credit | None) -> Row:
+def _trl(rollout: Rollout, sample: TrainingSample, earned_by: Credits | None) -> Row:
     if sample.logprobs is None:
         raise InvalidRequest(
             "logprobs",
@@ -68,13 +68,13 @@ def _trl(rollout: Rollout, sample: TrainingSample, credit: Credit | None) -> Row
         "logprobs": _floats(sample.logprobs[start:end]),
         "env_mask": sample.loss_mask[start:end].astype(int).tolist(),
         "session_id": sample.session_id,
-        **_earned(rollout, sample, credit, start, end),
+        **_earned(rollout, sample, earned_by, start, end),
     }
 
 
-def _verl(rollout: Rollout, sample: TrainingSample, credit: Credit | None) -> Row:
+def _verl(rollout: Rollout, sample: TrainingSample, earned_by: Credits | None) -> Row:
     start, end = _trained_range(sample)
-    earned = _earned(rollout, sample, credit, start, end)
+    earned = _earned(rollout, sample, earned_by, start, end)
     return {
         "prompt_ids": sample.input_ids[:start].tolist(),
         "response_ids": sample.input_ids[start:end].tolist(),
@@ -101,20 +101,20 @@ def _trained_range(sample: TrainingSample) -> tuple[int, int]:
     return int(places[0]), int(places[-1]) + 1
 
 
-def _earned(rollout: Rollout, sample: TrainingSample, credit: Credit | None, start: int, end: int) -> Row:
+def _earned(rollout: Rollout, sample: TrainingSample, earned_by: Credits | None, start: int, end: int) -> Row:
     """Reward, group and advantage, the latter for the tokens `[start, end)` where they differ."""
-    if credit is None:
+    if earned_by is None:
         return {}
-    earned: Row = {"reward": credit.reward}
-    if credit.group is None or credit.advantages is None:
-        return earned
-    earned["group"] = credit.group
-    if credit.is_shared:
-        return {**earned, "advantage": credit.advantages[sample.trained[0]]}
+    first = earned_by[sample.trained[0]]
+    if first.advantage is None:
+        return {"reward": first.reward}
+    earned: Row = {"reward": first.reward, "group": first.group}
+    if first.is_shared:
+        return {**earned, "advantage": first.advantage}
     advantages = np.zeros(len(sample.input_ids), dtype=np.float32)
     for number in sample.trained:
         completion = rollout.completions[number]
-        advantages[completion.prompt_tokens : completion.num_tokens] = credit.advantages[number]
+        advantages[completion.prompt_tokens : completion.num_tokens] = earned_by[number].advantage
     return {**earned, "advantages": _floats(advantages[start:end])}
 
 

@@ -12,7 +12,7 @@ Decision: a prompt is put together on demand, by a walk up the tree. Kept whole,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -109,6 +109,16 @@ class Rollout:
     def children(self, number: int) -> Iterable[SampledCompletion]:
         """The completions whose prompts extend or edit the sequence of this one, in order."""
         return (self.completions[child] for child in self._children.get(number, ()))
+
+    def part(self, numbers: Iterable[int]) -> Rollout:
+        """The rollout of these completions alone, with those that their prompts go on from."""
+        needed: set[int] = set()
+        for number in numbers:
+            above: int | None = number
+            while above is not None and above not in needed:
+                needed.add(above)
+                above = self.completions[above].parent
+        return replace(self, completions={number: self.completions[number] for number in sorted(needed)})
 
     def extends(self, child: SampledCompletion) -> bool:
         """Whether the prompt begins with the whole sequence of the parent."""

@@ -15,9 +15,10 @@ from pydantic import BaseModel
 
 from acmserve.errors import IntegrityError, InvalidRequest, MalformedRecord, NotFound
 from acmserve.training.collection import ALGORITHMS
-from acmserve.training.credit import Credit, give_credit, read_judgements
+from acmserve.training.credit import Credits, give_credit
 from acmserve.training.export import export_rows
 from acmserve.training.formats import FORMATS
+from acmserve.training.judgement import read_judgements
 from acmserve.training.record import read_rollout
 from acmserve.training.rollout import Rollout
 from tests.support.training.sessions import HEADER, Session, random_session
@@ -59,7 +60,7 @@ def test_each_row_has_aligned_lists_and_all_rows_train_each_token_once(name: str
     assert +trained == sampled(made)
 
 
-def credit_of(lines: list[str], of: list[Rollout], **options: Any) -> list[Credit]:
+def credit_of(lines: list[str], of: list[Rollout], **options: Any) -> list[Credits]:
     return give_credit(of, read_judgements(lines), **options)
 
 
@@ -73,7 +74,7 @@ REWARDS = [
 def test_rewards_and_advantages_are_on_every_sample_of_a_rollout() -> None:
     read = rollouts(sessions(3))
     credit = credit_of(REWARDS, read)
-    assert [one.reward for one in credit] == [1.0, 0.0, 0.5]
+    assert [{one.reward for one in each.values()} for each in credit] == [{1.0}, {0.0}, {0.5}]
     rows = list(export_rows(read, "jsonl", "paper", credit))
     found = {row["session_id"]: (row["reward"], row.get("group"), row.get("advantage")) for row in rows}
     half = 0.5**0.5
@@ -87,6 +88,34 @@ def test_rewards_and_advantages_are_on_every_sample_of_a_rollout() -> None:
     assert verl["extra_fields"]["advantage"] == pytest.approx(half)
     right = export_rows(read, "sft", "prefix", credit, min_reward=1)
     assert len(list(right)) == len(list(export_rows(read[:1], "sft")))
+
+
+def test_samples_of_one_prompt_are_rollouts_of_their_own() -> None:
+    session = Session(random.Random(0))
+    context = [session.text()]
+    first = session.serve(context, num_tokens=2)
+    context += [[*HEADER, *first.token_ids], session.text()]
+    for sample in range(3):
+        thread = f"main#{sample}" if sample else "main"
+        session.serve(context, thread=thread, parent=0, sample=sample, format_error="no JSON" if sample == 2 else None)
+    lines = [
+        '{"session_id": "session", "correct": true, "group": "q"}',
+        '{"session_id": "session", "thread": "main#1", "correct": false, "group": "q"}',
+        '{"session_id": "session", "thread": "main#2", "correct": true, "group": "q"}',
+    ]
+    read = rollouts([session])
+    rows = list(export_rows(read, "jsonl", "prefix", credit_of(lines, read)))
+    assert {tuple(row["completions"]): (row["reward"], row["advantage"]) for row in rows} == {
+        (0, 1): (1.0, 1.0),
+        (2,): (0.0, 0.0),
+        (3,): (-1.0, -1.0),
+    }
+    right = export_rows(read, "jsonl", "prefix", credit_of(lines, read), min_reward=0)
+    assert [row["completions"] for row in right] == [[0, 1], [2]]
+    with pytest.raises(NotFound, match="name thread 'main#7', which session 'session' lacks"):
+        credit_of([*lines, lines[1].replace("#1", "#7")], read)
+    with pytest.raises(NotFound, match="no line for session 'session'"):
+        credit_of(lines[1:], read)
 
 
 @pytest.mark.parametrize(("name", "ids"), [("jsonl", "input_ids"), ("trl", "completion_ids")])
@@ -113,6 +142,8 @@ def test_fold_grpo_gives_each_token_the_advantage_of_its_turn(name: str, ids: st
         ('{"session_id": "a", "reward": NaN}', "field reward: must be a finite number, not nan"),
         ('{"session_id": "a", "reward": 1, "group": 7}', "field group: must be a string, not 7"),
         ('{"session_id": "a", "reward": 1, "out_of_scope": "b"}', "field out_of_scope: must be an array"),
+        ('{"session_id": "a", "reward": 1, "failed": ["b"]}', "field failed: must be an array of numbers"),
+        ('{"session_id": "a", "reward": 1, "thread": 0}', "field thread: must be a string, not 0"),
         ('{"session_id": "a", "rewards": 1}', "field rewards: is unknown"),
         ('{"correct": true}', "field session_id: must be a string, not None"),
         ("[]", "line 1: must be an object"),
