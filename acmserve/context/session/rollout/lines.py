@@ -75,6 +75,32 @@ def row_value(row: RolloutRow) -> dict[str, Any]:
     }
 
 
+_NONE = type(None)
+_HEADER = {"model": (str,), "suite": (str, _NONE)}
+_CALL = {"name": (str,), "operation": (str, _NONE)}
+_OPERATION = {
+    "number": (int,),
+    "after": (int,),
+    "by": (str,),
+    "name": (str,),
+    "arguments": (dict,),
+    "saved_tokens": (int, _NONE),
+}
+_COMPLETION = {
+    "number": (int,),
+    "thread": (str,),
+    "parent": (int, _NONE),
+    "sample": (int,),
+    "kept_tokens": (int,),
+    "prompt_token_ids": (list,),
+    "token_ids": (list,),
+    "logprobs": (list, _NONE),
+    "finish_reason": (str,),
+    "format_error": (str, _NONE),
+    "tool_calls": (list,),
+}
+
+
 def record_from(values: Sequence[Mapping[str, Any]]) -> RolloutRecord:
     """The record that `row_value` made values of. Raises `ValueError`, `TypeError`, `KeyError` or `IntegrityError`."""
     if not values:
@@ -82,37 +108,47 @@ def record_from(values: Sequence[Mapping[str, Any]]) -> RolloutRecord:
     head, *rest = values
     if (head["kind"], head["version"]) != ("header", ROLLOUT_VERSION):
         raise ValueError(f"a rollout begins with {head['kind']!a} of version {head['version']!a}")
-    record = RolloutRecord(RolloutHeader(head["model"], head["suite"]), tuple(_event(value) for value in rest))
+    header = RolloutHeader(**_typed(head, _HEADER))
+    record = RolloutRecord(header, tuple(_event(value) for value in rest))
     record.check_integrity()
     return record
 
 
 def _event(value: Mapping[str, Any]) -> RolloutEvent:
     if value["kind"] == "operation":
-        return RolloutOperation(
-            value["number"],
-            value["after"],
-            Initiator(value["by"]),
-            value["name"],
-            value["arguments"],
-            value["saved_tokens"],
-        )
+        fields = _typed(value, _OPERATION)
+        return RolloutOperation(**fields | {"by": Initiator(fields["by"])})
     if value["kind"] != "completion":
         raise ValueError(f"a rollout has a row of the kind {value['kind']!a}")
-    logprobs = value["logprobs"]
+    fields = _typed(value, _COMPLETION)
+    logprobs = fields["logprobs"]
     sampled = Sampled(
-        tuple(value["token_ids"]),
-        None if logprobs is None else tuple(logprobs),
-        value["finish_reason"],
-        value["format_error"],
-        tuple(CalledTool(call["name"], call["operation"]) for call in value["tool_calls"]),
+        _numbers(fields["token_ids"], int),
+        None if logprobs is None else _numbers(logprobs, float, int),
+        fields["finish_reason"],
+        fields["format_error"],
+        tuple(CalledTool(**_typed(call, _CALL)) for call in fields["tool_calls"]),
     )
     return RolloutCompletion(
-        value["number"],
-        value["thread"],
-        value["parent"],
-        value["sample"],
-        value["kept_tokens"],
-        tuple(value["prompt_token_ids"]),
+        fields["number"],
+        fields["thread"],
+        fields["parent"],
+        fields["sample"],
+        fields["kept_tokens"],
+        _numbers(fields["prompt_token_ids"], int),
         sampled,
     )
+
+
+def _typed(value: Mapping[str, Any], fields: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """These fields of an object, each of one of its very types (True is no number)."""
+    for name, kinds in fields.items():
+        if type(value[name]) not in kinds:
+            raise TypeError(f"{name} of a rollout is {type(value[name]).__name__}")
+    return {name: value[name] for name in fields}
+
+
+def _numbers(values: Sequence[Any], *kinds: type) -> tuple[Any, ...]:
+    if any(type(value) not in kinds for value in values):
+        raise TypeError(f"a rollout has a {next(type(v) for v in values if type(v) not in kinds).__name__} for a token")
+    return tuple(values)

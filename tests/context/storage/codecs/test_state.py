@@ -63,6 +63,10 @@ def test_a_message_that_json_cannot_say_is_refused() -> None:
         pack(entry_value(TranscriptEntry({"role": "user", "content": {1, 2}}, Author.CLIENT)))
 
 
+FREE = ("message", "arguments")
+"""Objects that may hold anything."""
+
+
 @given(session_states(), st.data())
 def test_damage_is_named_and_never_read_as_something_else(state: SessionState, data: st.DataObject) -> None:
     """Whatever one value of the JSON is exchanged for: an equal type may pass, anything else is an `AcmError`."""
@@ -70,10 +74,10 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
     target: Any = value
     while True:
         key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else range(len(target))))
-        if key == "message" or not isinstance(target[key], dict | list) or not target[key]:
+        if key in FREE or not isinstance(target[key], dict | list) or not target[key]:
             break
         target = target[key]
-    target[key] = {"strange": [1.5]} if key != "message" else 7
+    target[key] = {"strange": [1.5]} if key not in FREE else 7
     with pytest.raises(AcmError, match=r"sessions\.sqlite3 is damaged: .* Restore it from a backup"):
         state_from(value, "Session 'a' in sessions.sqlite3")
 
