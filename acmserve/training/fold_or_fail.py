@@ -35,7 +35,10 @@ _CODE = re.compile(r"(?<!\d)\d{4}(?!\d)")
 
 @dataclass(frozen=True, slots=True)
 class FoldOrFail:
-    """One task. `turns` are what the user says, one after the other. `codes` are those of all documents."""
+    """One task. `turns` are what the user says, one after the other. `codes` are those of all documents.
+
+    `overhead` are the tokens that a context holds besides documents: tools, calls, markers, the question.
+    """
 
     seed: int
     documents: tuple[str, ...]
@@ -43,6 +46,7 @@ class FoldOrFail:
     answer: str
     codes: frozenset[str]
     max_tokens: int
+    overhead: int = 0
 
     @property
     def turns(self) -> tuple[str, ...]:
@@ -60,8 +64,8 @@ class FoldOrFail:
     def check_integrity(self, count_tokens: Callable[[str], int]) -> None:
         """Raise IntegrityError when the limit can be kept without a fold, or not even with one document in sight."""
         sizes = [count_tokens(document) for document in self.documents]
-        if not max(sizes) < self.max_tokens < sum(sizes):
-            raise IntegrityError(f"a limit of {self.max_tokens} tokens for documents of {sizes}")
+        if not max(sizes) < self.max_tokens - self.overhead < sum(sizes):
+            raise IntegrityError(f"a limit of {self.max_tokens} tokens for {self.overhead}, and documents of {sizes}")
         holding = [document for document in self.documents if self.answer in document]
         if len(holding) != 1 or len(self.codes) != len(self.documents):
             raise IntegrityError(f"{len(holding)} documents hold the answer, and there are {len(self.codes)} codes")
@@ -74,11 +78,12 @@ def make_task(
     num_documents: int = 4,
     document_tokens: int = 300,
     fitting: float = 2.5,
+    overhead: int = 0,
     asks: Literal["last", "any"] = "last",
 ) -> FoldOrFail:
-    """The task of a seed. `fitting` documents fit into the limit, with what else the context holds.
+    """The task of a seed. `fitting` documents fit into the limit, beside `overhead` tokens of other things.
 
-    Raises `InvalidRequest` where all of them would, or not one beside the rest.
+    Raises `InvalidRequest` where all of them would, or only one.
     """
     if not 2 <= num_documents <= len(_COLOURS):
         raise InvalidRequest("num_documents", f"must be from 2 to {len(_COLOURS)}, not {num_documents}")
@@ -107,7 +112,8 @@ def make_task(
         f"What is the code of the {names[asked]}? Answer with the code alone.",
         codes[asked],
         frozenset(codes),
-        _limit([count_tokens(document) for document in documents], fitting),
+        _limit([count_tokens(document) for document in documents], fitting) + overhead,
+        overhead,
     )
     task.check_integrity(count_tokens)
     return task
