@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ from acmserve.cli import main
 from acmserve.training.fold_or_fail import FoldOrFail, make_task
 from acmserve.training.record import read_rollout
 from tests.support import http
+from tests.support.docs.pages import ROOT
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import ask, new_session, tool_call
 
+SCRIPT = ROOT / "docs/guides/fold_or_fail_rollouts.py"
 RECORDED = {"rollout": True}
 CALLS_AND_MARKERS = 400
 
@@ -55,6 +59,23 @@ def task(scripted_client: OpenAI, scripted_server: str) -> FoldOrFail:
     overhead = empty.receipts[0]["prompt_tokens"] + CALLS_AND_MARKERS
     sizes: dict[str, Any] = {"num_documents": 3, "document_tokens": 1000, "fitting": 2.4, "overhead": overhead}
     return make_task(7, lambda text: count(scripted_server, text), **sizes)
+
+
+def test_the_script_of_the_guide_rolls_out_any_model(scripted_server: str, tmp_path: Path) -> None:
+    """This one has random weights and no script, so it earns nothing. Its rollouts are complete all the same."""
+    command = [sys.executable, str(SCRIPT), scripted_server, MODEL, "rollouts", "--tasks", "1", "--samples", "2"]
+    sizes = ["--document-tokens", "200", "--max-tokens", "8"]
+    done = subprocess.run([*command, *sizes], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rewards = tmp_path / "rollouts/rewards.jsonl"
+    judged = list(rows_of(rewards))
+    records = [str(tmp_path / f"rollouts/{one['session_id']}.jsonl") for one in judged]
+    output = tmp_path / "train.jsonl"
+    assert main(["export", *records, "--rewards", str(rewards), "--output", str(output)]) == 0
+    rows = list(rows_of(output))
+    assert {row["session_id"] for row in rows} == {one["session_id"] for one in judged}
+    assert len({row["group"] for row in rows}) == 1
+    assert len(judged) == 2
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
