@@ -15,7 +15,7 @@ from acmserve.context.session.rollout.record import (
     Sampled,
     sample_thread,
 )
-from acmserve.context.tools.suites import BRANCHES, CWL, SUITES
+from acmserve.context.tools.suites import BRANCHES, SUITES
 from acmserve.training.collection import ALGORITHMS, EDITING_VERBS, Algorithm, collect
 from acmserve.training.process_reward import BRANCH_CALL
 from acmserve.training.record import ACTORS, read_rollout
@@ -61,8 +61,8 @@ def test_both_sides_use_the_same_words() -> None:
     assert {one.value for one in Initiator} == set(ACTORS)
     assert MAIN_THREAD == MAIN
     assert is_main(sample_thread(MAIN_THREAD, 2))
-    assert BRANCH_CALL in {tool.operation for tool in SUITES[BRANCHES].tools}
+    assert BRANCH_CALL in {tool.operation.name for tool in SUITES[BRANCHES].tools}
     operations = {
-        tool.operation for name, suite in SUITES.items() if name not in (CWL, BRANCHES) for tool in suite.tools
+        tool.operation.name for name, suite in SUITES.items() if name not in ("cwl", BRANCHES) for tool in suite.tools
     }
     assert {one for one in operations if one.partition("_")[0] not in EDITING_VERBS} == READING
