@@ -227,3 +227,24 @@ def test_a_group_is_for_rollouts_without_a_loop(scripted_server: str) -> None:
         answer = http.post(f"{scripted_server}/v1/chat/completions", json=body | {"acm": acm})
         assert answer.status_code == 400
         assert words in answer.json()["error"]["message"]
+
+
+def test_a_suite_of_the_deployment_is_served_and_recorded(scripted_server: str) -> None:
+    session = new_session()
+    url = f"{scripted_server}/v1/acm"
+    offered = http.get(f"{url}/tools", params={"suite": "mine"}).raise_for_status().json()
+    assert [tool["function"]["name"] for tool in offered["tools"]] == ["cut", "hide", "show", "grep"]
+    http.post(f"{url}/sessions", json={"session_id": session, "suite": "mine"}).raise_for_status()
+    cut = tool_call("cut", start_marker="line 0:", end_marker="end of the log")
+    asked = {"acm": {"tools": "mine", "preset": "mine", **RECORDED}}
+    _, acm = post(scripted_server, session, [cut, "Cut."], **asked)
+    piece = acm["steps"][0]["operations"][0]["fragment_ids"][0]
+    _, acm = post(scripted_server, session, [tool_call("hide", piece=piece), "Hidden.", ""], **asked)
+    assert acm["steps"][0]["operations"][0]["result"].startswith(f"Hidden: {piece}.")
+    record, _ = record_of(scripted_server, session)
+    assert record.header is not None
+    assert record.header.suite == "mine"
+    assert [call.operation for one in record.completions for call in one.sampled.tool_calls] == ["fragment", "fold"]
+    last = text_of(scripted_server, record.prompt(3))
+    assert "Cut and hide." in last
+    assert f"<{piece} " in last
