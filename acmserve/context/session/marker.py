@@ -6,7 +6,7 @@ conversation that has a fold. A redaction is no tool of a model, so its marker i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from acmserve.context.schema.suite_registry import editing_suites, find_suite_file
 from acmserve.errors import NotFound
@@ -37,6 +37,14 @@ def redacted(fragment_id: str, num_tokens: int, num_pieces: int) -> tuple[str, .
 def continued(fragment_id: str) -> str:
     """What stands for a further piece of a fragment whose suite nobody remembers."""
     return f"[{fragment_id} continued]"
+
+
+def more(fragment_ids: Sequence[str], num_tokens: int) -> str:
+    """What follows the marker of a fold for the folds right behind it. Nothing where those have markers elsewhere."""
+    if not fragment_ids:
+        return ""
+    which = fragment_ids[0] if len(fragment_ids) == 1 else f"{len(fragment_ids)} more up to {fragment_ids[-1]}"
+    return f"[and {which}: {num_tokens:,} tokens]"
 
 
 def _markers(suite: str) -> Mapping[str, str]:

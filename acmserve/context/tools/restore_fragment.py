@@ -5,10 +5,11 @@ Version 1 has two tools for it, `expand_fragment` for what is folded and `revert
 
 from __future__ import annotations
 
-from acmserve.context.edits.cost import edit_cost
+from acmserve.context.edits.cost import effect_of
 from acmserve.context.edits.fragments import restore
 from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.nesting import hiding
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.tool import TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome
 from acmserve.errors import Conflict
@@ -29,11 +30,15 @@ def _operation(name: str, *allowed: Visibility) -> ToolOperation:
                 "" if other is None else f"Call {other} instead.",
             )
         new = restore(state, fragment.fragment_id)
-        cost = edit_cost(new, fragment, fragment.num_tokens, context.fidelity, context.tokenizer)
-        result = (
-            f"{fragment.fragment_id} is visible again: {fragment.num_tokens:,} tokens. The next step {cost} at most."
-        )
-        return ToolOutcome(new, result, changed=True, fragment_ids=(fragment.fragment_id,))
+        name, outer = fragment.fragment_id, hiding(new.fragments, fragment.pieces)
+        if outer is not None:
+            result = (
+                f"{name} is restored, inside {outer.visibility.value} {outer.fragment_id}: restore that to read it."
+            )
+            return ToolOutcome(new, result, fragment_ids=(name,))
+        cost = effect_of(state, new, context.fidelity, context.tokenizer).cost
+        result = f"{name} is visible again: {fragment.num_tokens:,} tokens. The next step {cost} at most."
+        return ToolOutcome(new, result, changed=True, fragment_ids=(name,))
 
     which = " or ".join(state.value for state in allowed)
     return ToolOperation(

@@ -55,6 +55,10 @@ class ReceiptView(BaseModel):
     edit_boundaries: EditBoundariesView | None = Field(
         description="For models with windows or recurrent states. Null where the model keeps every prefix."
     )
+    transition_norm: float | None = Field(
+        description="For moved recurrent states: at most this part of a difference between two states is left behind "
+        "the moved tokens. Null where no state was moved."
+    )
 
 
 class StepView(BaseModel):
