@@ -15,6 +15,7 @@ from acmserve.context.session.render import render
 from acmserve.context.tools.suites import SUITES, find_operation, load_suites, suite_tools
 from acmserve.errors import AcmError, InvalidRequest
 from tests.support.context.conversation import call, done, lines, refusal, state_of, user
+from tests.support.docs.pages import read_page
 from tests.support.server.own_suite import OWN_SUITE, parameter, tool
 
 
@@ -144,3 +145,9 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(InvalidRequest, match="is not valid JSON"):
         load_suites(str(tmp_path / "x.json"))
+
+
+def test_the_file_of_the_documentation_is_a_suite(tmp_path: Path) -> None:
+    shown = read_page("docs/guides/tool-loop.md").partition("<<'END'\n")[2].partition("END\n")[0]
+    load(tmp_path, json.loads(shown))
+    assert [entry["function"]["name"] for entry in suite_tools("mine")] == ["cut", "hide"]
