@@ -33,6 +33,7 @@ from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
+from acmserve.server.vllm.call_marks import call_marks
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
@@ -67,6 +68,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         renderers=PromptRenderers(state, tokenizer, piece_counter(tokenizer)),
         observations=config.observation_rule,
         rollout=config.rollout,
+        call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
     )
 
 

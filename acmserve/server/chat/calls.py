@@ -109,6 +109,28 @@ class ContextTools:
             )
 
 
+def find_format_error(said: str, message: Mapping[str, Any], marks: Sequence[str]) -> str | None:
+    """What is wrong with the form of a step's tool calls. None where nothing is.
+
+    `said` is the model's own text, which begins a call with one of `marks`. A call that vLLM could not read is in the
+    message as text, or not at all.
+    """
+    calls: Sequence[Call] = message.get("tool_calls") or ()
+    for call in calls:
+        given = parsed_arguments(call["function"].get("arguments") or "{}")
+        if not isinstance(given, Mapping):
+            return f"the arguments of {call_name(call)[:40]!a} are not a JSON object"
+    reasoning = str(message.get("reasoning") or message.get("reasoning_content") or "")
+    answer = said.replace(reasoning, "", 1) if reasoning else said
+    mark = next((mark for mark in marks if mark in answer), None)
+    return None if calls or mark is None else f"what follows {mark} could not be read as a tool call"
+
+
+def text_before(text: str, marks: Sequence[str]) -> str:
+    """The part of a text in front of the first tool call."""
+    return text[: min((text.index(mark) for mark in marks if mark in text), default=len(text))]
+
+
 def call_name(call: Mapping[str, Any]) -> str:
     """The tool that a call of a step names."""
     return str(call["function"].get("name") or "")

@@ -25,8 +25,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.errors import InvalidRequest
 from acmserve.server.chat.model_step import Step, StepReader, add_completion_tokens, read_whole, render_event
+from acmserve.server.chat.options import Turn
 from acmserve.server.chat.request import LoopRequest
-from acmserve.server.chat.steps import Endpoint, ToolLoop, Turn
+from acmserve.server.chat.steps import Endpoint, ToolLoop
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
 from acmserve.server.http.errors import problem_response
 from acmserve.server.vllm.handlers import create_error_response, with_sse_keep_alive
@@ -52,7 +53,7 @@ async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[
         headers = {RECEIPT_HEADER: session_line(turn.session.session_id)}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     while isinstance(response, JSONResponse) and response.status_code == 200:
-        step = read_whole(bytes(response.body), loop.spoken)
+        step = read_whole(bytes(response.body), loop.spoken, loop.marks)
         async for _ in loop.carry_out(step):
             pass
         if loop.stopped_by is not None:
@@ -68,7 +69,8 @@ def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
     message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
     message |= {name: value for name, value in loop.client_message().items() if value is not None}
     payload = step.payload | loop.spoken.shared
-    payload["choices"] = [{**choice, "message": message, "finish_reason": _finish_reason(loop, step)}]
+    ending = {"message": message, "finish_reason": _finish_reason(loop, step)}
+    payload["choices"] = [{**choice, **loop.tokens.values, **ending}]
     payload["usage"] = add_completion_tokens(payload["usage"], loop.num_completion_tokens - step.num_completion_tokens)
     payload |= {"acm": loop.acm} | loop.edited
     headers = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}

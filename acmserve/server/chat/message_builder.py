@@ -1,4 +1,4 @@
-"""Puts the message of an answer together from the chunks of its stream (`chat.completion.chunk`), choice 0.
+"""Puts the message of an answer together from the chunks of its stream (`chat.completion.chunk`).
 
     {"role": "assistant", "content": ""}  {"content": "He"}  {"tool_calls": [{"index": 0, "function": {"arguments": ..
 
@@ -15,9 +15,10 @@ _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 class MessageBuilder:
-    """`finish_reason` is None until the stream has said it."""
+    """`finish_reason` is None until the stream has said it. `index` is that of the choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
         self.finish_reason: str | None = None
         self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
@@ -25,7 +26,7 @@ class MessageBuilder:
     def add(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take one chunk in. Returns its delta ({} where it has none)."""
         for choice in chunk.get("choices") or ():
-            if choice.get("index", 0) != 0:
+            if choice.get("index", 0) != self._index:
                 continue
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             delta: Mapping[str, Any] = choice.get("delta") or {}

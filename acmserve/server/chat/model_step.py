@@ -4,8 +4,9 @@
                         |       |         |             '-- held back --'            |            |
     passed on        {role} {"Let me"} {" look."}                              kept in `Step`: the loop says how it ends
 
-Text is passed on as it comes. Tool calls wait until the step is complete, because only then it is known whose they are.
-All steps of a loop look like one answer to the client: one id, one role, texts joined by `JoinedText`.
+Text is passed on as it comes, and token ids where they are asked for. Tool calls wait until the step is complete,
+because only then it is known whose they are. All steps of a loop look like one answer to the client: one id, one role,
+texts joined by `JoinedText`.
 
 It knows vLLM's answers. It knows neither tools nor sessions.
 """
@@ -13,10 +14,11 @@ It knows vLLM's answers. It knows neither tools nor sessions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from acmserve.server.chat.calls import text_before
 from acmserve.server.chat.joined_text import JoinedText
 from acmserve.server.chat.message_builder import MessageBuilder
 
@@ -51,6 +53,23 @@ class Step:
 
 
 @dataclass(slots=True)
+class StepTokens:
+    """The token ids and log probabilities of all steps, as vLLM writes them where a client asks for them."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        """Take in those of one step."""
+        ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+        if ids is not None:
+            self.values["token_ids"] = [*self.values.get("token_ids", ()), *ids]
+        if logprobs is not None:
+            before = self.values.get("logprobs") or {"content": []}
+            content = [*before["content"], *(logprobs.get("content") or ())]
+            self.values["logprobs"] = {**logprobs, "content": content}
+
+
+@dataclass(slots=True)
 class Spoken:
     """What the client has received so far, over all steps: the texts by name, and what all chunks have in common.
 
@@ -82,13 +101,16 @@ class Spoken:
         return {"content": None} | values
 
 
-def read_whole(body: bytes, spoken: Spoken) -> Step:
-    """Read a JSON answer."""
+def read_whole(body: bytes, spoken: Spoken, marks: Sequence[str] = ()) -> Step:
+    """Read a JSON answer. A tool call that vLLM could not read begins with one of `marks`. The client gets none."""
     payload: dict[str, Any] = json.loads(body)
     spoken.share(payload)
     choice = payload["choices"][0]
     message = {"role": "assistant", "content": None}
     message |= {name: value for name, value in choice["message"].items() if value not in (None, [], "")}
+    content = message.get("content")
+    if isinstance(content, str) and "tool_calls" not in message:
+        message["content"] = text_before(content, marks) or None
     for name in TEXTS:
         if isinstance(message.get(name), str):
             spoken.add(name, str(message[name]))
@@ -138,7 +160,7 @@ class StepReader:
             choice = _without_tokens(choice)
         values = self._passed_on(dict(delta))
         ends = choice.get("finish_reason") is not None
-        if values or (not ends and _has_tokens(choice, delta)):
+        if values or _has_tokens(choice):
             yield self._render(chunk, {**choice, "delta": values, "finish_reason": None})
             choice = _without_tokens(choice)
         if ends:
@@ -169,9 +191,9 @@ def _without_tokens(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in choice.items() if name not in _TOKENS}
 
 
-def _has_tokens(choice: Mapping[str, Any], delta: Mapping[str, Any]) -> bool:
-    """A chunk that carries log probabilities or token ids of something that is not a tool call."""
-    return not delta.get("tool_calls") and any(choice.get(name) for name in _TOKENS)
+def _has_tokens(choice: Mapping[str, Any]) -> bool:
+    """A chunk that carries log probabilities or token ids: those of tool calls, too, for they were asked for."""
+    return any(choice.get(name) for name in _TOKENS)
 
 
 def add_completion_tokens(usage: Mapping[str, Any], num_before: int) -> dict[str, Any]:

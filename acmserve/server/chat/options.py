@@ -16,10 +16,12 @@ from starlette.responses import Response
 from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
+from acmserve.context.storage.session import Session
 from acmserve.context.transcript.observations import ObservationRule, parse_observations
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.context.server import ContextServer
+from acmserve.server.maps.turn import MapTurn
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import MapOptions, parse_map_options
@@ -88,6 +90,27 @@ class ChatRequest:
     def suites(self) -> tuple[str, ...]:
         """The suites whose tools the server carries out."""
         return () if self.loop is None else self.loop.suites
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer to be made: the session whose lock the caller holds, and what its request asks for.
+
+    `is_watched`: something may be precomputed behind it. `found` says how its session was found, `dropped` what its
+    history did not keep. `answer_fields` are kept with the message of the answer.
+    """
+
+    server: ContextServer
+    session: Session
+    options: LoopOptions
+    params: SessionParams
+    turn_map: MapTurn | None = None
+    edits: tuple[VendorEdit, ...] | None = None
+    is_watched: bool = True
+    found: Identified | None = None
+    dropped: Mapping[str, Any] = field(default_factory=dict)
+    answer_fields: Mapping[str, Any] = field(default_factory=dict)
+    rollout: bool = False
 
 
 def converted(body: Mapping[str, Any], sent: Mapping[str, Any], raw_request: Request, found: Identified) -> ChatRequest:

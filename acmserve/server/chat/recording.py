@@ -8,12 +8,14 @@ recorded only if nobody changed the conversation meanwhile. It asks no model and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
+from acmserve.context.session.rollout.record import sample_thread
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
@@ -22,12 +24,14 @@ from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.chat.branches import fail_open
+from acmserve.server.chat.calls import find_format_error
 from acmserve.server.chat.options import ChatRequest
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.exchange.sampled import SampledAnswer
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.rollout import complete_rollout
+from acmserve.server.sessions.rollout import complete_rollout, thread_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
 
 
@@ -77,21 +81,27 @@ class TurnRecording:
     use: SessionUse
     turn_map: MapTurn | None = None
 
-    def record(self, message: Message | None) -> None:
-        """Store the client's history and the answer.
+    @property
+    def num_answers(self) -> int:
+        """How many answers the request asks for. The first one is the session's, the others are only recorded."""
+        return int(self.chat.request.n or 1)
+
+    def record(self, *messages: Message) -> None:
+        """Store the client's history and the answer, the first of `messages`.
 
         An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
         two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
         An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
         """
+        message = messages[0] if messages else None
         if message is not None and self.chat.found is not None:
             self.chat.found.answered(message)
         if not self.server.store.holds(self.session):
             return
         if self.session.state.num_turns != self.before.num_turns:
             if self.exchange.sampled is not None:
-                self._save(self._completed(self.session.state, message))
+                self._save(self._completed(self.session.state, messages))
             return
         state = self.after
         if self.session.state is not self.before:
@@ -102,7 +112,7 @@ class TurnRecording:
         if message is not None and not self.chat.request.continue_final_message:
             said = {name: value for name, value in message.items() if value is not None}
             state = append_answer(state, said | dict(self.chat.answer_fields))
-        if not self._save(self._completed(end_turn(state), message)):
+        if not self._save(self._completed(end_turn(state), messages)):
             return
         chat = self.chat
         if self.turn_map is not None:
@@ -110,14 +120,29 @@ class TurnRecording:
         elif is_watched(self.server, self.session, chat):
             self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
 
-    def _completed(self, state: SessionState, message: Message | None) -> SessionState:
-        """The state with the completion in its rollout record. A prompt with a text that was redacted stays out."""
+    def _completed(self, state: SessionState, messages: Sequence[Message]) -> SessionState:
+        """The state with the completions in its rollout record. A prompt with a text that was redacted stays out."""
         sampled = self.exchange.sampled
         if sampled is None or _redacted(self.session.state) != _redacted(self.before):
             return state
         if state.rollout.header is None:
             state = replace(state, rollout=self.after.rollout.emptied())
-        return complete_rollout(state, sampled, message)
+        thread = thread_of(state)
+        for index, message in enumerate(messages):
+            broken = self._find_format_error(message, sampled.answer(index))
+            named = sample_thread(thread, index)
+            state = complete_rollout(state, sampled, message, index=index, thread=named, format_error=broken)
+        return state
+
+    def _find_format_error(self, message: Message, answer: SampledAnswer) -> str | None:
+        """A tool call of an answer that nobody can read, which `acm` then says. One that was cut short is none."""
+        if not self.chat.body.get("tools") or answer.finish_reason == "length":
+            return None
+        found = find_format_error(answer.text, message, self.server.call_marks)
+        if found is not None:
+            known = self.exchange.fields.get("format_errors", ())
+            self.exchange.add_fields({"format_errors": [*known, {"step": 0, "error": found}]})
+        return found
 
     def _save(self, state: SessionState) -> bool:
         """Store the state. False where it is too large, which the answer then says."""

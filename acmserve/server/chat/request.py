@@ -22,6 +22,7 @@ from typing import Any
 from acmserve.context.tools.suites import PRESETS, suite_tools, tool_names
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
+from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.options.preset import with_preset
 
@@ -60,6 +61,19 @@ class LoopRequest:
         """What all steps have in common."""
         return self._body | {"tools": self.tools, "tool_choice": "auto"}
 
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether the client asks for token ids or log probabilities, by vLLM's fields."""
+        return bool(self._body.get("return_token_ids") or self._body.get("logprobs"))
+
+    def tokens_of(self, sampled: SampledAnswers) -> dict[str, Any]:
+        """What the client asks for of one step."""
+        answer = sampled.answer()
+        told: dict[str, Any] = {}
+        if self._body.get("return_token_ids"):
+            told = {"prompt_token_ids": list(sampled.prompt), "token_ids": answer.token_ids}
+        return told | ({"logprobs": answer.logprobs} if self._body.get("logprobs") else {})
+
     def is_last(self, num_calls: int) -> bool:
         """True when the step has to answer, because no context tool call is left."""
         return num_calls >= self._options.max_tool_calls
@@ -83,6 +97,10 @@ def _check_whole_answers(body: Mapping[str, Any]) -> None:
             raise InvalidRequest(
                 name, f"cannot be {str(refused).lower()} together with acm.tools.", "Leave one of the two out."
             )
+    if body.get("n") not in (None, 1, "1"):
+        raise InvalidRequest(
+            "n", "cannot be above 1 together with acm.tools.", "Send one request per sample, each with its session."
+        )
     response_format = body.get("response_format")
     is_free = response_format is None or response_format.get("type") == "text"
     for name, given in (("response_format", not is_free), ("structured_outputs", body.get("structured_outputs"))):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,31 +23,26 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch_tool import RETURN
 from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
-from acmserve.context.storage.session import Session
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
-from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, split_calls
+from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, find_format_error, split_calls
 from acmserve.server.chat.live_prompt import live_prompt
-from acmserve.server.chat.model_step import Spoken, Step
+from acmserve.server.chat.model_step import Spoken, Step, StepTokens
+from acmserve.server.chat.options import Turn
 from acmserve.server.chat.request import LoopRequest
-from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.http.errors import problem_response
-from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed, placing
+from acmserve.server.maps.turn import num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
-from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.identifier import Identified
 from acmserve.server.sessions.rollout import complete_rollout, enforce_rollout
 from acmserve.server.sessions.storage import storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
@@ -56,27 +51,6 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 MAX_REASON_CHARS = 300
 Endpoint = Callable[..., Awaitable[Response | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer to be made: the session whose lock the caller holds, and what its request asks for.
-
-    `is_watched`: something may be precomputed behind it. `found` says how its session was found, `dropped` what its
-    history did not keep. `answer_fields` are kept with the message of the answer.
-    """
-
-    server: ContextServer
-    session: Session
-    options: LoopOptions
-    params: SessionParams
-    turn_map: MapTurn | None = None
-    edits: tuple[VendorEdit, ...] | None = None
-    is_watched: bool = True
-    found: Identified | None = None
-    dropped: Mapping[str, Any] = field(default_factory=dict)
-    answer_fields: Mapping[str, Any] = field(default_factory=dict)
-    rollout: bool = False
 
 
 @dataclass(slots=True)
@@ -91,6 +65,8 @@ class ToolLoop:
     raw_request: Request
     request: LoopRequest
     spoken: Spoken = field(default_factory=Spoken)
+    tokens: StepTokens = field(default_factory=StepTokens)
+    format_errors: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
     stopped_by: str | None = None
     num_calls: int = 0
@@ -107,6 +83,11 @@ class ToolLoop:
         self.branches = LoopBranches(server.tokenizer, max_tokens, is_branch=session.state.parent is not None)
 
     @property
+    def marks(self) -> Sequence[str]:
+        """How tool calls begin in the text of the model, where the running step may call any."""
+        return () if self.request.is_last(self.num_calls) else self.turn.server.call_marks
+
+    @property
     def acm(self) -> dict[str, Any]:
         """What the answer carries, as far as it has come."""
         return (
@@ -116,6 +97,7 @@ class ToolLoop:
                 "steps": self.steps,
                 "stopped_by": self.stopped_by,
             }
+            | ({"format_errors": self.format_errors} if self.format_errors else {})
             | self._budget_json
             | self._branches_json
             | ({} if self.turn.turn_map is None else dict(self.turn.turn_map.fields))
@@ -182,7 +164,7 @@ class ToolLoop:
         turn = self.turn
         sessions = turn.server.sessions
         self._exchange = sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
-        self._exchange.sampled = SampledAnswers() if turn.rollout else None
+        self._exchange.sampled = SampledAnswers() if turn.rollout or self.request.wants_tokens else None
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
@@ -224,15 +206,19 @@ class ToolLoop:
         ours, self.client_calls = split_calls(step.calls, self.request.client_tools)
         if self.branches.is_forced:
             ours, self.client_calls = [call for call in ours if call_name(call) == RETURN], []
+        broken = self._find_format_error(step)
+        if broken is not None:
+            ours, self.client_calls = [], []
         if step.finish_reason == "length" or (was_last and not self.branches.is_forced):
             ours = []
         self.branches.client_calls = [call_name(call) for call in self.client_calls]
         done: list[Operation] = []
         open_now = self.turn.session.state.branch
         inside = {} if open_now is None else {"branch": open_now.call_id}
-        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json)
+        told = self._tokens_of(step)
+        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json | told)
         self.num_completion_tokens += step.num_completion_tokens
-        self._complete(step)
+        self._complete(step, broken)
         tools = self._context_tools()
         for call in ours:
             operation = await tools.carry_out(call, self.num_calls)
@@ -240,15 +226,33 @@ class ToolLoop:
             done.append(operation)
             self.steps[-1]["operations"].append(operation.as_dict())
             yield operation
-        self.stopped_by = self._reason_to_stop(step, was_last, done)
+        self.stopped_by = self._reason_to_stop(step, was_last, done, broken)
         self.late_texts = self.spoken.end_step(last=self.stopped_by is not None)
         self._record(step, ours, done)
 
-    def _complete(self, step: Step) -> None:
+    def _find_format_error(self, step: Step) -> str | None:
+        """A tool call of the step that nobody can read. One that was cut short is none."""
+        if step.finish_reason == "length":
+            return None
+        said = "" if self._exchange is None else self._exchange.said
+        found = find_format_error(said, step.message, self.marks)
+        if found is not None:
+            self.format_errors.append({"step": len(self.steps), "error": found})
+        return found
+
+    def _tokens_of(self, step: Step) -> dict[str, Any]:
+        """The token ids and log probabilities of the step, where the client asks for them."""
+        if not self.spoken.is_silent:
+            self.tokens.add(step.payload["choices"][0])
+        sampled = None if self._exchange is None else self._exchange.sampled
+        return {} if sampled is None else self.request.tokens_of(sampled)
+
+    def _complete(self, step: Step, broken: str | None) -> None:
         """Put the completion into the rollout record, in front of what it asks for."""
         turn, sampled = self.turn, None if self._exchange is None else self._exchange.sampled
-        if sampled is not None:
-            state = complete_rollout(turn.session.state, sampled, step.message, turn.options.suites)
+        if sampled is not None and turn.rollout:
+            suites = turn.options.suites
+            state = complete_rollout(turn.session.state, sampled, step.message, suites, format_error=broken)
             turn.server.store.save(turn.session, state)
 
     def _context_tools(self) -> ContextTools:
@@ -263,12 +267,14 @@ class ToolLoop:
             self.branches,
         )
 
-    def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation]) -> str | None:
+    def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation], broken: str | None) -> str | None:
         is_cut, state = step.finish_reason == "length", self.turn.session.state
         if self.branches.end_step(state, step.message, is_done=bool(done), is_cut=is_cut):
             return None
         if is_cut:
             return "length"
+        if broken is not None:
+            return "format_error"
         if self.client_calls:
             return "client_tools"
         if done:

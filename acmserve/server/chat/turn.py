@@ -111,7 +111,7 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
         response.body_iterator = _recorded(recording, response.body_iterator)
     elif isinstance(response, JSONResponse) and response.status_code == 200:
         choices = json.loads(bytes(response.body))["choices"]
-        recording.record(choices[0]["message"] if choices else None)
+        recording.record(*(choice["message"] for choice in choices))
     if enforced is None or enforced.edited is None:
         return response
     return deliver_field(response, FIELD, enforced.edited)
@@ -146,13 +146,17 @@ def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> 
 
 async def _recorded(recording: TurnRecording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
     """Pass a stream on. Its message is recorded before the client hears that it has ended."""
-    builder = MessageBuilder()
+    builders = [MessageBuilder(index) for index in range(recording.num_answers)]
+    is_over = False
     async for event in events:
         _, mark, data = event.partition("data: ")
-        if mark and data.startswith("{") and builder.finish_reason is None:
-            builder.add(json.loads(data))
-            if builder.finish_reason is not None:
-                recording.record(builder.message())
+        if mark and data.startswith("{") and not is_over:
+            chunk = json.loads(data)
+            for builder in builders:
+                builder.add(chunk)
+            is_over = all(builder.finish_reason is not None for builder in builders)
+            if is_over:
+                recording.record(*(builder.message() for builder in builders))
         yield event
 
 

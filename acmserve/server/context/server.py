@@ -69,11 +69,12 @@ class ContextServer:
         renderers: Callable[[Mapping[str, Any], Placing], PromptRenderer] | None = None,
         observations: ObservationRule = AUTO,
         rollout: bool = False,
+        call_marks: Sequence[str] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
-        self.observations, self.rollout = observations, rollout
+        self.observations, self.rollout, self.call_marks = observations, rollout, call_marks
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)

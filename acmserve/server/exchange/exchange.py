@@ -93,6 +93,11 @@ class Exchange:
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
 
+    @property
+    def said(self) -> str:
+        """The answer as far as it has come, in the very text of the model: tool calls included."""
+        return "".join(self._texts)
+
     def add_fields(self, fields: Mapping[str, Any]) -> None:
         """Let these fields join `acm`, which may be known already."""
         self.fields = {**self.fields, **fields}
@@ -155,7 +160,9 @@ class Exchange:
             logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)
 
     def _remember(self, output: Any, served: ServedContext) -> None:
-        for completion in output.outputs[:1]:
+        for completion in output.outputs:
+            if completion.index != 0:
+                continue
             if not self._in_deltas:
                 self._token_ids, self._texts = [], []
             self._token_ids.extend(completion.token_ids)

@@ -19,9 +19,13 @@ LEAST_LOGPROB = -9999.0
 
 @dataclass(slots=True)
 class SampledAnswer:
-    """One answer so far. `logprobs` are those of the sampled tokens, None where they were not asked for."""
+    """One answer so far. `text` is the model's own, tool calls included.
+
+    `logprobs` are those of the sampled tokens, None where they were not asked for.
+    """
 
     token_ids: list[int] = field(default_factory=list)
+    text: str = ""
     logprobs: list[float] | None = None
     finish_reason: str | None = None
 
@@ -43,11 +47,12 @@ class SampledAnswers:
         for completion in output.outputs:
             answer = self.answers.setdefault(completion.index, SampledAnswer())
             if not in_deltas:
-                answer.token_ids, answer.logprobs = [], None
+                answer.token_ids, answer.text, answer.logprobs = [], "", None
             if completion.logprobs is not None:
                 found = zip(completion.token_ids, completion.logprobs, strict=True)
                 answer.logprobs = [*(answer.logprobs or ()), *(_logprob(token, among) for token, among in found)]
             answer.token_ids.extend(completion.token_ids)
+            answer.text += completion.text
             answer.finish_reason = completion.finish_reason or answer.finish_reason
 
     def answer(self, index: int = 0) -> SampledAnswer:

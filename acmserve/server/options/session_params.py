@@ -5,9 +5,9 @@ them all stands `kv_transfer_params.acm.session_id`.
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
 means "not given", as the OpenAI clients mean it. A session request makes one answer out of one prompt, since a receipt
-describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. But a client
-whose session is named by vLLM's header or its own protocol knows nothing of us. Its request is answered without a
-receipt then.
+describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. A group of
+answers that is recorded for training (`acm.rollout`) may have `n` above 1. But a client whose session is named by
+vLLM's header or its own protocol knows nothing of us. Its request is answered without a receipt then.
 
 Pure: it knows JSON values and header names, neither vLLM nor any web framework.
 """
@@ -123,7 +123,7 @@ def _has_several(body: Mapping[str, Any]) -> bool:
 
 def check_one_answer(body: Mapping[str, Any]) -> None:
     """Raise InvalidRequest when the request asks for more than one answer or has more than one prompt."""
-    if body.get("n") not in (None, 1, "1"):
+    if body.get("n") not in (None, 1, "1") and not _is_group(body):
         raise InvalidRequest("n", "a session request gives one answer: send n = 1, or one request per answer")
     if body.get("use_beam_search") not in (None, False):
         raise InvalidRequest("use_beam_search", "a session request cannot use beam search")
@@ -132,6 +132,12 @@ def check_one_answer(body: Mapping[str, Any]) -> None:
         raise InvalidRequest(
             "prompt", f"a session request has one prompt, this one has {len(prompt)}: send one request per prompt"
         )
+
+
+def _is_group(body: Mapping[str, Any]) -> bool:
+    """Whether several answers are wanted for training: all are recorded, the first one goes on in the session."""
+    acm = body.get("acm")
+    return isinstance(acm, Mapping) and acm.get("rollout") is True
 
 
 def _fidelity(acm: object) -> tuple[str | None, Repair | None]:

@@ -32,11 +32,15 @@ def complete_rollout(
     message: Mapping[str, Any] | None,
     suites: Sequence[str] = (),
     *,
+    index: int = 0,
     thread: str | None = None,
     format_error: str | None = None,
 ) -> SessionState:
-    """The state with the completion that `message` was read from. `suites` are those whose tools were offered."""
-    answer = answers.answer()
+    """The state with the completion that `message` was read from, the answer of that `index`.
+
+    `suites` are those whose tools were offered.
+    """
+    answer = answers.answer(index)
     names = [str(call["function"].get("name") or "") for call in (message or {}).get("tool_calls") or ()]
     sampled = Sampled(
         tuple(answer.token_ids),
@@ -45,7 +49,7 @@ def complete_rollout(
         format_error,
         tuple(CalledTool(name, find_operation(suites, name)) for name in names),
     )
-    return replace(state, rollout=state.rollout.completed(answers.prompt, sampled, thread or thread_of(state)))
+    return replace(state, rollout=state.rollout.completed(answers.prompt, sampled, thread or thread_of(state), index))
 
 
 def operate_rollout(

@@ -15,31 +15,8 @@ from acmserve.context.session.render import render
 from acmserve.context.tools.suites import SUITES, find_operation, load_suites, suite_tools
 from acmserve.errors import AcmError, InvalidRequest
 from tests.support.context.conversation import call, done, lines, refusal, state_of, user
-
-
-def parameter(name: str, **schema: Any) -> dict[str, Any]:
-    return {name: {"type": "string", "description": name, **schema}}
-
-
-def tool(operation: str, name: str, properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"operation": operation, "name": name, "description": f"To {name}.", "parameters": parameters, **more}
-
-
-MINE: dict[str, Any] = {
-    "version": 1,
-    "name": "mine",
-    "summary": "four tools",
-    "tools": [
-        tool("fragment", "cut", {**parameter("start_marker"), **parameter("end_marker")}),
-        tool("fold", "hide", parameter("piece"), arguments={"fragment_id": "piece"}),
-        tool("restore", "show", parameter("fragment_id")),
-        tool("search", "grep", parameter("query")),
-    ],
-    "markers": {"folded": "<{id} {tokens}>", "summarized": "<{id}> {summary}", "continued": "<{id}>"},
-    "results": {"fold": "Hidden: {ids}. {{{result}}}"},
-    "prompts": {"mine": "Cut and hide."},
-}
+from tests.support.docs.pages import read_page
+from tests.support.server.own_suite import OWN_SUITE, parameter, tool
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +37,7 @@ def load(tmp_path: Path, value: Any) -> str:
 
 
 def test_its_words_reach_the_model_and_its_calls_are_carried_out(tmp_path: Path) -> None:
-    path = load(tmp_path, MINE)
+    path = load(tmp_path, OWN_SUITE)
     load_suites(path)
     assert [entry["function"]["name"] for entry in suite_tools("mine")] == ["cut", "hide", "show", "grep"]
     assert "mine" in editing_suites()
@@ -79,7 +56,7 @@ def test_its_words_reach_the_model_and_its_calls_are_carried_out(tmp_path: Path)
 
 
 def changed(change: Callable[[Any], Any]) -> Any:
-    value = copy.deepcopy(MINE)
+    value = copy.deepcopy(OWN_SUITE)
     change(value)
     return value
 
@@ -168,3 +145,9 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(InvalidRequest, match="is not valid JSON"):
         load_suites(str(tmp_path / "x.json"))
+
+
+def test_the_file_of_the_documentation_is_a_suite(tmp_path: Path) -> None:
+    shown = read_page("docs/guides/tool-loop.md").partition("<<'END'\n")[2].partition("END\n")[0]
+    load(tmp_path, json.loads(shown))
+    assert [entry["function"]["name"] for entry in suite_tools("mine")] == ["cut", "hide"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -130,3 +131,120 @@ def test_what_nobody_asked_to_record_is_not_there(scripted_client: OpenAI, scrip
     answer = http.get(f"{scripted_server}/v1/acm/sessions/{session}/rollout")
     assert answer.status_code == 404
     assert "acm.rollout" in answer.json()["error"]["remedy"]
+
+
+def post(server: str, session: str, script: list[str], **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The chunks of an answer, one where it is whole, and its `acm`."""
+    extra = {"script_id": session + str(len(script)), "script": script}
+    body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 300, "temperature": 0, "session_id": session}
+    answer = http.post(f"{server}/v1/chat/completions", json=body | {"vllm_xargs": extra} | fields).raise_for_status()
+    if not fields.get("stream"):
+        return [answer.json()], answer.json()["acm"]
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    chunks = [json.loads(event) for event in events]
+    return chunks, next(chunk["acm"] for chunk in reversed(chunks) if "stopped_by" in chunk.get("acm", {}))
+
+
+BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@BOTH_WAYS
+def test_all_steps_give_their_tokens(scripted_server: str, stream: bool) -> None:
+    session = new_session()
+    asked = {"acm": {"tools": "sculptor", **RECORDED}, "return_token_ids": True, "logprobs": True, "stream": stream}
+    chunks, acm = post(scripted_server, session, ["Let me.\n" + CUT, SEARCH, "It was 49."], **asked)
+    record, _ = record_of(scripted_server, session)
+    assert len(record.completions) == 3
+    for step, completion in zip(acm["steps"], record.completions, strict=True):
+        assert step["prompt_token_ids"] == record.prompt(completion.number)
+        assert tuple(step["token_ids"]) == completion.sampled.token_ids
+        assert tuple(step["logprobs"]) == completion.sampled.logprobs
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    told = [token for choice in choices for token in choice.get("token_ids") or ()]
+    assert told == [token for one in record.completions for token in one.sampled.token_ids]
+    logprobs = [found for choice in choices for found in (choice.get("logprobs") or {}).get("content") or ()]
+    assert len(logprobs) == len(told) > 100
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (
+            '<tool_call>\n{"name": "search_context", "arguments": {"query": \n</tool_call>',
+            "could not be read|not a JSON",
+        ),
+        ("<tool_call>\nsearch_context(7)\n</tool_call>", "could not be read as a tool call"),
+    ],
+    ids=["half", "none"],
+)
+def test_a_malformed_call_is_a_format_error(scripted_server: str, stream: bool, call: str, error: str) -> None:
+    session = new_session()
+    asked = {"acm": {"tools": "sculptor", **RECORDED}, "stream": stream}
+    chunks, acm = post(scripted_server, session, [SEARCH, f"Look: {call}", "Never said."], **asked)
+    assert acm["stopped_by"] == "format_error"
+    [told] = acm["format_errors"]
+    assert told["step"] == 1
+    assert re.search(error, told["error"])
+    said = "".join(
+        (choice.get("message") or choice.get("delta") or {}).get("content") or ""
+        for chunk in chunks
+        for choice in chunk["choices"]
+    )
+    assert said.strip() == "Look:"
+    record, operations = record_of(scripted_server, session)
+    assert [one.sampled.format_error for one in record.completions] == [None, told["error"]]
+    assert len(operations) == 1
+    _, after = post(scripted_server, session, ["Fine."], **asked)
+    assert after["stopped_by"] == "answer"
+    assert "format_errors" not in after
+
+
+@BOTH_WAYS
+def test_a_group_shares_its_prompt_and_goes_on_from_any_sample(scripted_server: str, stream: bool) -> None:
+    session = new_session()
+    extra = {"script_id": session, "script": ["One.", "Two.", "Three.", "On."]}
+    body = {"model": MODEL, "max_tokens": 20, "session_id": session, "acm": RECORDED, "vllm_xargs": extra}
+    url = f"{scripted_server}/v1/chat/completions"
+    http.post(url, json=body | {"messages": MESSAGES, "n": 3, "stream": stream}).raise_for_status()
+    record, _ = record_of(scripted_server, session)
+    assert [(one.thread, one.sample) for one in record.completions] == [("main", 0), ("main#1", 1), ("main#2", 2)]
+    assert [one.tail for one in record.completions[1:]] == [(), ()]
+    assert len({tuple(record.prompt(number)) for number in range(3)}) == 1
+    said = [text_of(scripted_server, list(one.sampled.token_ids)) for one in record.completions]
+    assert sorted(text.removesuffix("<|im_end|>") for text in said) == ["One.", "Three.", "Two."]
+    chosen = {"role": "assistant", "content": said[1].removesuffix("<|im_end|>")}
+    more = [*MESSAGES, chosen, {"role": "user", "content": "And?"}]
+    http.post(url, json=body | {"messages": more}).raise_for_status()
+    record, _ = record_of(scripted_server, session)
+    assert record.completions[3].parent == 1
+    assert record.completions[3].num_kept >= len(record.prompt(1)) + 1
+
+
+def test_a_group_is_for_rollouts_without_a_loop(scripted_server: str) -> None:
+    body = {"model": MODEL, "messages": MESSAGES, "session_id": new_session(), "n": 2}
+    for acm, words in (({}, "send n = 1"), ({**RECORDED, "tools": "sculptor"}, "together with acm.tools")):
+        answer = http.post(f"{scripted_server}/v1/chat/completions", json=body | {"acm": acm})
+        assert answer.status_code == 400
+        assert words in answer.json()["error"]["message"]
+
+
+def test_a_suite_of_the_deployment_is_served_and_recorded(scripted_server: str) -> None:
+    session = new_session()
+    url = f"{scripted_server}/v1/acm"
+    offered = http.get(f"{url}/tools", params={"suite": "mine"}).raise_for_status().json()
+    assert [tool["function"]["name"] for tool in offered["tools"]] == ["cut", "hide", "show", "grep"]
+    http.post(f"{url}/sessions", json={"session_id": session, "suite": "mine"}).raise_for_status()
+    cut = tool_call("cut", start_marker="line 0:", end_marker="end of the log")
+    asked = {"acm": {"tools": "mine", "preset": "mine", **RECORDED}}
+    _, acm = post(scripted_server, session, [cut, "Cut."], **asked)
+    piece = acm["steps"][0]["operations"][0]["fragment_ids"][0]
+    _, acm = post(scripted_server, session, [tool_call("hide", piece=piece), "Hidden.", ""], **asked)
+    assert acm["steps"][0]["operations"][0]["result"].startswith(f"Hidden: {piece}.")
+    record, _ = record_of(scripted_server, session)
+    assert record.header is not None
+    assert record.header.suite == "mine"
+    assert [call.operation for one in record.completions for call in one.sampled.tool_calls] == ["fragment", "fold"]
+    last = text_of(scripted_server, record.prompt(3))
+    assert "Cut and hide." in last
+    assert f"<{piece} " in last

@@ -68,6 +68,9 @@ class StepView(BaseModel):
     operations: list[dict[str, Any]] = Field(description="The calls of context tools, with their results.")
     branch: str | None = Field(default=None, description="The branch that the step was made in.")
     budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded in front of it.")
+    prompt_token_ids: list[int] | None = Field(default=None, description="Its prompt, with `return_token_ids`.")
+    token_ids: list[int] | None = Field(default=None, description="What was sampled, with `return_token_ids`.")
+    logprobs: list[float] | None = Field(default=None, description="Those of the sampled tokens, with `logprobs`.")
 
 
 class ReceiptFields(BaseModel):
@@ -82,6 +85,9 @@ class ReceiptFields(BaseModel):
     receipt: ReceiptView | None = Field(description="Of a tool loop: that of its last step.")
     steps: list[StepView] | None = Field(default=None, description="The steps of a tool loop.")
     stopped_by: str | None = Field(default=None, description="What ended a tool loop.")
+    format_errors: list[dict[str, Any]] | None = Field(
+        default=None, description="Tool calls that could not be read: `step` and `error`."
+    )
     budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded, and its cost.")
     branches: list[dict[str, Any]] | None = Field(default=None, description="The branches that the answer touched.")
     map: dict[str, Any] | None = Field(default=None, description="The context map that was read.")
