@@ -101,7 +101,8 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     is kept of it are digests, by which it is known when a client sends it again. Fragments inside it go.
 
     A summary that may speak of it goes, too: those of the fragments around it, and that of the conversation. Then all
-    that was taken out is shown, but for branches.
+    that was taken out is shown, but for branches. The rollout record is emptied: its prompts hold the text, and every
+    later completion is written in their terms.
     """
     fragment = _editable(state, fragment_id)
     name = fragment.fragment_id
@@ -130,7 +131,8 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     summarized = state.omissions.summarized
     if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
         state = replace(state, omissions=hide_closed(EMPTY, state.branches))
-    return replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted), fragments=left_over)
+    state = replace(state, rollout=state.rollout.emptied(), redacted=tuple(redacted))
+    return replace(state, entries=tuple(entries), hits=hits, fragments=left_over)
 
 
 def _resealed(text: RedactedText, fragment: Fragment) -> RedactedText:

@@ -26,6 +26,7 @@ from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import check_tree
 from acmserve.context.session.precompute_options import PrecomputeOptions
+from acmserve.context.session.rollout.record import NO_ROLLOUT, RolloutRecord
 from acmserve.context.transcript.message import Message, Place, text_at
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import EMPTY, Omissions
@@ -80,7 +81,8 @@ class SessionState:
 
     `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
     session's own, None where it has none, as is `observation_rule`. `parent` is the session of which this is a branch,
-    `thread` its place in a family of threads. `redacted` knows every text that was ever redacted, as digests.
+    `thread` its place in a family of threads. `redacted` knows every text that was ever redacted, as digests. `rollout`
+    is what is recorded for training.
     """
 
     entries: tuple[TranscriptEntry, ...] = ()
@@ -97,6 +99,7 @@ class SessionState:
     thread: Thread | None = None
     redacted: tuple[RedactedText, ...] = ()
     observation_rule: ObservationRule | None = None
+    rollout: RolloutRecord = NO_ROLLOUT
 
     @property
     def observations(self) -> frozenset[int]:
@@ -184,6 +187,7 @@ class SessionState:
         if max(ends) > len(self.entries):
             raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
         check_branches(self.branches, [entry.message for entry in self.entries], self.omissions)
+        self.rollout.check_integrity()
 
 
 def _check_fragment(fragment: Fragment) -> None:

@@ -38,4 +38,4 @@ def fewer(num_saved: int) -> str:
     return f"{num_saved:,} tokens fewer" if num_saved >= 0 else f"{-num_saved:,} tokens more"
 
 
-FOLD_FRAGMENT = Tool(_SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
+FOLD_FRAGMENT = Tool("fold", _SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")

@@ -55,6 +55,7 @@ def _ends(state: SessionState, fragment: Fragment) -> tuple[str, str]:
 
 
 FRAGMENT_CONTEXT = Tool(
+    "fragment",
     _SCHEMA,
     _run,
     "cuts the text between two markers into fragments, at line or sentence ends",

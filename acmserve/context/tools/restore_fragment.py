@@ -20,7 +20,7 @@ _OTHER_WAY = {
 }
 
 
-def _tool(name: str, description: str, *allowed: Visibility) -> Tool:
+def _tool(operation: str, name: str, description: str, *allowed: Visibility) -> Tool:
     """A tool that restores fragments in one of these states."""
 
     def run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
@@ -45,6 +45,7 @@ def _tool(name: str, description: str, *allowed: Visibility) -> Tool:
     schema = tool_schema(name, description, {"fragment_id": FRAGMENT_ID}, ["fragment_id"])
     which = " or ".join(state.value for state in allowed)
     return Tool(
+        operation,
         schema,
         run,
         f"shows the original of a {which} fragment again, byte for byte",
@@ -53,12 +54,18 @@ def _tool(name: str, description: str, *allowed: Visibility) -> Tool:
 
 
 RESTORE_FRAGMENT = _tool(
+    "restore",
     "restore_fragment",
     "Show the original text of a folded or summarized fragment again.",
     Visibility.FOLDED,
     Visibility.SUMMARIZED,
 )
-EXPAND_FRAGMENT = _tool("expand_fragment", "Show the original text of a folded fragment again.", Visibility.FOLDED)
+EXPAND_FRAGMENT = _tool(
+    "restore_folded", "expand_fragment", "Show the original text of a folded fragment again.", Visibility.FOLDED
+)
 REVERT_SUMMARY = _tool(
-    "revert_summary", "Show the original text of a summarized fragment again.", Visibility.SUMMARIZED
+    "restore_summarized",
+    "revert_summary",
+    "Show the original text of a summarized fragment again.",
+    Visibility.SUMMARIZED,
 )

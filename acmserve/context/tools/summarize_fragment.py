@@ -44,5 +44,5 @@ def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutc
 
 
 _DOES = "shows a summary instead, written by a model for a focus and kept"
-SUMMARIZE_FRAGMENT = Tool(_schema("summarize_fragment"), _run, _DOES, "what stands behind the fragment")
-SUMMARY_FRAGMENT = Tool(_schema("summary_fragment"), _run, _DOES, "what stands behind the fragment")
+SUMMARIZE_FRAGMENT = Tool("summarize", _schema("summarize_fragment"), _run, _DOES, "what stands behind the fragment")
+SUMMARY_FRAGMENT = Tool("summarize", _schema("summary_fragment"), _run, _DOES, "what stands behind the fragment")
