@@ -42,7 +42,7 @@ def run_tool(state: SessionState, call: ToolCall, context: ToolContext) -> ToolO
     try:
         tool = find_tool(context.suite, call.name)
         arguments = tool.read(tool.schema, call.arguments)
-        outcome = tool.run(state, arguments, replace(context, own_tools=all_names()))
+        outcome = tool.run(state, arguments, replace(context, own_tools=all_names(), call=call))
         check_main(state, outcome.state)
         return outcome
     except InvalidRequest as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.schema.arguments import parse_arguments
 from acmserve.context.schema.tool_schema import Schema, text
@@ -57,8 +58,9 @@ class EmbeddingsWanted:
 class ToolContext:
     """What a call needs besides the state. `fidelity` is what the next step will be asked for.
 
-    A call of `delimiter` is judged against `scope`. None: what the transcript says. `own_tools` are the names of all
-    context tools, whose results are not searched. `run_tool` fills them in.
+    A call of `delimiter` is judged against `scope`. None: what the transcript says. `renderer` writes prompts of the
+    session, so that what is told of an edit is what it does to them. `own_tools` are the names of all context tools,
+    whose results are not searched. `run_tool` fills them in, and the call.
     """
 
     tokenizer: Tokenizer
@@ -66,7 +68,9 @@ class ToolContext:
     fidelity: str = "exact"
     supplied: str | Sequence[Sequence[float]] | None = None
     scope: Scope | None = None
+    renderer: PromptRenderer | None = None
     own_tools: frozenset[str] = frozenset()
+    call: ToolCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
