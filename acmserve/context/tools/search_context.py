@@ -9,10 +9,19 @@ from acmserve.context.schema.tool_schema import Schema, choice, integer, text, t
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.search.exact import Found, search_exact, show
 from acmserve.context.tools.search.semantic import passages, rank
-from acmserve.context.tools.tool import Arguments, EmbeddingsWanted, Tool, ToolContext, ToolOutcome, counted
+from acmserve.context.tools.tool import (
+    Arguments,
+    EmbeddingsWanted,
+    Tool,
+    ToolContext,
+    ToolOutcome,
+    counted,
+    with_open_role,
+)
 from acmserve.errors import InvalidRequest
 
 _QUOTE_CHARS = 80
+_MAX_LOOKED_AT = 50
 
 _PROPERTIES: dict[str, Schema] = {
     "query": text("Exact text to search for"),
@@ -51,10 +60,12 @@ _SCHEMA_V1 = tool_schema(
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
     query, role, max_results, size = args["query"], args["role"], args["max_results"], args["context_size"]
     if args.get("mode", "exact") == "exact":
-        found = search_exact(state, query, role, max_results, size, context.own_tools)
-        return ToolOutcome(found.state, _words(found, query, role))
+        found, role = _search(state, query, role, max_results, size, context)
+        elsewhere = "" if found.matches or role == "all" else _elsewhere(state, query, context)
+        return ToolOutcome(found.state, _words(found, query, role, elsewhere))
     if not query.strip():
         raise InvalidRequest("query", "is empty.", "Give the text to search for.")
+    role = role or "all"
     candidates = passages(state, role, context.own_tools)
     if context.supplied is None:
         return ToolOutcome(state, needs=EmbeddingsWanted((query, *(p.text for p in candidates))))
@@ -65,11 +76,27 @@ def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutc
     return ToolOutcome(found.state, _words(found, query, role))
 
 
-def _words(result: Found, query: str, role: str) -> str:
+def _search(
+    state: SessionState, query: str, role: str | None, max_results: int, size: int, context: ToolContext
+) -> tuple[Found, str]:
+    """The matches in messages of the role, and that role. Where the call names none, of users, or else of all."""
+    found = search_exact(state, query, role or "user", max_results, size, context.own_tools)
+    if role is None and not found.matches:
+        return search_exact(state, query, "all", max_results, size, context.own_tools), "all"
+    return found, role or "user"
+
+
+def _elsewhere(state: SessionState, query: str, context: ToolContext) -> str:
+    """The roles whose messages have what those of another role do not."""
+    found = search_exact(state, query, "all", _MAX_LOOKED_AT, 0, context.own_tools)
+    roles = dict.fromkeys(match.role for match in found.matches)
+    return f"Messages of role {' and '.join(map(repr, roles))} have it: use role 'all'." if roles else ""
+
+
+def _words(result: Found, query: str, role: str, elsewhere: str = "") -> str:
     """The matches, one after the other."""
     if not result.matches:
-        elsewhere = "" if role == "all" else ", or role 'all'"
-        return f"No match for {_quote(query)} in messages of role '{role}'. Try fewer or other words{elsewhere}."
+        return f"No match for {_quote(query)} in messages of role '{role}'. {elsewhere or 'Try fewer or other words.'}"
     total = result.num_matches
     listed = (
         counted(total, "match", "matches")
@@ -85,7 +112,7 @@ def _quote(query: str) -> str:
 
 
 _COMPUTES = "nothing: the result is appended"
-SEARCH_CONTEXT = Tool("search", _SCHEMA, _run, "finds exact text, hidden text included", _COMPUTES)
+SEARCH_CONTEXT = Tool("search", _SCHEMA, _run, "finds exact text, hidden text included", _COMPUTES, with_open_role)
 SEARCH_CONTEXT_V1 = Tool(
-    "search", _SCHEMA_V1, _run, "finds text, hidden text included, exactly or by meaning", _COMPUTES
+    "search", _SCHEMA_V1, _run, "finds text, hidden text included, exactly or by meaning", _COMPUTES, with_open_role
 )

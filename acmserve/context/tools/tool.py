@@ -19,7 +19,7 @@ from typing import Any
 
 from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.episodes.delimiter import Scope
-from acmserve.context.schema.arguments import parse_arguments
+from acmserve.context.schema.arguments import parse_arguments, parse_given
 from acmserve.context.schema.tool_schema import Schema, text
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -124,6 +124,15 @@ def parsed_arguments(arguments: object) -> object:
 def with_input(context: ToolContext, supplied: str | Sequence[Sequence[float]]) -> ToolContext:
     """The context of the second call, with what the first one needed."""
     return replace(context, supplied=supplied)
+
+
+def with_open_role(schema: Schema, arguments: object) -> dict[str, Any]:
+    """Arguments of a tool that looks into the messages of a role. None: the call names none.
+
+    The schemas of the paper have the users' messages as the default. A model that searches a file it has read does not
+    think of that, so the tool looks there first, and then everywhere.
+    """
+    return {**parse_arguments(schema, arguments), "role": parse_given(schema, arguments).get("role")}
 
 
 def as_written(_: Schema, arguments: object) -> object:

@@ -60,9 +60,8 @@ def test_new_fragments_are_listed_with_size_ends_and_price() -> None:
     second = f'f3c6ea: 51 tokens, from "line 4{words} wor" to "{words[1:]} end line 9"'
     assert outcome.result.splitlines() == [
         "Made 2 fragments, nothing is hidden yet.",
-        f"{first}; folding it now recomputes about 81 tokens.",
-        f"{second}; folding it now recomputes about 30 tokens.",
-        "Text that follows it makes a fold dearer: fold early, and several at once.",
+        f"{first}; a fold recomputes about 81 tokens.",
+        f"{second}; a fold recomputes about 30 tokens.",
     ]
 
 
