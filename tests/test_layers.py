@@ -27,7 +27,7 @@ LAYERS = (
     "context.tools context.precompute context.anthropic",
     "context.storage",
     "plan",
-    "kernels.rope kernels.runs",
+    "kernels.rope kernels.runs kernels.recurrent",
     "kernels.layout kernels.layouts kernels.movers kernels.stored_type",
     "kernels.dispatch",
     "engine.config engine.groups",

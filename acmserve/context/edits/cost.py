@@ -77,13 +77,6 @@ def effect_of(before: SessionState, after: SessionState, fidelity: str, tokenize
     return EditEffect(num_saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
 
 
-def num_saved(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> int | None:
-    """Tokens that the model sees fewer, without the template's own. None: nothing looks different."""
-    old, new = ShownTexts(before, tokenizer), ShownTexts(after, tokenizer)
-    spans = _changed_spans(old, new)
-    return sum(map(old.num_tokens, spans)) - sum(map(new.num_tokens, spans)) if spans else None
-
-
 def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditCost:
     """Tokens that the next turn computes and moves because `before` became `after` through edits."""
     return effect_of(before, after, fidelity, tokenizer).cost

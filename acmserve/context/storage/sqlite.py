@@ -125,7 +125,8 @@ class Archive:
         """
         old = None if session.key in dropped else self._numbers.get(session.key)
         number = self._last_number + 1 if old is None or change.removes_text else old
-        tables = tuple(zip(_TABLES, (change.entries, change.fragments, change.limits, change.rollout), strict=True))
+        changes = zip(_TABLES, (change.entries, change.fragments, change.limits, change.rollout), strict=True)
+        tables = [(table, rows) for table, rows in changes if rows is not None]
         with self._transaction():
             self._drop_tables(dropped)
             if old is None:

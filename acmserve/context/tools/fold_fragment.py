@@ -8,22 +8,13 @@ from __future__ import annotations
 from acmserve.context.accounting.call_tokens import call_messages, num_added, num_call_tokens
 from acmserve.context.edits.cost import effect_of, num_tokens_shown
 from acmserve.context.edits.fragments import fold
-from acmserve.context.schema.tool_schema import tool_schema
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import FRAGMENT_ID, Arguments, Tool, ToolContext, ToolOutcome
+from acmserve.context.tools.tool import TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome
 from acmserve.errors import Conflict
 
 _MARGIN = 8
 """Tokens by which the marker of a longer text may be longer."""
-
-_SCHEMA = tool_schema(
-    "fold_fragment",
-    "Hide a fragment behind a short marker. Its text is kept and can be restored at any time. Folding is cheapest "
-    "early, while little text follows the fragment.",
-    {"fragment_id": FRAGMENT_ID},
-    ["fragment_id"],
-)
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
@@ -69,4 +60,6 @@ def fewer(num_saved: int) -> str:
     return f"{num_saved:,} tokens fewer" if num_saved >= 0 else f"{-num_saved:,} tokens more"
 
 
-FOLD_FRAGMENT = Tool("fold", _SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
+FOLD = ToolOperation(
+    "fold", _run, "hides a fragment behind a marker", "what stands behind the fragment", {"fragment_id": TEXT}
+)

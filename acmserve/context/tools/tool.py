@@ -1,6 +1,8 @@
 """What a context tool is: its schema, its function and a line of documentation, as one value. It knows no tool.
 
-    call -> find_tool -> read (arguments against the schema) -> run -> ToolOutcome: new state, result text
+    call -> find_tool -> Tool: read (arguments against the schema) -> ToolOperation: run -> ToolOutcome
+
+The words that a model reads of a tool are data (`context/suites/`). A `Tool` binds them to what is done.
 
 `run` is pure. A wrong call raises `InvalidRequest`, whose text becomes the result, so that the model can go on. Results
 are short, since every one is appended to the conversation. They are exact about ids and tokens. The same call on the
@@ -14,19 +16,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.schema.arguments import parse_arguments, parse_given
-from acmserve.context.schema.tool_schema import Schema, text
+from acmserve.context.schema.suite_file import OfferedTool
+from acmserve.context.schema.tool_schema import Schema
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import InvalidRequest
 
 Arguments = Mapping[str, Any]
-FRAGMENT_ID = text("Id of the fragment, for instance 'f1a2b3'")
+TEXT: Schema = {"type": "string"}
+ROLE: Schema = {"type": "string", "enum": ["user", "assistant", "all"], "default": "user"}
+
+
+def bounded(default: int, minimum: int, maximum: int) -> Schema:
+    """An argument that is an integer."""
+    return {"type": "integer", "default": default, "minimum": minimum, "maximum": maximum}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +100,63 @@ class ToolOutcome:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tool:
-    """One tool. `does` and `computes` (what the next turn computes again under `exact`) are its row in the docs.
+class ToolOperation:
+    """What a tool does, whatever a suite calls it and says of it.
 
-    `operation` names what it does, whatever the tool is called. `read` makes of the arguments, as they were written,
-    what `run` takes.
+    `does` and `computes` (what the next turn computes again under `exact`) are its row in the docs. `accepts` are the
+    arguments that `run` takes, and what each may be at most. Those with a default may be left out of a tool's schema.
+    `read` makes of the arguments, as they were written, what `run` takes. An operation with a `fixed_name` is known in
+    transcripts by the name of its tool.
+
+    Of `optional` arguments `run` gets None where a call names none, whatever the schema's default. A model that
+    searches a file it has read does not think of the role.
     """
 
-    operation: str
-    schema: Schema
+    name: str
     run: Callable[[SessionState, Any, ToolContext], ToolOutcome]
     does: str
     computes: str = "nothing"
+    accepts: Mapping[str, Schema] = field(default_factory=dict)
     read: Callable[[Schema, object], Any] = parse_arguments
+    optional: tuple[str, ...] = ()
+    fixed_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tool:
+    """An operation as a suite offers it. `result` is the template of its results, "" for the server's own words."""
+
+    operation: ToolOperation
+    offered: OfferedTool
+    result: str = ""
+
+    @property
+    def schema(self) -> Schema:
+        """The entry of a `tools` array."""
+        return self.offered.schema
 
     @property
     def name(self) -> str:
-        name: str = self.schema["function"]["name"]
-        return name
+        """What the suite calls it."""
+        return self.offered.name
+
+    def run(self, state: SessionState, arguments: object, context: ToolContext) -> ToolOutcome:
+        """Carry out a call with arguments as they were written. Raises `InvalidRequest`."""
+        given = self.operation.read(self.schema, arguments)
+        if self.operation.fixed_name is None:
+            parameters = {name: self.offered.arguments.get(name, name) for name in self.operation.accepts}
+            defaults = {
+                name: schema["default"] for name, schema in self.operation.accepts.items() if "default" in schema
+            }
+            said = parse_given(self.schema, arguments) if self.operation.optional else given
+            given = defaults | {name: given[told] for name, told in parameters.items() if told in given}
+            given |= {name: None for name in self.operation.optional if parameters[name] not in said}
+        outcome = self.operation.run(state, given, context)
+        if not self.result or outcome.error is not None or outcome.needs is not None:
+            return outcome
+        ids = outcome.fragment_ids
+        said = self.result.format(result=outcome.result, id=ids[0] if ids else "", ids=", ".join(ids))
+        return replace(outcome, result=said)
 
 
 def parsed_arguments(arguments: object) -> object:
@@ -124,15 +172,6 @@ def parsed_arguments(arguments: object) -> object:
 def with_input(context: ToolContext, supplied: str | Sequence[Sequence[float]]) -> ToolContext:
     """The context of the second call, with what the first one needed."""
     return replace(context, supplied=supplied)
-
-
-def with_open_role(schema: Schema, arguments: object) -> dict[str, Any]:
-    """Arguments of a tool that looks into the messages of a role. None: the call names none.
-
-    The schemas of the paper have the users' messages as the default. A model that searches a file it has read does not
-    think of that, so the tool looks there first, and then everywhere.
-    """
-    return {**parse_arguments(schema, arguments), "role": parse_given(schema, arguments).get("role")}
 
 
 def as_written(_: Schema, arguments: object) -> object:

@@ -95,7 +95,7 @@ MICRO = (
         "Every request finds the session that it goes on with. Only new calls are written in one spelling.",
         ("identity",),
         (PageTable(("history", "median", "worst"), _identity),),
-        ("Measured is processor time, since the machine may be busy.",),
+        ("Measured is processor time, on an Intel Xeon that did other work beside it.",),
     ),
     PageSection(
         "Keys that are rotated again and again",

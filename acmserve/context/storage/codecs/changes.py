@@ -66,12 +66,15 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a save writes. `hits` is None where they are as before. `removes_text`: what was readable is so no more."""
+    """What a save writes. `hits` and `rollout` are None where they are as before.
+
+    `removes_text`: what was readable is so no more.
+    """
 
     entries: RowChange
     fragments: RowChange
     limits: RowChange
-    rollout: RowChange
+    rollout: RowChange | None
     hits: bytes | None
     removes_text: bool
 
@@ -80,7 +83,7 @@ class StateChange:
         return RowSizes(
             self.entries.sizes(before.entries),
             self.fragments.sizes(before.fragments),
-            self.rollout.sizes(before.rollout),
+            before.rollout if self.rollout is None else self.rollout.sizes(before.rollout),
         )
 
 
@@ -90,7 +93,8 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
     fragments = _plan_rows(fragment_rows(old), fragment_rows(new), fragment_value)
     limits = _plan_rows(limit_values(old), limit_values(new), dict)
     hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
-    rollout = _plan_rows(rollout_rows(old.rollout), rollout_rows(new.rollout), row_value)
+    is_recorded = new.rollout is not old.rollout
+    rollout = _plan_rows(rollout_rows(old.rollout), rollout_rows(new.rollout), row_value) if is_recorded else None
     removes_text = (
         _removes_messages(old, new, entries)
         or not _summaries(old) <= _summaries(new)

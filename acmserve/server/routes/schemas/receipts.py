@@ -14,8 +14,9 @@ from acmserve.context.eviction.clearing_edits import CLEAR_THINKING, CLEAR_TOOL_
 from acmserve.context.tools.suites import PRESETS, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.budget import BudgetRequest
-from acmserve.server.routes.schemas.sessions import AnySuite, Fidelity
+from acmserve.server.routes.schemas.sessions import Fidelity
 from acmserve.server.routes.schemas.storage import StorageView
+from acmserve.server.routes.schemas.suites import AnySuite
 
 _EDITS = [CLEAR_TOOL_USES, CLEAR_THINKING, COMPACT]
 EditType = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(_EDITS))]
@@ -53,6 +54,10 @@ class ReceiptView(BaseModel):
     fallback_reason: str | None = Field(description="Why a move was refused.")
     edit_boundaries: EditBoundariesView | None = Field(
         description="For models with windows or recurrent states. Null where the model keeps every prefix."
+    )
+    transition_norm: float | None = Field(
+        description="For moved recurrent states: at most this part of a difference between two states is left behind "
+        "the moved tokens. Null where no state was moved."
     )
 
 
