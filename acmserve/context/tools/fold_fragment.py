@@ -10,7 +10,7 @@ from acmserve.context.edits.cost import effect_of, num_tokens_shown
 from acmserve.context.edits.fragments import fold
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome
+from acmserve.context.tools.tool import TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome, in_words
 from acmserve.errors import Conflict
 
 _MARGIN = 8
@@ -38,7 +38,8 @@ def hidden(before: SessionState, after: SessionState, args: Arguments, context: 
     name, net = fragment.fragment_id, effect.num_saved
     for _ in range(2):
         result = f"{name} is {fragment.visibility.value}: {fewer(net)}, this call counted. The next step {effect.cost}."
-        net = _net(before, after, effect.num_saved, result, context)
+        said = in_words(context.result_template, result, (name,))
+        net = _net(before, after, effect.num_saved, said, context)
     result = f"{name} is {fragment.visibility.value}: {fewer(net)}, this call counted. The next step {effect.cost}."
     return ToolOutcome(after, result, changed=True, fragment_ids=(name,)), net
 

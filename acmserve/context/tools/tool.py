@@ -69,7 +69,7 @@ class ToolContext:
 
     A call of `delimiter` is judged against `scope`. None: what the transcript says. `renderer` writes prompts of the
     session, so that what is told of an edit is what it does to them. `own_tools` are the names of all context tools,
-    whose results are not searched. `run_tool` fills them in, and the call.
+    whose results are not searched. `run_tool` fills them in, and the call. `result_template` is the tool's.
     """
 
     tokenizer: Tokenizer
@@ -80,6 +80,7 @@ class ToolContext:
     renderer: PromptRenderer | None = None
     own_tools: frozenset[str] = frozenset()
     call: ToolCall | None = None
+    result_template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,17 @@ class Tool:
             said = parse_given(self.schema, arguments) if self.operation.optional else given
             given = defaults | {name: given[told] for name, told in parameters.items() if told in given}
             given |= {name: None for name in self.operation.optional if parameters[name] not in said}
-        outcome = self.operation.run(state, given, context)
-        if not self.result or outcome.error is not None or outcome.needs is not None:
+        outcome = self.operation.run(state, given, replace(context, result_template=self.result))
+        if outcome.error is not None or outcome.needs is not None:
             return outcome
-        ids = outcome.fragment_ids
-        said = self.result.format(result=outcome.result, id=ids[0] if ids else "", ids=", ".join(ids))
-        return replace(outcome, result=said)
+        return replace(outcome, result=in_words(self.result, outcome.result, outcome.fragment_ids))
+
+
+def in_words(template: str, result: str, fragment_ids: Sequence[str]) -> str:
+    """A result in the words of a suite, "" for the server's own."""
+    if not template:
+        return result
+    return template.format(result=result, id=fragment_ids[0] if fragment_ids else "", ids=", ".join(fragment_ids))
 
 
 def parsed_arguments(arguments: object) -> object:
