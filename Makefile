@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters families fuzz respell templates clients serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters families fuzz respell templates told clients serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ respell: setup ## resend fifty times as many sessions in the words of other clie
 templates: export ACMSERVE_TEMPLATE_TURNS ?= 10000
 templates: setup ## ten thousand turns of random agents under budgets, with twelve chat templates
 	@$(BIN)/python -m pytest --numprocesses 2 tests/server/budget/test_templates.py $(ARGS)
+
+told: export ACMSERVE_TOLD_EDITS ?= 1000
+told: setup ## a thousand random edits with three chat templates: what is told of them is what the prompt does
+	@$(BIN)/python -m pytest --numprocesses 2 -s tests/server/budget/test_told_savings.py $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)

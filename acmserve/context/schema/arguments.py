@@ -22,6 +22,13 @@ from acmserve.validation import MAX_INTEGER_BITS, echo_json
 
 def parse_arguments(tool: Mapping[str, Any], arguments: object) -> dict[str, Any]:
     """The arguments of a call of `tool` (an entry of a suite), as JSON text or as an object, complete and valid."""
+    properties: Mapping[str, Any] = tool["function"]["parameters"]["properties"]
+    defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+    return defaults | parse_given(tool, arguments)
+
+
+def parse_given(tool: Mapping[str, Any], arguments: object) -> dict[str, Any]:
+    """The same without defaults: what the call says."""
     function = tool["function"]
     given = _as_object(function["name"], arguments)
     properties: Mapping[str, Any] = function["parameters"]["properties"]
@@ -37,7 +44,7 @@ def parse_arguments(tool: Mapping[str, Any], arguments: object) -> dict[str, Any
     errors = sorted(Draft202012Validator(function["parameters"]).iter_errors(values), key=lambda e: list(e.path))
     for error in errors:
         raise _explain(function["name"], properties, error)
-    return {name: schema["default"] for name, schema in properties.items() if "default" in schema} | values
+    return values
 
 
 def _as_object(tool_name: str, arguments: object) -> Mapping[str, Any]:

@@ -22,15 +22,18 @@ from acmserve.context.tools.tool import (
 from acmserve.errors import InvalidRequest
 
 _QUOTE_CHARS = 80
+_MAX_LOOKED_AT = 50
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
     query, role, max_results, size = args["query"], args["role"], args["max_results"], args["context_size"]
     if args["mode"] == "exact":
-        found = search_exact(state, query, role, max_results, size, context.own_tools)
-        return ToolOutcome(found.state, _words(found, query, role))
+        found, role = _search(state, query, role, max_results, size, context)
+        elsewhere = "" if found.matches or role == "all" else _elsewhere(state, query, context)
+        return ToolOutcome(found.state, _words(found, query, role, elsewhere))
     if not query.strip():
         raise InvalidRequest("query", "is empty.", "Give the text to search for.")
+    role = role or "all"
     candidates = passages(state, role, context.own_tools)
     if context.supplied is None:
         return ToolOutcome(state, needs=EmbeddingsWanted((query, *(p.text for p in candidates))))
@@ -41,11 +44,27 @@ def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutc
     return ToolOutcome(found.state, _words(found, query, role))
 
 
-def _words(result: Found, query: str, role: str) -> str:
+def _search(
+    state: SessionState, query: str, role: str | None, max_results: int, size: int, context: ToolContext
+) -> tuple[Found, str]:
+    """The matches in messages of the role, and that role. Where the call names none, of users, or else of all."""
+    found = search_exact(state, query, role or "user", max_results, size, context.own_tools)
+    if role is None and not found.matches:
+        return search_exact(state, query, "all", max_results, size, context.own_tools), "all"
+    return found, role or "user"
+
+
+def _elsewhere(state: SessionState, query: str, context: ToolContext) -> str:
+    """The roles whose messages have what those of another role do not."""
+    found = search_exact(state, query, "all", _MAX_LOOKED_AT, 0, context.own_tools)
+    roles = dict.fromkeys(match.role for match in found.matches)
+    return f"Messages of role {' and '.join(map(repr, roles))} have it: use role 'all'." if roles else ""
+
+
+def _words(result: Found, query: str, role: str, elsewhere: str = "") -> str:
     """The matches, one after the other."""
     if not result.matches:
-        elsewhere = "" if role == "all" else ", or role 'all'"
-        return f"No match for {_quote(query)} in messages of role '{role}'. Try fewer or other words{elsewhere}."
+        return f"No match for {_quote(query)} in messages of role '{role}'. {elsewhere or 'Try fewer or other words.'}"
     total = result.num_matches
     listed = (
         counted(total, "match", "matches")
@@ -74,4 +93,5 @@ SEARCH = ToolOperation(
         "mode": {"type": "string", "enum": ["exact", "semantic"], "default": "exact"},
         "similarity_threshold": {"type": "number", "default": 0.3, "minimum": 0, "maximum": 1},
     },
+    optional=("role",),
 )

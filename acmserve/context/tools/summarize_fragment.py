@@ -24,7 +24,8 @@ def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutc
     if not isinstance(summary, str):
         raise TypeError(f"summarize_fragment was supplied with {type(summary).__name__}, not a summary")
     new = summarize(state, fragment_id, focus, summary, context.suite, context.tokenizer)
-    return hidden(state, new, args, context)
+    outcome, _ = hidden(state, new, args, context)
+    return outcome
 
 
 SUMMARIZE = ToolOperation(

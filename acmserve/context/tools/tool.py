@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.episodes.delimiter import Scope
-from acmserve.context.schema.arguments import parse_arguments
+from acmserve.context.schema.arguments import parse_arguments, parse_given
 from acmserve.context.schema.suite_file import OfferedTool
 from acmserve.context.schema.tool_schema import Schema
 from acmserve.context.session.state import SessionState
@@ -66,8 +67,9 @@ class EmbeddingsWanted:
 class ToolContext:
     """What a call needs besides the state. `fidelity` is what the next step will be asked for.
 
-    A call of `delimiter` is judged against `scope`. None: what the transcript says. `own_tools` are the names of all
-    context tools, whose results are not searched. `run_tool` fills them in.
+    A call of `delimiter` is judged against `scope`. None: what the transcript says. `renderer` writes prompts of the
+    session, so that what is told of an edit is what it does to them. `own_tools` are the names of all context tools,
+    whose results are not searched. `run_tool` fills them in, and the call. `result_template` is the tool's.
     """
 
     tokenizer: Tokenizer
@@ -75,7 +77,10 @@ class ToolContext:
     fidelity: str = "exact"
     supplied: str | Sequence[Sequence[float]] | None = None
     scope: Scope | None = None
+    renderer: PromptRenderer | None = None
     own_tools: frozenset[str] = frozenset()
+    call: ToolCall | None = None
+    result_template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,9 @@ class ToolOperation:
     arguments that `run` takes, and what each may be at most. Those with a default may be left out of a tool's schema.
     `read` makes of the arguments, as they were written, what `run` takes. An operation with a `fixed_name` is known in
     transcripts by the name of its tool.
+
+    Of `optional` arguments `run` gets None where a call names none, whatever the schema's default. A model that
+    searches a file it has read does not think of the role.
     """
 
     name: str
@@ -111,6 +119,7 @@ class ToolOperation:
     computes: str = "nothing"
     accepts: Mapping[str, Schema] = field(default_factory=dict)
     read: Callable[[Schema, object], Any] = parse_arguments
+    optional: tuple[str, ...] = ()
     fixed_name: str | None = None
 
 
@@ -140,13 +149,20 @@ class Tool:
             defaults = {
                 name: schema["default"] for name, schema in self.operation.accepts.items() if "default" in schema
             }
+            said = parse_given(self.schema, arguments) if self.operation.optional else given
             given = defaults | {name: given[told] for name, told in parameters.items() if told in given}
-        outcome = self.operation.run(state, given, context)
-        if not self.result or outcome.error is not None or outcome.needs is not None:
+            given |= {name: None for name in self.operation.optional if parameters[name] not in said}
+        outcome = self.operation.run(state, given, replace(context, result_template=self.result))
+        if outcome.error is not None or outcome.needs is not None:
             return outcome
-        ids = outcome.fragment_ids
-        said = self.result.format(result=outcome.result, id=ids[0] if ids else "", ids=", ".join(ids))
-        return replace(outcome, result=said)
+        return replace(outcome, result=in_words(self.result, outcome.result, outcome.fragment_ids))
+
+
+def in_words(template: str, result: str, fragment_ids: Sequence[str]) -> str:
+    """A result in the words of a suite, "" for the server's own."""
+    if not template:
+        return result
+    return template.format(result=result, id=fragment_ids[0] if fragment_ids else "", ids=", ".join(fragment_ids))
 
 
 def parsed_arguments(arguments: object) -> object:

@@ -98,6 +98,10 @@ class Budgets:
             self._renderers[session.key] = renderer
         return PromptFitting(renderer or self._renderers.get(session.key), self.rules)
 
+    def renderer(self, session: Session) -> PromptRenderer | None:
+        """What wrote the last prompt of a session. None where nothing did."""
+        return self._renderers.get(session.key)
+
     def know(self, session: Session) -> None:
         """Look at the stored state before another one takes its place, so that a rewind is seen as one."""
         if self.of(session.state) is not None:

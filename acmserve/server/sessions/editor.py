@@ -78,6 +78,7 @@ class SessionEditor:
     ) -> ToolOutcome:
         """Carry out one tool call and store the state. The caller holds the lock."""
         context = self._context(suite, fidelity)
+        context = replace(context, renderer=self._budgets.renderer(session))
         if call.name == DELIMITER:
             context = replace(context, scope=self._budgets.scope(session))
         outcome = run_tool(session.state, call, context)

@@ -135,9 +135,21 @@ def test_all_means_every_role_but_the_instructions() -> None:
     ]
     state, [fragment_id] = cut(state_of(*messages), "MARK", "MARK", role="all")
     assert state.fragment(fragment_id).pieces[0].place == Place(1)
-    assert "no message of role 'user' contains it" in refusal(
-        state, call(state, "fragment_context", start_marker="MARK", end_marker="MARK")
+    told = call(state, "fragment_context", start_marker="MARK", end_marker="MARK", role="user")
+    assert "no message of role 'user' contains it. A message of role 'tool' does: use role 'all'." in refusal(
+        state, told
     )
+
+
+def test_text_of_a_tool_result_is_found_without_naming_a_role() -> None:
+    """Users' messages are looked into first, as the schema says, and the result names whose text it was."""
+    result = {"role": "tool", "content": f"{LOG}MARK", "tool_call_id": "x"}
+    state = state_of(user("MARK this"), result)
+    made = call(state, "fragment_context", start_marker="line 3 ", end_marker="MARK", num_fragments=1)
+    assert made.result.startswith("Made 1 fragment in messages of role 'tool', nothing is hidden yet.")
+    assert done(made).fragments[0].pieces[0].place == Place(1)
+    both = call(state, "fragment_context", start_marker="MARK", end_marker="this", num_fragments=1)
+    assert both.result.startswith("Made 1 fragment, nothing is hidden yet.")
 
 
 def test_a_fold_that_saves_nothing_is_refused_with_the_numbers() -> None:
@@ -240,12 +252,12 @@ def test_unknown_ids_name_those_that_exist() -> None:
 
 def test_markers_that_are_not_found_say_where_to_look() -> None:
     state = state_of(user("alpha beta"), assistant("gamma"))
-    assert refusal(state, call(state, "fragment_context", start_marker="gamma", end_marker="beta")) == (
+    assert refusal(state, call(state, "fragment_context", start_marker="gamma", end_marker="beta", role="user")) == (
         "Error: start_marker: no message of role 'user' contains it. "
         "A message of role 'assistant' does: use role 'all'."
     )
     assert refusal(state, call(state, "fragment_context", start_marker="beta", end_marker="alpha")) == (
-        "Error: end_marker: no message of role 'user' contains it behind the start marker. "
+        "Error: end_marker: no message of role 'all' contains it behind the start marker. "
         "It stands before it: swap the two."
     )
     assert refusal(state, call(state, "fragment_context", start_marker=" \n", end_marker="beta")) == (

@@ -10,7 +10,7 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.session.nesting import holds
 from acmserve.context.session.render import render
 from acmserve.context.tools.run import SummaryWanted
-from tests.support.context.conversation import call, contents, cut, done, lines, refusal, state_of, user
+from tests.support.context.conversation import WORDS, call, contents, cut, done, lines, refusal, state_of, user
 
 LOG = lines(40)
 
@@ -32,14 +32,14 @@ def test_a_cut_across_fragments_is_laid_around_them() -> None:
 
 def test_twenty_small_pieces_are_cut_anew_into_large_ones() -> None:
     """The complaint: none of them was worth a fold, and the longer text that was advised overlapped them."""
-    text = " ".join(f"w{number}" for number in range(80))
-    state, small = cut(state_of(user(text)), "w0", "w79", num=20)
+    text = " ".join(f"w{number}" for number in range(180))
+    state, small = cut(state_of(user(text)), "w0", "w179", num=20)
     refused = refusal(state, call(state, "fold_fragment", fragment_id=small[0]))
     assert refused.endswith("Leave it visible, or fragment a longer text around it.")
-    state, large = cut(state, "w0", "w79", num=2)
-    assert [state.fragment(name).num_tokens for name in large] == [40, 40]
+    state, large = cut(state, "w0", "w179", num=2)
+    assert [state.fragment(name).num_tokens for name in large] == [90, 90]
     state = done(call(state, "fold_fragment", fragment_id=large[0]))
-    assert contents(state)[0].startswith(f"[folded {large[0]}: 40 tokens hidden")
+    assert contents(state)[0].startswith(f"[folded {large[0]}: 90 tokens hidden")
 
 
 def test_two_hundred_folds_are_one_marker() -> None:
@@ -49,7 +49,7 @@ def test_two_hundred_folds_are_one_marker() -> None:
         folded += made
     assert len(folded) == 200
     for name in folded:
-        state = done(call(state, "fold_fragment", fragment_id=name))
+        state = edits.fold(state, name, "sculptor", WORDS)
     first, *others = (state.fragment(name).num_tokens for name in folded)
     marker = (
         f'[folded {folded[0]}: {first} tokens hidden; restore_fragment("{folded[0]}") to read]'
@@ -64,7 +64,7 @@ def test_two_hundred_folds_are_one_marker() -> None:
 
 
 def test_a_fold_around_folds_shows_its_own_marker_and_gives_them_back() -> None:
-    state, [inner] = cut(state_of(user(LOG)), "line 3 ", "end\nline 9 word")
+    state, [inner] = cut(state_of(user(LOG)), "line 3 ", "end\nline 12 word")
     state = done(call(state, "fold_fragment", fragment_id=inner))
     before = contents(state)
     state, [outer] = cut(state, "line 1 ", "line 20 word")

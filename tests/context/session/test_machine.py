@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 
 from acmserve.context.edits import fragments as edits
-from acmserve.context.edits.cost import effect_of
+from acmserve.context.edits.cost import ShownTexts, effect_of
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.find import HIDDEN, pieces_by_place, stretches, texts_of
 from acmserve.context.schema.suite_registry import editing_suites
@@ -118,30 +118,22 @@ def follow_remedy(state: SessionState, step: Step, error: InvalidRequest) -> Non
         works(instead[1], {})
     if known := re.search(r"Known fragments: (.+)\.", error.remedy):
         assert all(state.fragment(fragment_id) for fragment_id in known[1].split(", "))
-    if "a longer text around it" in error.remedy:
-        fragment = state.fragment(arguments["fragment_id"])
-        entries = [piece.place.entry for piece in fragment.pieces]
-        outer = hiding(state.fragments, fragment.pieces)
-        assert outer in (None, fragment)
-        for around in widening(state, min(entries), max(entries) + 1):
-            wider = cut_messages(state, *around, bench().tokenizer)
-            if wider.fragments[0].num_tokens > 200:
-                edits.fold(wider.state, wider.fragments[0].fragment_id, suite, bench().tokenizer)
-                break
+    if pays := re.search(r"fragment (\d+) tokens or more of its message", error.remedy):
+        place = state.fragment(arguments["fragment_id"]).pieces[0].place
+        entry = state.entries[place.entry].message
+        if place.part is None and pays_as_a_whole(state, place, int(pays[1])):
+            whole = cut_messages(state, place.entry, place.entry + 1, bench().tokenizer)
+            folded = run_tool(
+                whole.state, ToolCall("fold_fragment", {"fragment_id": whole.fragments[0].fragment_id}), bench(suite)
+            )
+            assert folded.error is None, (str(error), entry, folded.result)
 
 
-def widening(state: SessionState, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges of messages around one, ever wider, that cross no fragment."""
-    for more in range(len(state.entries)):
-        around = max(0, start - more), min(len(state.entries), end + more)
-        pieces = [
-            Piece(Place(index, part), 0, len(text))
-            for index in range(*around)
-            for part, text in texts(state.entries[index].message)
-        ]
-        outer = hiding(state.fragments, pieces)
-        if not crossing(state.fragments, pieces) and outer is None:
-            yield around
+def pays_as_a_whole(state: SessionState, place: Place, num_needed: int) -> bool:
+    """Whether a message shows so many tokens, and could be a fragment as it stands."""
+    piece = Piece(place, 0, len(state.text_at(place)))
+    shown = ShownTexts(state, bench().tokenizer).num_tokens(piece)
+    return shown >= num_needed and not crossing(state.fragments, [piece]) and not hiding(state.fragments, [piece])
 
 
 class EditScript(RuleBasedStateMachine):

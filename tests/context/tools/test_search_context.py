@@ -45,11 +45,17 @@ def test_more_matches_than_asked_for_are_counted() -> None:
 def test_no_match_says_what_to_try() -> None:
     state = state_of(user("hay"))
     assert call(state, "search_context", query="needle").result == (
-        "No match for 'needle' in messages of role 'user'. Try fewer or other words, or role 'all'."
+        "No match for 'needle' in messages of role 'all'. Try fewer or other words."
     )
-    nowhere = call(state, "search_context", query="needle", role="all")
-    assert nowhere.result.endswith("Try fewer or other words.")
-    assert nowhere.error is None
+
+
+def test_a_tool_result_is_searched_without_naming_a_role() -> None:
+    state = state_of(user("hay"), {"role": "tool", "content": "a needle", "tool_call_id": "x"})
+    assert call(state, "search_context", query="needle").result.startswith("1 match for 'needle':\ns")
+    assert "(message 1, tool): a needle" in call(state, "search_context", query="needle").result
+    assert call(state, "search_context", query="needle", role="user").result == (
+        "No match for 'needle' in messages of role 'user'. Messages of role 'tool' have it: use role 'all'."
+    )
 
 
 def test_an_empty_query_is_refused() -> None:

@@ -42,7 +42,7 @@ def test_its_words_reach_the_model_and_its_calls_are_carried_out(tmp_path: Path)
     assert [entry["function"]["name"] for entry in suite_tools("mine")] == ["cut", "hide", "show", "grep"]
     assert "mine" in editing_suites()
     assert find_operation(("cwl", "mine"), "hide") == "fold"
-    cut = call(state_of(user(lines(30))), "cut", suite="mine", start_marker="line 0", end_marker="line 29")
+    cut = call(state_of(user(lines(90))), "cut", suite="mine", start_marker="line 0", end_marker="line 89")
     assert done(cut)
     assert len(cut.fragment_ids) == 5
     piece = cut.fragment_ids[1]

@@ -150,7 +150,7 @@ def test_the_next_turn_keeps_the_internal_messages_and_the_fold(scripted_client:
     [
         (fold("f00000"), "there is no fragment"),
         (tool_call("fold_fragment", fragment="f00000"), "no such argument"),
-        (tool_call("fragment_context", start_marker="nowhere", end_marker="x"), "no message of role 'user'"),
+        (tool_call("fragment_context", start_marker="nowhere", end_marker="x"), "no message of role 'all'"),
         (tool_call("fragment_context", start_marker="line 0:", end_marker="end", num_fragments=99), "from 1 to 20"),
         (tool_call("dance", how="fast"), "Choose one of fragment_context, fold_fragment"),
         (tool_call("get_search_detail", search_id="s00000"), "no search result"),

@@ -195,7 +195,8 @@ def test_a_fold_by_a_tool_call_is_seen_and_undone(client: TestClient) -> None:
     assert fragment["messages"][0]["index"] == 1
     assert fragment["preview"] == lines(40, "alpha")[fragment["messages"][0]["start"] :][:80]
     assert f"[folded {ids[1]}: " in body["messages"][1]["message"]["content"]
-    assert body["num_tokens_original"] - body["num_tokens"] == fragment["num_tokens"] - fragment["num_tokens_shown"]
+    saved = fragment["num_tokens"] - fragment["num_tokens_shown"]
+    assert abs(body["num_tokens_original"] - body["num_tokens"] - saved) <= 1, "a token may span the end of the marker"
     assert tool(client, "restore_fragment", arguments=json.dumps({"fragment_id": ids[1]}))["changed"] is True
     assert [m["message"] for m in context(client)["messages"]] == HISTORY
 
