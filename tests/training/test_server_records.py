@@ -33,7 +33,7 @@ def written(session: Session) -> list[str]:
         logprobs = tuple(one.logprob(place) for place in range(len(one.token_ids)))
         calls = tuple(CalledTool(*call) for call in one.calls)
         sampled = Sampled(tuple(one.token_ids), logprobs, "stop", one.format_error, calls)
-        record = record.completed(one.prompt, sampled, sample_thread(one.thread, one.sample), one.sample)
+        record = record.completed(one.prompt, sampled, one.thread, one.sample)
         for operation, after in zip(session.operations, session.after, strict=True):
             if after == one.number:
                 record = record.operated(Initiator(operation["by"]), str(operation["name"]), {}, None)
