@@ -72,6 +72,12 @@ def _members(place: int, rollout: Rollout, judgements: Judgements, limits: Rewar
     own = {thread: one for (name, thread), one in judgements.items() if name == rollout.session_id and thread}
     by_thread: dict[str | None, list[int]] = {None: [], **{thread: [] for thread in own}}
     for number, completion in rollout.completions.items():
+        if completion.sample and completion.thread not in own:
+            raise NotFound(
+                "rewards",
+                f"have no line for thread {completion.thread!a} of session {rollout.session_id!a}.",
+                "Each sample of a prompt is a rollout of its own, and another answer.",
+            )
         by_thread[completion.thread if completion.thread in own else None].append(number)
     for thread, numbers in by_thread.items():
         judgement = judgements.get((rollout.session_id, thread))

@@ -21,7 +21,7 @@ from acmserve.training.formats import FORMATS
 from acmserve.training.judgement import read_judgements
 from acmserve.training.record import read_rollout
 from acmserve.training.rollout import Rollout
-from tests.support.training.sessions import HEADER, Session, random_session
+from tests.support.training.sessions import HEADER, Session, random_session, single_sessions
 
 
 def sessions(num: int = 20) -> list[Session]:
@@ -72,7 +72,7 @@ REWARDS = [
 
 
 def test_rewards_and_advantages_are_on_every_sample_of_a_rollout() -> None:
-    read = rollouts(sessions(3))
+    read = rollouts(single_sessions(3))
     credit = credit_of(REWARDS, read)
     assert [{one.reward for one in each.values()} for each in credit] == [{1.0}, {0.0}, {0.5}]
     rows = list(export_rows(read, "jsonl", "paper", credit))
@@ -116,6 +116,8 @@ def test_samples_of_one_prompt_are_rollouts_of_their_own() -> None:
         credit_of([*lines, lines[1].replace("#1", "#7")], read)
     with pytest.raises(NotFound, match="no line for session 'session'"):
         credit_of(lines[1:], read)
+    with pytest.raises(NotFound, match="no line for thread 'main#2' of session 'session'"):
+        credit_of(lines[:2], read)
 
 
 @pytest.mark.parametrize(("name", "ids"), [("jsonl", "input_ids"), ("trl", "completion_ids")])
@@ -160,7 +162,7 @@ def test_rewards_that_do_not_match_the_rollouts_are_named() -> None:
     with pytest.raises(MalformedRecord, match="line 2, field session_id: 'session-0' has an earlier line"):
         read_judgements(REWARDS[:1] * 2)
     with pytest.raises(NotFound, match="no line for session 'session-1'"):
-        credit_of(REWARDS[:1], rollouts(sessions(2)))
+        credit_of(REWARDS[:1], rollouts(single_sessions(2)))
 
 
 def test_trl_needs_logprobs_and_says_so() -> None:
@@ -197,7 +199,7 @@ def test_verl_reads_its_rows() -> None:
 
     names: dict[str, Any] = {"BaseModel": BaseModel, "Optional": Optional, "Any": Any, "torch": torch}
     exec(compile(ast.Module(classes, []), "verl", "exec", dont_inherit=True), names)
-    read = rollouts(sessions(3))
+    read = rollouts(single_sessions(3))
     for row in export_rows(read, "verl", "prefix", credit_of(REWARDS, read)):
         batch = names["AgentLoopOutput"](**row).as_dict()
         assert set(row) <= set(names["AgentLoopOutput"].model_fields)
@@ -213,7 +215,7 @@ def test_trl_computes_the_same_loss_of_its_rows() -> None:
     torch = pytest.importorskip("torch")
     from acmserve.training.losses.gspo import gspo_loss
 
-    read = rollouts(sessions(3))
+    read = rollouts(single_sessions(3))
     rows = [row for row in export_rows(read, "trl", "prefix", credit_of(REWARDS, read)) if "advantage" in row]
     size = max(len(row["completion_ids"]) for row in rows)
 

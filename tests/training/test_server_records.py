@@ -15,7 +15,7 @@ from acmserve.context.session.rollout.record import (
     Sampled,
     sample_thread,
 )
-from acmserve.context.tools.suites import BRANCHES, SUITES
+from acmserve.context.tools.suites import BRANCHES, editing_suites, find_operation, tool_names
 from acmserve.training.collection import ALGORITHMS, EDITING_VERBS, Algorithm, collect
 from acmserve.training.process_reward import BRANCH_CALL
 from acmserve.training.record import ACTORS, read_rollout
@@ -33,7 +33,7 @@ def written(session: Session) -> list[str]:
         logprobs = tuple(one.logprob(place) for place in range(len(one.token_ids)))
         calls = tuple(CalledTool(*call) for call in one.calls)
         sampled = Sampled(tuple(one.token_ids), logprobs, "stop", one.format_error, calls)
-        record = record.completed(one.prompt, sampled, sample_thread(one.thread, one.sample), one.sample)
+        record = record.completed(one.prompt, sampled, one.thread, one.sample)
         for operation, after in zip(session.operations, session.after, strict=True):
             if after == one.number:
                 record = record.operated(Initiator(operation["by"]), str(operation["name"]), {}, None)
@@ -61,8 +61,11 @@ def test_both_sides_use_the_same_words() -> None:
     assert {one.value for one in Initiator} == set(ACTORS)
     assert MAIN_THREAD == MAIN
     assert is_main(sample_thread(MAIN_THREAD, 2))
-    assert BRANCH_CALL in {tool.operation.name for tool in SUITES[BRANCHES].tools}
-    operations = {
-        tool.operation.name for name, suite in SUITES.items() if name not in ("cwl", BRANCHES) for tool in suite.tools
-    }
+    assert BRANCH_CALL in operations_of(BRANCHES)
+    operations = {one for suite in editing_suites() for one in operations_of(suite) if one}
     assert {one for one in operations if one.partition("_")[0] not in EDITING_VERBS} == READING
+    assert len({one.partition("_")[0] for one in operations} & EDITING_VERBS) == len(EDITING_VERBS)
+
+
+def operations_of(suite: str) -> set[str | None]:
+    return {find_operation([suite], name) for name in tool_names(suite)}

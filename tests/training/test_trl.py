@@ -14,7 +14,7 @@ import pytest
 
 from acmserve.cli import main
 from tests.support.docs.pages import ROOT
-from tests.support.training.sessions import Session, random_session
+from tests.support.training.sessions import Session, single_sessions
 
 VOCABULARY = 2000
 SCRIPT = ROOT / "docs/guides/gspo_with_trl.py"
@@ -49,7 +49,7 @@ def save_rows(folder: Path, sessions: list[Session]) -> None:
 def test_the_script_of_the_guide_takes_a_step(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is not installed")
     save_model(tmp_path / "model")
-    save_rows(tmp_path, [random_session(seed) for seed in range(3)])
+    save_rows(tmp_path, single_sessions(3))
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     command = [sys.executable, str(SCRIPT), "model", "train.jsonl", "trained", "--learning-rate", "1e-3"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ Every sampled token has an id of its own, so that a test can tell whose it is wh
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -133,7 +134,7 @@ def random_session(seed: int) -> Session:
     for _ in range(rng.randint(1, 8)):
         if rng.random() < 0.1:
             for sample in range(1, rng.randint(2, 4)):
-                session.serve(context, parent=parent, sample=sample)
+                session.serve(context, parent=parent, sample=sample, thread=f"main#{sample}")
         calls = _calls(rng, edits)
         last = session.serve(context, calls, parent=parent)
         context.append([*HEADER, *(last.token_ids[1:] if drops_reasoning else last.token_ids)])
@@ -169,3 +170,16 @@ def _calls(rng: random.Random, edits: float) -> list[tuple[str, str | None]]:
 def _edit(session: Session, context: list[list[int]]) -> None:
     """Another text in place of one message."""
     context[session.rng.randrange(len(context))] = session.text(1, 3)
+
+
+def single_sessions(num: int) -> list[Session]:
+    """Random sessions that sampled each prompt once, `session-0` and so on."""
+    found: list[Session] = []
+    for seed in itertools.count():
+        session = random_session(seed)
+        if not any(one.sample for one in session.completions):
+            session.session_id = f"session-{len(found)}"
+            found.append(session)
+        if len(found) == num:
+            break
+    return found
