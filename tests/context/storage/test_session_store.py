@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.context.edits.fragments import cut_messages, redact
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.session.history import append_internal
 from acmserve.context.session.rollout.record import RolloutRecord, Sampled
 from acmserve.context.session.state import SessionState

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.edits.fragments import cut_messages, redact, summarize
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact, summarize
 from acmserve.context.eviction import registry
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt

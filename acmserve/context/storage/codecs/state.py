@@ -30,7 +30,7 @@ from acmserve.context.transcript.observations import parse_observations
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
-VERSION = 3
+VERSION = 4
 FIRST_VERSION = 1
 REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
 

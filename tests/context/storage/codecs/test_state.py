@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.context.edits.fragments import cut_messages, redact, summarize
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact, summarize
 from acmserve.context.session.history import adopt, append_answer
 from acmserve.context.session.rollout.lines import rollout_rows, row_value
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
@@ -85,7 +86,7 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 4}, "version 4, this acmserve reads version 3"),
+        ({"version": 5}, "version 5, this acmserve reads version 4"),
         ({"version": True}, "version is bool, not int"),
         ({"digest_key": ""}, "digest_key has 0 bytes"),
         ({"digest_key": "xx"}, "non-hexadecimal"),
