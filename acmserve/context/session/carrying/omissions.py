@@ -23,6 +23,8 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, NOTHING, USERS_LEFT_OUT, MessageOmissions, Omissions
 from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
+SHOWN_AGAIN = "the history ends there, a user has changed it, or what spoke for them is gone."
+
 
 def carry_omissions(
     omissions: Omissions,
@@ -121,9 +123,7 @@ def dropped_omissions(
     if not shown:
         return []
     words = "1 message is" if len(shown) == 1 else f"{len(shown)} messages are"
-    return [
-        DroppedEdit("omission", "", f"{words} shown again: the history ends there, or what spoke for them is gone.")
-    ]
+    return [DroppedEdit("omission", "", f"{words} shown again: {SHOWN_AGAIN}")]
 
 
 def _hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool:
