@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from acmserve.models import smollm2
-from tests.support.engine.engine import Engine, start_engine
 from tests.support.server.running_server import running_server
+from tests.support.server.scripted_server import FLAGS, write_model
 from tests.support.soak.report import SoakReport
+
+if TYPE_CHECKING:
+    from tests.support.engine.engine import Engine
 
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile("acmserve", deadline=None)
 hypothesis.settings.load_profile("acmserve")
 
 SCOPES = {
-    "scripted_server": ("tests/server/",),
-    "server": ("tests/docs/test_blocks.py", "tests/server/app/test_http.py", "tests/server/app/test_real_model.py"),
+    "scripted_server": ("tests/server/", "tests/docs/test_blocks.py"),
+    "server": (
+        "tests/docs/test_first_pages.py",
+        "tests/server/app/test_http.py",
+        "tests/server/app/test_real_model.py",
+    ),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
@@ -104,7 +111,9 @@ def smollm2_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_engine(smollm2_folder: Path) -> Iterator[Engine]:
-    """SmolLM2 with the plugin, in a process of its own."""
+    """SmolLM2 with the plugin, in a process of its own. The process that hands out the tests never imports vLLM."""
+    from tests.support.engine.engine import start_engine
+
     with start_engine(smollm2_folder, plugin={}, own_process=True, **SMOLLM2_SETTINGS) as engine:
         yield engine
 
@@ -112,6 +121,8 @@ def smollm2_engine(smollm2_folder: Path) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
     """The same model and settings without the plugin."""
+    from tests.support.engine.engine import start_engine
+
     with start_engine(smollm2_folder, plugin=None, own_process=True, **SMOLLM2_SETTINGS) as engine:
         yield engine
 
@@ -121,4 +132,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     with running_server("smollm2", log, ["--max-summary-tokens", "48"]) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def scripted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the scripted server writes: `data`, `server.log`, `server.pid`."""
+    return tmp_path_factory.mktemp("scripted")
+
+
+@pytest.fixture(scope="session")
+def scripted_server(scripted_folder: Path) -> Iterator[str]:
+    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
+    flags = [*FLAGS, "--enable-scale-out", "--trust-request-chat-template", "--data-dir", str(scripted_folder / "data")]
+    with running_server(
+        write_model(scripted_folder / "model"), scripted_folder / "server.log", flags, tiny=True
+    ) as url:
         yield url
