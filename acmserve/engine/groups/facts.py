@@ -4,14 +4,18 @@
     full        [ read by every query at `end` or behind ................ )
     window W                                  [ read: W - 1 tokens ...... )     what lies in front is never read again
     chunks of C                                    [ read: this chunk ... )     it begins at a multiple of C
+    recurrent                                                           | the state at `end`: one block holds it
 
 A model has one block table for each group. Values, masks and sinks carry no position. So of a window group only the
-tokens in front of `end` count that a query at `end` still reads, and the rest need not be copied.
+tokens in front of `end` count that a query at `end` still reads, and the rest need not be copied. A recurrent group
+has no KV of tokens. Its states are composed instead of copied (`kernels/recurrent.py`).
 
 Knows numbers only. Does not know blocks, layers or requests.
 
 Decision: a kind is told by the exact class of vLLM's spec. A class derived from it may keep something else, and is
-refused until it has a line in `KINDS`. Recurrent groups get theirs there.
+refused until it has a line in `KINDS`.
+
+Decision: of the recurrent kinds gated delta nets are moved. Of the others no transition is recorded here.
 """
 
 from __future__ import annotations
@@ -22,6 +26,18 @@ from functools import cached_property
 from typing import Any
 
 from acmserve.errors import MoveRefused
+from acmserve.plan.rules.states import StateRules
+
+
+def _recurrent(spec: Any) -> Mapping[str, int]:
+    """A state with a convolution in front of it, whose inputs are the first of the spec's two tensors."""
+    kind = getattr(spec.mamba_type, "name", str(spec.mamba_type))
+    if kind != "GDN_ATTN":
+        raise MoveRefused(f"model: recurrent state of kind {kind}; of those, gated delta nets are supported")
+    if spec.mamba_cache_mode != "align" or spec.num_speculative_blocks:
+        raise MoveRefused("model: recurrent states are moved where vLLM keeps one for each block, without drafts")
+    return {"reach": 0, "mixed": min(spec.shapes[0])}
+
 
 KINDS: Mapping[str, Callable[[Any], Mapping[str, int]]] = {
     "FullAttentionSpec": lambda spec: {},
@@ -31,6 +47,7 @@ KINDS: Mapping[str, Callable[[Any], Mapping[str, int]]] = {
         "reach": spec.attention_chunk_size - 1,
         "chunk": spec.attention_chunk_size,
     },
+    "MambaSpec": _recurrent,
 }
 """Every kind of group whose KV is moved, by the class of vLLM's spec: what `GroupFacts` says of such a spec.
 
@@ -43,13 +60,15 @@ class GroupFacts:
     """KV cache group `index` of the engine: `block_size` tokens in each block of its scheduler.
 
     `reach` is how many tokens in front of it a query reads, at most. None: all. With a `chunk` it reads none in front
-    of the last multiple of it.
+    of the last multiple of it. `mixed` is set for a recurrent group: a token's input has so many tokens in front mixed
+    in, by a short convolution.
     """
 
     index: int
     block_size: int
     reach: int | None = None
     chunk: int | None = None
+    mixed: int | None = None
 
     @property
     def is_full(self) -> bool:
@@ -80,12 +99,23 @@ class KVGroups:
 
     @cached_property
     def windows(self) -> tuple[GroupFacts, ...]:
-        return tuple(group for group in self.groups if not group.is_full)
+        return tuple(group for group in self.groups if not group.is_full and group.mixed is None)
+
+    @cached_property
+    def recurrent(self) -> tuple[GroupFacts, ...]:
+        """Groups that keep a state where others keep the KV of tokens."""
+        return tuple(group for group in self.groups if group.mixed is not None)
+
+    @cached_property
+    def state_rules(self) -> StateRules | None:
+        """Where a state may be kept, for moves. None without recurrent groups."""
+        mixed = [group.mixed for group in self.recurrent if group.mixed is not None]
+        return StateRules(self.recurrent[0].block_size, max(mixed)) if mixed else None
 
     @cached_property
     def is_lone(self) -> bool:
         """Whether one group of full attention is all that the model has."""
-        return len(self.groups) == 1 and not self.windows
+        return len(self.groups) == 1 and bool(self.full)
 
     @cached_property
     def leading(self) -> GroupFacts:
@@ -108,12 +138,23 @@ class KVGroups:
 
 def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
     """The groups of vLLM's `kv_cache_spec`s, in their order. Raises `MoveRefused` for a kind that is not moved."""
-    found = []
+    found: list[GroupFacts] = []
     for index, spec in enumerate(specs):
         name = type(spec).__name__
         if name not in KINDS:
             raise MoveRefused(
-                f"model: KV cache of kind {name}; full and latent attention and sliding windows are supported"
+                f"model: KV cache of kind {name}; full and latent attention, sliding windows and gated delta nets are "
+                f"supported"
             )
         found.append(GroupFacts(index, spec.block_size, **KINDS[name](spec)))
+    if any(group.mixed is not None for group in found):
+        _check_beside_states(found)
     return tuple(found)
+
+
+def _check_beside_states(groups: Sequence[GroupFacts]) -> None:
+    """A state stands where a block of full attention ends. Raises `MoveRefused` for a model with other ones."""
+    if not any(group.is_full for group in groups) or any(g.reach is not None and g.mixed is None for g in groups):
+        raise MoveRefused("model: recurrent states are moved beside full attention only")
+    if len({group.block_size for group in groups}) > 1:
+        raise MoveRefused("model: recurrent states are moved where all KV cache groups have blocks of one size")

@@ -28,7 +28,7 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.plugin.parent_watch import end_with_parent
-from acmserve.engine.requests.admission import may_be_source
+from acmserve.engine.requests.admission import may_be_source, num_served_tokens
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
@@ -39,12 +39,13 @@ from acmserve.engine.scheduling.forgetting import withdraw
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
+from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm import block_pool, sparse_groups
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
 from acmserve.engine.vllm.model.media_rule import MediaRule
-from acmserve.engine.worker.copies import KVCopy, StepCopies
+from acmserve.engine.worker.copies import StepCopies, StepCopy
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
-from acmserve.engine.worker.messages import Handshake, StepMetadata
+from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.plan.lineage import digest, marks_in
 from acmserve.plan.source import ServedSequence, tail_digest
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
     from acmserve.engine.vllm.hooks import StepHooks
@@ -73,17 +75,15 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         assert vllm_config.kv_transfer_config is not None
-        self.config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        self.config = config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
         self._vllm_config = vllm_config
         self.attached = False
         self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
-        self._copies: list[KVCopy] = []
+        self._copies: list[StepCopy] = []
         self._stats = AcmStats()
         self._mover: KVMover | None = None
         self._is_inspected = False
-        limits = StoreLimits(
-            self.config.max_sessions, self.config.max_sources_per_session, self.config.max_source_bytes
-        )
+        limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
         self.store = SourceStore(limits, self._release_tail)
 
     @property
@@ -98,19 +98,21 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         hide_moved_blocks(kv_cache_manager.block_pool)
         specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
         self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
-        hash_function = block_pool.block_hash_function(self._vllm_config)
         self.live = LiveRequests()
-        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(self._kv_cache_config.kv_cache_groups))
+        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs))
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
-        self.move_executor = MoveExecutor(kv_cache_manager, self._groups, self.live, self.precompute.blocks)
-        rules = sparse_groups.boundary_rules(kv_cache_manager)
+        parts = (kv_cache_manager, self._groups, self.live)
+        max_bytes = self.config.max_boundary_bytes
+        self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
+        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path)
+        rules = sparse_groups.boundary_rules(kv_cache_manager, self._groups.state_rules)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
-        self.boundaries = EditBoundaryKeeper(
-            rules, self.config.max_boundary_bytes, num_blocks, partial(sparse_groups.is_kept, kv_cache_manager)
-        )
-        parts = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
+        is_kept = partial(sparse_groups.is_kept, kv_cache_manager)
+        self.boundaries = EditBoundaryKeeper(rules, max_bytes, num_blocks, is_kept)
+        rooms = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
         media = MediaRule.of_model(self._vllm_config.model_config)
-        self.arrivals = Arrivals(*parts, hash_function, self._vllm_config.num_prefill_lookahead_tokens, media)
+        hash_function = block_pool.block_hash_function(self._vllm_config)
+        self.arrivals = Arrivals(*rooms, hash_function, self._vllm_config.num_prefill_lookahead_tokens, media)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -161,6 +163,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             self.move_executor,
             self.precompute,
             self.boundaries,
+            self.transitions,
             self.arrivals.on_planned,
             self._copies.extend,
             self.reset_cache,
@@ -168,9 +171,14 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over."""
-        copies = tuple(self._copies)
-        self._copies.clear()
-        return StepMetadata(StepCopies(copies))
+        copies, self._copies[:] = tuple(self._copies), ()
+        return StepMetadata(StepCopies(copies, *self.transitions.take()))
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """What all workers recorded in a step counts from here on."""
+        recorded = connector_output.kv_connector_worker_meta
+        if isinstance(recorded, TransitionsRecorded):
+            self.transitions.index.confirm(recorded.facts)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
@@ -220,6 +228,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""
         self.store.clear()
+        self.transitions.index.clear()
         return True
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -263,6 +272,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor.check_integrity()
         self.precompute.check_integrity()
         self.boundaries.check_integrity()
+        self.transitions.index.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""
@@ -287,9 +297,15 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """Worker: carry the step's copies out."""
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, StepMetadata)
+        assert self._mover is not None
         if metadata.copies:
-            assert self._mover is not None
             self._mover.carry_out(metadata.copies)
+        self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
+
+    def build_connector_worker_meta(self) -> TransitionsRecorded | None:
+        """Worker: what the step has recorded, if anything."""
+        recorded = self._mover.take_recorded() if self._mover is not None else {}
+        return TransitionsRecorded(recorded) if recorded else None
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass."""
@@ -301,16 +317,3 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         """Nothing is saved."""
-
-
-def num_served_tokens(request: Request) -> int:
-    """Tokens of a finished request whose KV is computed and verified.
-
-        computed      [ prompt ... sampled ... | in flight: not processed yet    ]
-        tokens        [ prompt ... sampled ... last ]                                 the last one went through no step
-
-    vLLM takes rejected drafts of speculative decoding back from the computed ones before it finishes a request. Those
-    accepted behind a stop token stay, so the tokens that the request has are a bound, too.
-    """
-    num_processed = request.num_computed_tokens - request.num_in_flight_tokens
-    return min(num_processed, request.num_tokens - 1)

@@ -104,3 +104,16 @@ def _find_refusal(request: Request) -> str | None:
         "request: it asks to skip the prefix cache (prompt_logprobs does)": request.skip_reading_prefix_cache,
     }
     return next((reason for reason, holds in refusals.items() if holds), None)
+
+
+def num_served_tokens(request: Request) -> int:
+    """Tokens of a finished request whose KV is computed and verified.
+
+        computed      [ prompt ... sampled ... | in flight: not processed yet    ]
+        tokens        [ prompt ... sampled ... last ]                                 the last one went through no step
+
+    vLLM takes rejected drafts of speculative decoding back from the computed ones before it finishes a request. Those
+    accepted behind a stop token stay, so the tokens that the request has are a bound, too.
+    """
+    num_processed = request.num_computed_tokens - request.num_in_flight_tokens
+    return min(num_processed, request.num_tokens - 1)

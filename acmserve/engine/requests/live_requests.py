@@ -1,14 +1,15 @@
 """The session requests that are alive in one scheduler, each with vLLM's request, in order of arrival.
 
-Knows ids and owners. Does not know plans, blocks or steps.
+Knows ids, owners and who waits. Does not know plans, blocks or steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.session_request import SessionRequest
+from acmserve.engine.vllm.block_pool import is_waiting
 from acmserve.errors import IntegrityError
 from acmserve.plan.owner import Owner
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
 
 Entry = tuple[SessionRequest, "Request"]
+
+_NUM_PREPARED = 4
+"""Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
+_MAX_PREPARED_TOKENS = 131_072
+"""Tokens of these requests, but for the first one: each is looked up in the prefix cache, block by block."""
 
 
 class LiveRequests:
@@ -55,6 +61,29 @@ class LiveRequests:
     def of_others(self, owner: Owner) -> list[Request]:
         """The live requests of every other session."""
         return [request for session, request in self if session.owner.session != owner.session]
+
+    def to_prepare(self, waiting: Iterable[Request], wanted: Iterable[str]) -> list[Entry]:
+        """Waiting requests to prepare: the session requests at the head of the queue, and those that asked (`wanted`).
+
+        Not those behind a request that is not ours: their pins could keep it out for ever. A request that vLLM came to
+        without one asks, and gets its turn in the step after.
+        """
+        chosen: dict[str, Entry] = {}
+        num_tokens = 0
+        for request in waiting:
+            session = self.get(request.request_id)
+            if not is_waiting(request) or (session is not None and not session.is_planned):
+                continue
+            num_tokens += request.num_tokens
+            is_full = len(chosen) >= _NUM_PREPARED or (chosen and num_tokens > _MAX_PREPARED_TOKENS)
+            if session is None or not session.segments or is_full:
+                break
+            chosen[request.request_id] = (session, request)
+        for request_id in wanted:
+            entry = self.entry(request_id)
+            if entry and entry[0].segments and is_waiting(entry[1]):
+                chosen.setdefault(request_id, entry)
+        return list(chosen.values())
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a request that has finished is still here."""

@@ -71,7 +71,8 @@ class Receipt:
     `fidelity` is what was asked for. Where that was `auto`, `chosen` is what was chosen and `reason` why.
     Of a background request that was ended early, `prompt_tokens` is the part that is ready, and `fallback_reason` says
     why it ends there. `edit_boundaries` is None where every KV cache group keeps everything, and where no piece of the
-    prompt was called foldable.
+    prompt was called foldable. `transition_norm` bounds what is left of a difference between two recurrent states
+    behind the moved tokens. It is None where no state was moved.
     """
 
     fidelity: str
@@ -86,6 +87,7 @@ class Receipt:
     chosen: str | None = None
     reason: str | None = None
     edit_boundaries: EditBoundaries | None = None
+    transition_norm: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The receipt as it appears in answers."""
@@ -103,6 +105,7 @@ class Receipt:
             "moves": [dict(zip(keys, move, strict=True)) for move in self.moves],
             "fallback_reason": self.fallback_reason,
             "edit_boundaries": None if self.edit_boundaries is None else asdict(self.edit_boundaries),
+            "transition_norm": self.transition_norm,
         }
 
 
@@ -114,6 +117,7 @@ class ReceiptBuilder:
         self._entries: list[ReceiptEntry] = []
         self._precompute: list[Span] = []
         self._end = 0
+        self._transition_norm: float | None = None
 
     def admit(self, num_hit: int, precompute: Iterable[Span] = ()) -> None:
         """The request starts (again) on a prefix of `num_hit` tokens found in the cache, of which `precompute` were
@@ -126,8 +130,10 @@ class ReceiptBuilder:
             self._add(ReceiptEntry(self._end, num_hit, KVOrigin.KEPT))
         self._end = max(self._end, num_hit)
 
-    def jump(self, entries: list[ReceiptEntry]) -> None:
-        """One step took `entries` from their sources."""
+    def jump(self, entries: list[ReceiptEntry], transition_norm: float | None = None) -> None:
+        """One step took `entries` from their sources. Of several transitions the largest norm counts."""
+        if transition_norm is not None:
+            self._transition_norm = max(transition_norm, self._transition_norm or 0.0)
         for entry in entries:
             self._add(entry)
 
@@ -171,6 +177,7 @@ class ReceiptBuilder:
             repaired_tokens=sum(self._num_computed(start, end) for start, end in anew),
             chosen=choice.fidelity if choice else None,
             reason=choice.reason if choice else None,
+            transition_norm=self._transition_norm,
         )
 
     def _add(self, entry: ReceiptEntry) -> None:

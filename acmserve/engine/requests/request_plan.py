@@ -32,6 +32,7 @@ from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import needs_search
 from acmserve.plan.rules.lookahead import end_early
+from acmserve.plan.rules.states import StateRules, move_between_states
 from acmserve.plan.source import ServedSequence, Tokens
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class PlanInputs:
     `num_cached` tokens are cached exactly. `forgotten` are sources that a redaction took away on this very arrival.
     They serve nothing any more. `refusal` says why nothing can be reused, `move_refusal` why nothing can be moved.
     `dropped_reason` says why sources of the session were dropped before. `num_lookahead`: see `plan.rules.lookahead`.
+    `states` are the rules of a model with recurrent layers, None without.
     """
 
     request: Request
@@ -95,6 +97,7 @@ class PlanInputs:
     hash_function: Callable[[Any], bytes]
     num_lookahead: int = 0
     media_shift_positions: bool = False
+    states: StateRules | None = None
 
     @property
     def may_move(self) -> bool:
@@ -129,7 +132,7 @@ class PlanInputs:
             refusal=self.move_refusal,
             media_shift_positions=self.media_shift_positions,
         )
-        return replace(found, plan=end_early(found.plan, self.num_lookahead))
+        return replace(found, plan=move_between_states(end_early(found.plan, self.num_lookahead), self.states))
 
     def reason(self, plan: EditPlan) -> str | None:
         """Why less is planned than was asked for. None under `exact`, which asks for nothing."""
@@ -153,6 +156,9 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
     """The plan of `inputs.request`. Without `lineage_keys` no hash is made: a control of the simulator."""
     found = inputs.plan()
     segments, marks = plan_segments(found.plan, inputs.sources, inputs.owner)
+    if inputs.states is not None:
+        # A prefix goes as far as a state is cached under its own hash, and that is vLLM's hit.
+        segments = [segment for segment in segments if segment.origin is KVOrigin.MOVED]
     gone = tuple(s for s in segments if not is_cached(s.source, s.src_start, s.src_at(s.dst_end)))
     gone = tuple(sorted(gone, key=attrgetter("dst_start")))
     starts = [segment.dst_start for segment in gone]

@@ -167,6 +167,7 @@ class Arrivals:
             hash_function=self._hash_function,
             num_lookahead=self._num_lookahead,
             media_shift_positions=self._media.media_shift_positions,
+            states=self._moves.groups.state_rules,
         )
 
     def _why_no_sources(self, owner: Owner) -> str | None:

@@ -31,7 +31,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.receipt import KVOrigin, Span
-from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.leaps.runs import Jump
 from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
 from acmserve.plan.owner import Owner

@@ -67,11 +67,21 @@ class CacheView:
         return num_blocks
 
     def tail_blocks(self, request_id: str, block_ids: tuple[list[int], ...], num_tokens: int) -> list[int]:
-        """The block of every group that token `num_tokens` goes to. Empty where one lacks what is in front of it."""
-        tail = []
+        """The block of every group that token `num_tokens` goes to. Empty where one lacks what is in front of it.
+
+        A jump between states ends with a block. So it never reads a part of one.
+        """
+        tail: list[int] = []
+        if self._groups.recurrent:
+            return tail
         for group in self._groups.groups:
             table, index = block_ids[group.index], num_tokens // group.block_size
             if index >= len(table) or not self._windows.is_whole(request_id, group, index):
                 return []
             tail.append(table[index])
         return tail
+
+    def states(self, request_id: str, position: int) -> list[KVCacheBlock]:
+        """The block of every recurrent group with the state of a running request behind `position` tokens."""
+        tables = self._manager.get_blocks(request_id).blocks
+        return [tables[group.index][(position - 1) // group.block_size] for group in self._groups.recurrent]

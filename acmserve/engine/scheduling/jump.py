@@ -15,6 +15,8 @@ Every KV cache group is copied, or none. A window group needs only what a query 
     window                   [ not read )[ read .......)      ends where all of this is cached: the jump is as short
                                          needed_from(end)     as the shortest group makes it
 
+A recurrent group needs a state at both ends (`leaps/states.py`).
+
 Decision: a jump has at most `MAX_BLOCKS` blocks of one group. The scheduler takes microseconds for each, and everybody
 waits for it. A longer range takes several steps, each of which computes one token. Except where the windows of a source
 are cached at its far end only. Such a jump goes there at once.
@@ -22,113 +24,36 @@ are cached at its far end only. Such a jump goes there at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
 
 from acmserve.engine.groups.facts import GroupFacts, KVGroups
-from acmserve.engine.requests.receipt import ReceiptEntry
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
-from acmserve.engine.worker.copies import KVCopy
+from acmserve.engine.scheduling.leaps.runs import Block, BlockRun, FindPath, Jump, Lookup, SegmentRun, TransitionPath
+from acmserve.engine.scheduling.leaps.states import plan_between_states
+from acmserve.engine.worker.copies import KVCopy, StateMove, StepCopy
 from acmserve.errors import IntegrityError
+from acmserve.plan.source import ServedSequence
 
 MAX_BLOCKS = 1024
 """Source blocks of one step: 16,384 tokens in blocks of 16. The scheduler's thread takes some 5 ms for them."""
 _NO_LIMIT = 2**31
 
 
-class Block(Protocol):
-    """What a jump needs to know of vLLM's `KVCacheBlock`."""
-
-    block_id: int
-    ref_cnt: int
+def no_path(source: ServedSequence, start: int, end: int) -> TransitionPath | None:
+    """No transition is recorded: of a model without recurrent groups none has to be."""
+    return None
 
 
-Lookup = Callable[[bytes, int], Block | None]
-"""(cache key, group) -> the block that is cached under it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRun:
-    """Prompt tokens `[start, end)` from one source. `blocks` of `group` hold the source tokens, first to last."""
-
-    segment: ReusableRange
-    start: int
-    end: int
-    blocks: tuple[Block, ...]
-    group: GroupFacts
-
-    @property
-    def src_start(self) -> int:
-        return self.segment.src_at(self.start)
-
-    def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """(block id, first source token, token behind the last) of every block that the run reads."""
-        size = self.group.block_size
-        src_end = self.src_start + self.end - self.start
-        begin = self.src_start // size * size
-        for block in self.blocks:
-            yield block.block_id, max(begin, self.src_start), min(begin + size, src_end)
-            begin += size
-
-    def cut(self, start: int, end: int) -> BlockRun | None:
-        """The part of the run in `[start, end)`. None where there is none."""
-        start, end = max(start, self.start), min(end, self.end)
-        if (start, end) == (self.start, self.end):
-            return self
-        if start >= end:
-            return None
-        size, first = self.group.block_size, self.src_start // self.group.block_size
-        begin, last = self.segment.src_at(start) // size - first, (self.segment.src_at(end) - 1) // size - first
-        return BlockRun(self.segment, start, end, self.blocks[begin : last + 1], self.group)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRun:
-    """Prompt tokens `[start, end)` of one segment: what all groups together take from its source."""
-
-    segment: ReusableRange
-    start: int
-    end: int
-
-    @property
-    def src_start(self) -> int:
-        return self.segment.src_at(self.start)
-
-
-@dataclass(frozen=True, slots=True)
-class Jump:
-    """Adjacent runs, never empty. The computed position leaps from `start` to `end`. `reads` are by group."""
-
-    runs: tuple[SegmentRun, ...]
-    reads: tuple[BlockRun, ...]
-
-    @property
-    def start(self) -> int:
-        return self.runs[0].start
-
-    @property
-    def end(self) -> int:
-        return self.runs[-1].end
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(block for run in self.reads for block in run.blocks)
-
-    def entries(self) -> list[ReceiptEntry]:
-        """The jump as entries of the request's receipt."""
-        return [ReceiptEntry(run.start, run.end, run.segment.origin, run.src_start) for run in self.runs]
-
-    def copied_from(self, group: GroupFacts) -> int:
-        """First token that the jump brings along for `group`."""
-        return max(self.start, group.needed_from(self.end))
-
-
-def plan_jump(request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups) -> Jump | None:
+def plan_jump(
+    request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups, find_path: FindPath = no_path
+) -> Jump | None:
     """The longest jump from `position` whose source blocks are all cached, in every group. None when there is none.
 
     It ends behind `MAX_BLOCKS` blocks, unless the windows allow no end but a later one.
     """
+    if groups.recurrent:
+        found = _full_runs(request, position, lookup, groups, MAX_BLOCKS)
+        return plan_between_states(*found[0], lookup, groups, find_path) if found else None
     for limit in (MAX_BLOCKS, _NO_LIMIT):
         full = _full_runs(request, position, lookup, groups, limit)
         if not full:
@@ -149,10 +74,12 @@ def plan_trimmed(jump: Jump, position: int) -> Jump | None:
     return Jump(tuple(runs), tuple(read for read in reads if read is not None)) if runs else None
 
 
-def is_available(request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups) -> bool:
+def is_available(
+    request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups, find_path: FindPath = no_path
+) -> bool:
     """Whether a jump can begin at prompt token `position`, which lies in a segment."""
-    if groups.windows:
-        return plan_jump(request, position, lookup, groups) is not None
+    if groups.windows or groups.recurrent:
+        return plan_jump(request, position, lookup, groups, find_path) is not None
     segment = request.segment_at(position)
     assert segment is not None
     return has_blocks_at(segment, position, lookup, groups.full)
@@ -164,7 +91,12 @@ def has_blocks_at(segment: ReusableRange, position: int, lookup: Lookup, groups:
 
 
 def next_available(
-    request: SessionRequest, segment: ReusableRange, position: int, lookup: Lookup, groups: KVGroups
+    request: SessionRequest,
+    segment: ReusableRange,
+    position: int,
+    lookup: Lookup,
+    groups: KVGroups,
+    find_path: FindPath = no_path,
 ) -> int:
     """First token of `segment` from `position` on, at a source block boundary, where a jump can begin. Else its end.
 
@@ -176,6 +108,9 @@ def next_available(
     while position < segment.dst_end:
         following = _next_boundary(segment, position, size)
         if not has_blocks_at(segment, position, lookup, groups.full):
+            position = following
+            continue
+        if groups.recurrent and not is_available(request, position, lookup, groups, find_path):
             position = following
             continue
         if not groups.windows:
@@ -192,9 +127,12 @@ def next_available(
     return segment.dst_end
 
 
-def plan_copies(jump: Jump, request_id: str, dst_block_ids: Sequence[Sequence[int]]) -> list[KVCopy]:
-    """The copies that carry `jump` out. `dst_block_ids` are the request's whole block tables, by group."""
-    copies = []
+def plan_copies(jump: Jump, request_id: str, dst_block_ids: Sequence[Sequence[int]]) -> list[StepCopy]:
+    """The copies that carry `jump` out. `dst_block_ids` are the request's whole block tables, by group.
+
+    vLLM has put the block of a step's state behind all others. The step begins with what is in there.
+    """
+    copies: list[StepCopy] = []
     for read in jump.reads:
         size = read.group.block_size
         first, last = read.start // size, (read.end - 1) // size
@@ -207,6 +145,23 @@ def plan_copies(jump: Jump, request_id: str, dst_block_ids: Sequence[Sequence[in
                 src_block_ids=tuple(block.block_id for block in read.blocks),
                 dst_block_ids=tuple(dst_block_ids[read.group.index][first : last + 1]),
                 group=read.group.index,
+            )
+        )
+    for state in jump.states:
+        assert state.there is not None
+        assert jump.path is not None
+        copies.append(
+            StateMove(
+                request_id=request_id,
+                group=state.group.index,
+                src_start=jump.runs[0].src_start,
+                dst_start=jump.start,
+                num_tokens=jump.end - jump.start,
+                before=state.before.block_id,
+                after=state.after.block_id,
+                there=state.there.block_id,
+                dst_block_id=dst_block_ids[state.group.index][-1],
+                transitions=jump.path.numbers,
             )
         )
     return copies

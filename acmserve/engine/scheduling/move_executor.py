@@ -25,20 +25,20 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
-from acmserve.engine.requests.live_requests import Entry, LiveRequests
+from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.cache_view import CacheView
-from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.leaps.runs import FindPath, Jump
 from acmserve.engine.scheduling.source_gone import SOURCE_GONE, why_gone
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.hooks import Padding
 from acmserve.engine.vllm.window_tables import WindowTables
-from acmserve.engine.worker.copies import KVCopy
+from acmserve.engine.worker.copies import StepCopy
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
 NO_ROOM = "kv_cache_full"
 
-_NUM_PREPARED = 4
-"""Waiting requests for which sources are pinned before one step. The others are asked for when their turn comes."""
-_MAX_PREPARED_TOKENS = 131_072
-"""Tokens of these requests, but for the first one: each is looked up in the prefix cache, block by block."""
 _MAX_REHASHED_TOKENS = 16_384
 """Behind a refused segment. Where more follows, its mark stays, and nobody waits for thousands of hashes."""
 
@@ -59,7 +55,12 @@ class MoveExecutor:
     """The copies of one scheduler's steps."""
 
     def __init__(
-        self, kv_cache_manager: KVCacheManager, groups: KVGroups, live: LiveRequests, precompute: BackgroundBlocks
+        self,
+        kv_cache_manager: KVCacheManager,
+        groups: KVGroups,
+        live: LiveRequests,
+        precompute: BackgroundBlocks,
+        find_path: FindPath = jumping.no_path,
     ) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
@@ -69,6 +70,7 @@ class MoveExecutor:
         self.block_size = groups.hash_block_size
         self.windows = WindowTables(kv_cache_manager, groups)
         self.cache = CacheView(kv_cache_manager, groups, self.windows)
+        self._where = (self.cache.block, groups, find_path)
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, int] = {}
@@ -116,32 +118,10 @@ class MoveExecutor:
             session = self._live.get(request.request_id)
             if session and session.segments:
                 self._leap_running(session, request)
-        for session, request in self._next_waiting(waiting):
+        # With recurrent groups none: a state is composed with that of the request, once it runs.
+        for session, request in () if self.groups.recurrent else self._live.to_prepare(waiting, self._wanted):
             self._prepare_waiting(session, request, self._wanted.get(session.request_id))
         self._wanted.clear()
-
-    def _next_waiting(self, waiting: Iterable[Request]) -> list[Entry]:
-        """Waiting requests to prepare: the session requests at the head of the queue, and those that asked.
-
-        Not those behind a request that is not ours: their pins could keep it out for ever. A request that vLLM came to
-        without one asked in `on_lookup` and gets its turn in the step after.
-        """
-        chosen: dict[str, Entry] = {}
-        num_tokens = 0
-        for request in waiting:
-            session = self._live.get(request.request_id)
-            if not block_pool.is_waiting(request) or (session is not None and not session.is_planned):
-                continue
-            num_tokens += request.num_tokens
-            is_full = len(chosen) >= _NUM_PREPARED or (chosen and num_tokens > _MAX_PREPARED_TOKENS)
-            if session is None or not session.segments or is_full:
-                break
-            chosen[request.request_id] = (session, request)
-        for request_id in self._wanted:
-            entry = self._live.entry(request_id)
-            if entry and entry[0].segments and block_pool.is_waiting(entry[1]):
-                chosen.setdefault(request_id, entry)
-        return list(chosen.values())
 
     def _leap_running(self, session: SessionRequest, request: Request) -> None:
         if session.segment_at(request.num_computed_tokens) is None:
@@ -149,7 +129,10 @@ class MoveExecutor:
         jump = None if self._pins.is_spent else self._plan(session, request, request.num_computed_tokens)
         if self._pins.is_spent or (jump is not None and not self._pins.fits(jump)):
             self._delayed.add(session.request_id)
-        elif jump is not None and self._pin(session, jump, self.windows.num_copied_blocks(jump.start, jump.end)):
+            return
+        if jump is not None and jump.states:
+            jump = jump.begun_at(self.cache.states(session.request_id, jump.start))
+        if jump is not None and self._pin(session, jump, self.windows.num_copied_blocks(jump.start, jump.end)):
             self._jumps[session.request_id] = jump
             self.windows.pad(session.request_id, jump.start, jump.end)
             request.num_computed_tokens = jump.end
@@ -179,7 +162,7 @@ class MoveExecutor:
         """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
         jump, changed = None, request.num_tokens
         while jump is None and (segment := session.segment_at(position)) is not None:
-            jump = jumping.plan_jump(session, position, self.cache.block, self.groups)
+            jump = jumping.plan_jump(session, position, *self._where)
             if jump is None:
                 changed = min(changed, self._refuse(session, request, segment, position))
         self._rehash(request, changed)
@@ -187,7 +170,7 @@ class MoveExecutor:
 
     def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> int:
         """The token from which on the block hashes are others now; the end of the request where none changes."""
-        end = jumping.next_available(session, segment, position, self.cache.block, self.groups)
+        end = jumping.next_available(session, segment, position, *self._where)
         take_back = request.num_tokens - segment.dst_start <= _MAX_REHASHED_TOKENS
         reason = why_gone(segment, position, self.cache.block, self.groups)
         changed = session.refuse(segment, position, end, reason, take_back=take_back)
@@ -211,7 +194,7 @@ class MoveExecutor:
             return 0
         session.num_hit = num_hit
         jump = self._jumps.pop(request_id, None)
-        if session.segment_at(num_hit) is None:
+        if self.groups.recurrent or session.segment_at(num_hit) is None:
             return 0
         if jump is not None and jump.start <= num_hit:
             jump = jumping.plan_trimmed(jump, num_hit)
@@ -237,16 +220,16 @@ class MoveExecutor:
             return 0
         jump = self._jumps.get(request.request_id)
         rest = session.segment_at(num_computed) if jump is not None and jump.end == num_computed else None
-        if rest is not None and jumping.is_available(session, num_computed, self.cache.block, self.groups):
+        if rest is not None and jumping.is_available(session, num_computed, *self._where):
             return min(num_new, 1)
-        if rest is not None and rest.origin is KVOrigin.MOVED and self.groups.windows:
+        if rest is not None and rest.origin is KVOrigin.MOVED and not self.groups.is_lone:
             reason = why_gone(rest, num_computed, self.cache.block, self.groups)
             session.fallback_reason = session.fallback_reason or reason
         changed = request.num_tokens
         while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
             segment = session.segment_at(stop)
             assert segment is not None
-            if jumping.is_available(session, stop, self.cache.block, self.groups):
+            if jumping.is_available(session, stop, *self._where):
                 num_new = stop - num_computed
                 break
             changed = min(changed, self._refuse(session, request, segment, stop))
@@ -275,14 +258,14 @@ class MoveExecutor:
             session.arm()
         return num_computed
 
-    def finish_step(self, scheduled: Collection[str]) -> tuple[list[KVCopy], dict[str, Padding], list[KVCacheBlock]]:
+    def finish_step(self, scheduled: Collection[str]) -> tuple[list[StepCopy], dict[str, Padding], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
         Returns the copies for the workers, the *running* requests that were advanced, each with the null blocks that
         its tables got, and the blocks that nobody needs behind this step: pinned ones, and those passed over. The
         caller hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
         """
-        copies: list[KVCopy] = []
+        copies: list[StepCopy] = []
         leapt: dict[str, Padding] = {}
         freed: list[KVCacheBlock] = []
         for request_id, jump in self._jumps.items():
@@ -294,7 +277,7 @@ class MoveExecutor:
                 padding, passed = self.windows.commit(request_id, jump.end)
                 freed += passed
                 copies += jumping.plan_copies(jump, request_id, self._manager.get_block_ids(request_id))
-                session.receipt_builder.jump(jump.entries())
+                session.receipt_builder.jump(jump.entries(), jump.path.norm if jump.path else None)
                 if session.precompute:
                     session.inherited_from = self._precompute.inherit_jump(jump)
                 else:

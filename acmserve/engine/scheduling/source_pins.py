@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from acmserve.engine.scheduling import jump as jumping
-from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.leaps.runs import Jump
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
+from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm.hooks import StepOutcome
-from acmserve.engine.worker.copies import KVCopy
+from acmserve.engine.worker.copies import StepCopy
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
@@ -35,8 +36,9 @@ class SchedulerStep:
         moves: MoveExecutor,
         background: BackgroundPrefill,
         boundaries: EditBoundaryKeeper,
+        transitions: TransitionKeeper,
         on_planned: Callable[[str, RequestPlan], None],
-        add_copies: Callable[[list[KVCopy]], None],
+        add_copies: Callable[[list[StepCopy]], None],
         on_cache_reset: Callable[[], object],
     ) -> None:
         self._live = live
@@ -45,6 +47,7 @@ class SchedulerStep:
         self._moves = moves
         self._background = background
         self._boundaries = boundaries
+        self._transitions = transitions
         self._on_planned = on_planned
         self._add_copies = add_copies
         self._on_cache_reset = on_cache_reset
@@ -108,7 +111,8 @@ class SchedulerStep:
         copies, leapt, pins = self._moves.finish_step(num_scheduled)
         self._add_copies(copies)
         self._background.finish_step(num_scheduled, is_paused)
-        return StepOutcome(leapt, pins, bool(copies))
+        records = self._transitions.finish_step(num_scheduled)
+        return StepOutcome(leapt, pins, bool(copies or records))
 
     def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
         """Count the time that background work took of a step."""

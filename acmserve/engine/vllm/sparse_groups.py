@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from acmserve.plan.rules.boundaries import BoundaryRules, GroupTail
+from acmserve.plan.rules.states import StateRules
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-def boundary_rules(manager: KVCacheManager) -> BoundaryRules | None:
-    """What boundaries cost in this engine. None where every group keeps all that it computed."""
+def boundary_rules(manager: KVCacheManager, states: StateRules | None) -> BoundaryRules | None:
+    """What boundaries cost in this engine. None where every group keeps all that it computed.
+
+    `states` are the rules of those that are moved.
+    """
     coordinator = manager.coordinator
     tails = [tail for _, tail in sparse_groups(manager)]
     if not manager.enable_caching or not tails:
@@ -36,6 +40,7 @@ def boundary_rules(manager: KVCacheManager) -> BoundaryRules | None:
         tuple(tails),
         bytes_of_block(manager.kv_cache_config),
         any(_is_recurrent(group) for group in coordinator.single_type_managers),
+        states,
     )
 
 

@@ -18,7 +18,9 @@ part. It may be the head of the first copied block, or the rest of the block in 
         block         |  computed ..)[ not copied |[ copied, or nulls ...
                                    start           needed_from(end)
 
-Decision: the managers of one engine are wrapped, and not vLLM's classes. A model without windows has none wrapped.
+So it is with the state at which a leap begins. It may stand for the midst of its block.
+
+Decision: the managers of one engine are wrapped, and not vLLM's classes. Those of full attention are left alone.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class WindowTables:
-    """The window groups of one scheduler. Every method does nothing for a model without windows."""
+    """The window groups of one scheduler, and its recurrent ones. Every method does nothing for a model without."""
 
     leaves_heads_uncached = True
     """Negative control of the simulator: else a block is cached whose head nobody wrote."""
@@ -51,15 +53,21 @@ class WindowTables:
         self._windows: tuple[tuple[GroupFacts, Any], ...] = tuple((g, managers[g.index]) for g in groups.windows)
         self._leaping: dict[str, dict[int, int]] = {}
         self._whole_from: dict[str, dict[int, int]] = {}
-        for group, manager in self._windows:
+        self._recurrent: tuple[tuple[GroupFacts, Any], ...] = tuple((g, managers[g.index]) for g in groups.recurrent)
+        for group, manager in (*self._windows, *self._recurrent):
             manager.cache_blocks = functools.partial(self._cache_blocks, group, manager, manager.cache_blocks)
             manager.remove_skipped_blocks = functools.partial(self._remove_skipped, manager.remove_skipped_blocks)
 
     def most_blocks(self, group: GroupFacts, num_tokens: int) -> int:
-        """Blocks of `group` that a request of `num_tokens` holds at most. Those of a window are handed back."""
+        """Blocks of `group` that a request of `num_tokens` holds at most. Those of a window are handed back.
+
+        Of states it holds that of the step before, that of this one, and one that is kept in between.
+        """
         num_blocks = -(-num_tokens // group.block_size)
         if group.is_full:
             return num_blocks
+        if group.mixed is not None:
+            return min(num_blocks, 3)
         cap = self._manager.coordinator.single_type_managers[group.index].max_admission_blocks_per_request
         return min(num_blocks, cap)
 
@@ -75,12 +83,17 @@ class WindowTables:
             first = group.needed_from(end)
             if first > start and self.leaves_heads_uncached:
                 self._whole_from.setdefault(request_id, {})[group.index] = -(-first // group.block_size)
+        for group, _ in self._recurrent if self.leaves_heads_uncached else ():
+            self._whole_from.setdefault(request_id, {})[group.index] = end // group.block_size
 
     def pad(self, request_id: str, start: int, end: int) -> None:
-        """A running request is going to leap over `[start, end)`: nothing is allocated for what is not read."""
+        """A running request is going to leap over `[start, end)`: nothing is allocated for what is not read.
+
+        Of recurrent groups vLLM allocates one block by itself.
+        """
+        self.expect(request_id, start, end)
         if not self._windows:
             return
-        self.expect(request_id, start, end)
         before = self._leaping[request_id] = {}
         for group, manager in self._windows:
             table = manager.req_to_blocks[request_id]

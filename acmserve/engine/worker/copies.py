@@ -37,7 +37,56 @@ class KVCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class StepCopies:
-    """All copies of one scheduler step, in no particular order (no two overlap)."""
+class StateMove:
+    """Compose the states of one recurrent group where the tokens `[dst_start, +num_tokens)` of a request end.
 
-    copies: tuple[KVCopy, ...] = ()
+    The state in block `there` is the request's at `dst_start`. Those in `before` and `after` are the source's, at
+    `src_start` and behind its last moved token. `transitions` lead from one to the other, first to last, by number.
+    `dst_block_id` gets the result: the step goes on from there.
+    """
+
+    request_id: str
+    group: int
+    src_start: int
+    dst_start: int
+    num_tokens: int
+    before: int
+    after: int
+    there: int
+    dst_block_id: int
+    transitions: tuple[int, ...]
+
+
+StepCopy = KVCopy | StateMove
+"""What one group of one request gets in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRecord:
+    """Record the transition of this step's chunk of a request, under `number`.
+
+    `block_ids` are (group, block of the state behind the chunk), of every recurrent group.
+    """
+
+    number: int
+    block_ids: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTransition:
+    """What a worker recorded: a bound of its norm over all layers and heads, and the bytes that it takes."""
+
+    norm: float
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepCopies:
+    """All copies of one scheduler step, in no particular order (no two overlap).
+
+    Once they are done, the workers forget the transitions in `dropped`, and record those of the step.
+    """
+
+    copies: tuple[StepCopy, ...] = ()
+    records: tuple[TransitionRecord, ...] = ()
+    dropped: tuple[int, ...] = ()

@@ -17,14 +17,15 @@ import torch
 
 from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.worker.cache_kind import why_never
-from acmserve.engine.worker.copies import KVCopy
+from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateMove, StepCopy, TransitionRecord
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
+from acmserve.engine.worker.state_mover import StateMover, recurrent_layers
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
 from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import MoveRun
 from acmserve.plan.rules.rotations import MAX_ROTATIONS, bound_of
 
 if TYPE_CHECKING:
@@ -77,9 +78,15 @@ class Abilities:
         }
         reason = next((text for text, holds in refusals.items() if holds), None)
         try:
-            read_groups(specs)
+            groups = read_groups(specs)
         except MoveRefused as refused:
             reason = reason or refused.reason
+            return cls(reason, reason)
+        if any(group.mixed is not None for group in groups):
+            is_cpu = vllm_config.device_config.device_type == "cpu"
+            refusal = None if is_cpu else "model: recurrent states are moved by vLLM's kernels for CPUs only"
+            refusal = refusal if method is None else "model: recurrent states are moved without drafts only"
+            return cls(reason, reason or refusal)
         return cls(reason, reason)
 
 
@@ -97,7 +104,8 @@ class KVMover:
         self._kv_cache_config = kv_cache_config
         self._kv_caches = kv_caches
         self._num_threads = num_threads or torch.get_num_threads()
-        self._groups: tuple[tuple[int, dispatch.LayerMover], ...] = ()
+        self._groups: dict[int, tuple[int, dispatch.LayerMover]] = {}
+        self._states: StateMover | None = None
 
     def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None = None) -> Abilities:
         """Learn layouts and rotations from the loaded model and its drafter's. Builds the kernel's tables.
@@ -105,7 +113,8 @@ class KVMover:
         Nothing that a model or a backend may bring raises here: what does not fit is refused by name, and the engine
         serves without it.
         """
-        names = list(self._kv_caches)
+        recurrent = recurrent_layers(self._kv_cache_config)
+        names = [name for name in self._kv_caches if name not in recurrent]
         move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
@@ -120,6 +129,8 @@ class KVMover:
             except ValueError as unfit:
                 move_refusal = f"model: {unfit}"
             self._groups = self._build_groups(dict(zip(names, layers, strict=True)))
+            if move_refusal is None:
+                self._states = StateMover.of_engine(self._kv_cache_config, modules)
         except MoveRefused as refused:
             return Abilities(refused.reason, refused.reason)
         except ValueError as unfit:
@@ -127,18 +138,22 @@ class KVMover:
             return Abilities(reason, reason)
         return Abilities(None, move_refusal, bound_of(name_of_type(layer.kv.dtype) for layer in layers))
 
-    def _build_groups(self, layers: Mapping[str, KVLayer]) -> tuple[tuple[int, dispatch.LayerMover], ...]:
+    def _build_groups(self, layers: Mapping[str, KVLayer]) -> dict[int, tuple[int, dispatch.LayerMover]]:
         """The block size and the layers of every group. Raises `MoveRefused` for a layer that is in none."""
         groups = self._kv_cache_config.kv_cache_groups
         names = [list(layers)] if len(groups) == 1 else [[n for n in g.layer_names if n in layers] for g in groups]
         if strays := layers.keys() - {name for found in names for name in found}:
             raise MoveRefused(f"kv cache: layer {min(strays)} is in none of {len(groups)} groups")
-        built = []
-        for group, found in zip(groups, names, strict=True):
-            block_size = group.kv_cache_spec.block_size
-            self._check_blocks([layers[name] for name in found], block_size)
-            built.append((block_size, dispatch.LayerMover([layers[name] for name in found], self._num_threads)))
-        return tuple(built)
+        built = {}
+        for index, (group, found) in enumerate(zip(groups, names, strict=True)):
+            if found or not layers:
+                block_size = group.kv_cache_spec.block_size
+                members = [layers[name] for name in found]
+                self._check_blocks(members, block_size)
+                mover = dispatch.LayerMover(members, self._num_threads, block_size=block_size)
+                mover.warm_up()
+                built[index] = (block_size, mover)
+        return built
 
     def _check_blocks(self, layers: Sequence[KVLayer], block_size: int) -> None:
         """`block_size` is what the scheduler counts in. The tensors may cut its blocks into smaller ones.
@@ -159,20 +174,27 @@ class KVMover:
                     f"{self._kv_cache_config.num_blocks} of {block_size}"
                 )
 
-    def carry_out(self, copies: Sequence[KVCopy]) -> None:
+    def carry_out(self, copies: Sequence[StepCopy]) -> None:
         """Run all copies of one step, all layers, in one call of the kernel for each group."""
-        assert all(copy.group < len(self._groups) for copy in copies)
-        for group, (block_size, mover) in enumerate(self._groups):
-            if found := [copy for copy in copies if copy.group == group]:
-                self._carry_out_group(found, block_size, mover)
+        of_tokens = [copy for copy in copies if isinstance(copy, KVCopy)]
+        assert all(copy.group in self._groups for copy in of_tokens)
+        for group, (block_size, mover) in self._groups.items():
+            if found := [run_of(copy, block_size) for copy in of_tokens if copy.group == group]:
+                mover.move(found)
+        if self._states is not None:
+            self._states.carry_out(move for move in copies if isinstance(move, StateMove))
 
-    @staticmethod
-    def _carry_out_group(copies: Sequence[KVCopy], bs: int, mover: dispatch.LayerMover) -> None:
-        src, dst, segments = [], [], []
-        start = 0
-        for copy in copies:
-            src.append(slot_range(copy.src_block_ids, copy.src_start % bs, copy.num_tokens, bs))
-            dst.append(slot_range(copy.dst_block_ids, copy.dst_start % bs, copy.num_tokens, bs))
-            segments.append(SlotRun(start, start + copy.num_tokens, copy.delta))
-            start += copy.num_tokens
-        mover.move(torch.cat(src), torch.cat(dst), segments)
+    def begin_recording(self, records: Sequence[TransitionRecord], dropped: Sequence[int]) -> None:
+        """The transitions that this step records, and those that no step needs any more. Once its copies are done."""
+        if self._states is not None:
+            self._states.begin_recording(records, dropped)
+
+    def take_recorded(self) -> Mapping[int, RecordedTransition]:
+        """The transitions that the step has recorded, by number."""
+        return {} if self._states is None else self._states.take_recorded()
+
+
+def run_of(copy: KVCopy, block_size: int) -> MoveRun:
+    """The copy as the kernels take it."""
+    src_offset, dst_offset = copy.src_start % block_size, copy.dst_start % block_size
+    return MoveRun(copy.src_block_ids, src_offset, copy.dst_block_ids, dst_offset, copy.num_tokens, copy.delta)

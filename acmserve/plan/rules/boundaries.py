@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from acmserve.plan.repair import Span
+from acmserve.plan.rules.states import StateRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class BoundaryRules:
     """Of one engine. A boundary is a multiple of `alignment` tokens, and lies `num_back` tokens further in front.
 
     `tails` are those of the groups that keep little. A block has `block_bytes` bytes. Where `stops_itself`, vLLM ends a
-    chunk of prefill at the boundary.
+    chunk of prefill at the boundary. With `states` that are moved, one is wanted behind each piece, too.
     """
 
     alignment: int
@@ -54,6 +55,7 @@ class BoundaryRules:
     tails: tuple[GroupTail, ...]
     block_bytes: int
     stops_itself: bool
+    states: StateRules | None = None
 
     @property
     def tail_tokens(self) -> int:
@@ -90,9 +92,10 @@ def weigh_boundaries(foldable: Iterable[Span], num_prompt_tokens: int, rules: Bo
     weights: dict[int, int] = {}
     kept_anyway = rules.at(num_prompt_tokens - 1)
     for start, end in foldable:
-        boundary = rules.at(start)
-        if 0 < boundary < kept_anyway:
-            weights[boundary] = weights.get(boundary, 0) + end - start
+        behind = () if rules.states is None else (rules.states.behind(end),)
+        for boundary in {rules.at(start), *behind}:
+            if 0 < boundary < kept_anyway:
+                weights[boundary] = weights.get(boundary, 0) + end - start
     return weights
 
 

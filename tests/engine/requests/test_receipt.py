@@ -111,6 +111,7 @@ def test_the_answer_has_the_documented_fields() -> None:
         "moves": [{"dst_start": 10, "src_start": 50, "num_tokens": 10}],
         "fallback_reason": "source_evicted",
         "edit_boundaries": None,
+        "transition_norm": None,
     }
 
 

@@ -15,7 +15,8 @@ from acmserve.engine.groups.facts import GroupFacts, KVGroups, read_groups
 from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling import jump as jumping
-from acmserve.engine.scheduling.jump import Jump, is_available, next_available, plan_copies, plan_jump, plan_trimmed
+from acmserve.engine.scheduling.jump import is_available, next_available, plan_copies, plan_jump, plan_trimmed
+from acmserve.engine.scheduling.leaps.runs import Jump
 from acmserve.errors import MoveRefused
 from acmserve.plan.owner import Owner
 from acmserve.plan.source import ServedSequence

@@ -12,7 +12,7 @@ from acmserve.engine.groups.facts import GroupFacts
 from acmserve.engine.requests.receipt import KVOrigin
 from acmserve.engine.requests.session_request import ReusableRange
 from acmserve.engine.scheduling import jump as jumping
-from acmserve.engine.scheduling.jump import BlockRun, Jump, SegmentRun
+from acmserve.engine.scheduling.leaps.runs import BlockRun, Jump, SegmentRun
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.errors import IntegrityError
 from acmserve.plan.source import ServedSequence

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig, Gemma4TextConfig, GptOssConfig, PretrainedConfig
 
 from acmserve.engine.scheduling import jump as jumping
-from acmserve.engine.scheduling.jump import Jump
+from acmserve.engine.scheduling.leaps.runs import Jump
 from acmserve.engine.worker import engine_ropes
 from acmserve.engine.worker.copies import KVCopy
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW

@@ -62,6 +62,7 @@ def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "ex
         *parts,
         "fallback_reason",
         "edit_boundaries",
+        "transition_norm",
     }
     assert receipt["fidelity"] == fidelity
     assert receipt["prompt_tokens"] == prompt_tokens

@@ -66,6 +66,7 @@ class Engine:
         forget: bool = False,
         repair: dict[str, Any] | None = None,
         adapter: LoRARequest | None = None,
+        foldable: Sequence[Sequence[int]] = (),
     ) -> Answer:
         (answer,) = self.ask_all(
             [(tokens, session, fidelity)],
@@ -75,6 +76,7 @@ class Engine:
             forget=forget,
             repair=repair,
             adapter=adapter,
+            foldable=foldable,
         )
         return answer
 
@@ -88,6 +90,7 @@ class Engine:
         forget: bool = False,
         repair: dict[str, Any] | None = None,
         adapter: LoRARequest | None = None,
+        foldable: Sequence[Sequence[int]] = (),
     ) -> list[Answer]:
         """Several requests at once: (tokens, session, fidelity) each."""
         prompts = []
@@ -98,6 +101,7 @@ class Engine:
                 prompt["cache_salt"] = salt
             prompts.append(prompt)
             acm = {"session_id": session} | ({"fidelity": fidelity} if fidelity else {})
+            acm |= {"foldable": [list(piece) for piece in foldable]} if foldable else {}
             acm |= ({"forget": True} if forget else {}) | ({"repair": repair} if repair is not None else {})
             extra = {"kv_transfer_params": {"acm": acm}} if session is not None else None
             params.append(

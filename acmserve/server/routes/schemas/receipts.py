@@ -54,6 +54,10 @@ class ReceiptView(BaseModel):
     edit_boundaries: EditBoundariesView | None = Field(
         description="For models with windows or recurrent states. Null where the model keeps every prefix."
     )
+    transition_norm: float | None = Field(
+        description="For moved recurrent states: at most this part of a difference between two states is left behind "
+        "the moved tokens. Null where no state was moved."
+    )
 
 
 class StepView(BaseModel):
@@ -110,6 +114,9 @@ class AcmFields(BaseModel):
         default=None, description="Messages of the user that are results: `auto`, `user`, `off`, or how they begin."
     )
     query_finished: bool | None = Field(default=None, description="Whether the question of the user is answered now.")
+    rollout: bool | None = Field(
+        default=None, description="Record token ids and operations for training. Default: the server's `--rollout`."
+    )
 
 
 class EditFields(BaseModel):

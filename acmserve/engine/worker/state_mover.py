@@ -1,0 +1,121 @@
+"""The worker's states of recurrent layers: transitions recorded while a chunk is prefilled, and states composed.
+
+    step that prefills     the layer's kernel sees keys, gates and strengths: the transition over the chunk is kept
+    step that moves        S_b + P (S_a' - S_a) goes where the step's state begins; the convolution's inputs are those
+                           at b, which are the suffix's own
+
+A block of the pool belongs to one group, and the layers of a group have tensors of their own. So the address of a
+layer's states and a block in it name the layer, though the layers of several groups share a tensor.
+
+Knows blocks, layers and numbers of transitions. Does not know requests, tokens or what the numbers stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from acmserve.engine.vllm.model.delta_rule import watch_delta_rule
+from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
+from acmserve.errors import IntegrityError, MoveRefused
+from acmserve.kernels.recurrent import compose, norm_bound
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayer:
+    """One layer of a group. `states` are `[num_blocks, heads, key_size, value_size]`, `inputs` the convolution's."""
+
+    name: str
+    group: int
+    inputs: Tensor
+    states: Tensor
+
+
+class StateMover:
+    """The recurrent layers of one worker, and the transitions that it holds."""
+
+    def __init__(self, layers: Sequence[StateLayer]) -> None:
+        self._layers = layers
+        self._by_place = {(layer.states.data_ptr(), layer.group): layer for layer in layers}
+        self._wanted: dict[int, tuple[int, int]] = {}
+        self._transitions: dict[int, dict[str, Tensor]] = {}
+        self._recording: list[int] = []
+
+    @classmethod
+    def of_engine(cls, kv_cache_config: KVCacheConfig, modules: dict[str, Any]) -> StateMover | None:
+        """Those of a loaded model, watched from here on. None where it has no recurrent layer."""
+        names = recurrent_layers(kv_cache_config)
+        if not names:
+            return None
+        mover = cls([_layer_of(name, group, modules[name]) for name, group in names.items()])
+        watch_delta_rule(mover.on_prefill)
+        return mover
+
+    def carry_out(self, moves: Iterable[StateMove]) -> None:
+        """Compose the states of one step. No move writes what another one reads."""
+        for move in moves:
+            for layer in (layer for layer in self._layers if layer.group == move.group):
+                states = layer.states
+                parts = [self._transitions[number][layer.name] for number in move.transitions]
+                states[move.dst_block_id] = compose(
+                    states[move.there], states[move.before], states[move.after], parts
+                ).to(states.dtype)
+                layer.inputs[move.dst_block_id] = layer.inputs[move.after]
+
+    def begin_recording(self, records: Iterable[TransitionRecord], dropped: Iterable[int]) -> None:
+        """What this step records, and what is needed no more. Call behind `carry_out`."""
+        for number in dropped:
+            self._transitions.pop(number, None)
+        records = list(records)
+        self._wanted = {block_id: (record.number, group) for record in records for group, block_id in record.block_ids}
+        self._recording = [record.number for record in records]
+
+    def on_prefill(self, states: Tensor, block_ids: list[int], transition_of: Callable[[int], Tensor]) -> None:
+        """One layer is about to run a chunk of each sequence. `block_ids` are where their states go."""
+        if not self._wanted:
+            return
+        for index, block_id in enumerate(block_ids):
+            number, group = self._wanted.get(block_id, (0, 0))
+            layer = self._by_place.get((states.data_ptr(), group))
+            if number and layer is not None:
+                self._transitions.setdefault(number, {})[layer.name] = transition_of(index)
+
+    def take_recorded(self) -> dict[int, RecordedTransition]:
+        """What the step has recorded in every layer, by number. What lacks a layer is forgotten."""
+        facts = {}
+        for number in self._recording:
+            found = self._transitions.get(number, {})
+            if len(found) < len(self._layers):
+                self._transitions.pop(number, None)
+                continue
+            norm = max(norm_bound(transition) for transition in found.values())
+            facts[number] = RecordedTransition(norm, sum(transition.nbytes for transition in found.values()))
+        self._wanted, self._recording = {}, []
+        return facts
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` for a transition without one of its layers, between steps."""
+        for number, found in self._transitions.items():
+            if len(found) != len(self._layers):
+                raise IntegrityError(f"states: transition {number} has {len(found)} of {len(self._layers)} layers")
+
+
+def recurrent_layers(kv_cache_config: KVCacheConfig) -> dict[str, int]:
+    """Every layer with a recurrent state, and its group."""
+    groups = enumerate(kv_cache_config.kv_cache_groups)
+    return {name: i for i, g in groups if type(g.kv_cache_spec).__name__ == "MambaSpec" for name in g.layer_names}
+
+
+def _layer_of(name: str, group: int, module: Any) -> StateLayer:
+    """vLLM's CPU kernels keep a head's state with the keys in rows, whatever the shape of the tensor says."""
+    inputs, states = module.kv_cache
+    if states.dim() != 4 or states.device.type != "cpu":
+        raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)} on {states.device.type}")
+    num_blocks, num_heads, value_size, key_size = states.shape
+    return StateLayer(name, group, inputs, states.view(num_blocks, num_heads, key_size, value_size))

@@ -1,0 +1,43 @@
+"""Moves on a model with recurrent layers: from one place where a state may be kept to another one.
+
+    source   [ folded piece )[ mixed [ rest of the block )[ moved ............)[ rest ..)
+                             ^ a convolution's inputs      ^ a multiple of the block size ^
+                               saw the folded piece
+
+The first tokens of a suffix have tokens in front mixed in, by a short convolution. A state in their midst would stand
+for inputs of the old context. So a move begins at the first place behind them. What is cut off is computed.
+
+Pure: knows plans and numbers, no states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from acmserve.plan.pieces import EditPlan, Move
+
+
+@dataclass(frozen=True, slots=True)
+class StateRules:
+    """A state may be kept behind each multiple of `block_size` tokens. A token has `num_mixed` in front mixed in."""
+
+    block_size: int
+    num_mixed: int
+
+    def behind(self, end: int) -> int:
+        """The first place for a state behind a piece that ends at `end`, where nothing of it is mixed in."""
+        return -(-(end + self.num_mixed) // self.block_size) * self.block_size
+
+
+def move_between_states(plan: EditPlan, rules: StateRules | None) -> EditPlan:
+    """`plan` with what lies in front of the first place and behind the last one of each move computed."""
+    if rules is None:
+        return plan
+    moves: list[Move] = []
+    for move in plan.moves:
+        start = rules.behind(move.src_start)
+        end = (move.src_start + move.num_tokens) // rules.block_size * rules.block_size
+        if end > start:
+            dst_start = move.dst_start + start - move.src_start
+            moves.append(replace(move, dst_start=dst_start, src_start=start, num_tokens=end - start))
+    return replace(plan, moves=tuple(moves))

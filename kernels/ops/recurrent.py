@@ -1,0 +1,55 @@
+"""States of gated delta nets behind an edit: composed of three states and the transition over the kept suffix.
+
+A head's state is a matrix `S`, `[key_size, value_size]`. Each token has a key `k` of length 1, a value `v`, a gate `g`
+that is not positive, and a strength `b` in [0, 1]:
+
+    S_t = A_t S_(t-1) + b_t k_t v_t^T           A_t = exp(g_t) (I - b_t k_t k_t^T)
+
+`A_t` and `b_t k_t v_t^T` depend on the token's own inputs, and `S_t` is linear in the state before. So over a suffix
+`[a, b)` with the transition `P = A_(b-1) ... A_a` a state that is another one at `a` becomes another one at `b`:
+
+    old context   [ prefix ][ folded piece ]a[ suffix ]b          S_b  = P S_a + C
+    new context   [ prefix ][ marker ]a'[ suffix ]b'              S_b' = P S_a' + C = S_b + P (S_a' - S_a)
+
+`C` is what the suffix itself wrote. In one layer alone this is exact. In a deeper model the inputs of the suffix saw
+the folded piece, as moved keys have, and it is the same approximation. `P` is the same recurrence without values,
+begun at the identity.
+
+    norm of P     each `A_t` has a norm of at most 1, and so has `P`
+                  near 0: the state at `b` does not depend on the one at `a`, and `S_b` alone would do
+
+Tensors only. Does not know layers, blocks or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def compose(there: Tensor, before: Tensor, after: Tensor, transitions: Sequence[Tensor]) -> Tensor:
+    """The states behind a moved suffix, `[..., key_size, value_size]`.
+
+    Args:
+        there: the states in the new context, where the suffix begins.
+        before: those in the old context, where it begins.
+        after: those in the old context, where it ends.
+        transitions: of adjacent parts of the suffix, first to last, each `[..., key_size, key_size]`.
+
+    """
+    difference = there.float() - before.float()
+    for transition in transitions:
+        difference = transition.float() @ difference
+    return after.float() + difference
+
+
+def norm_bound(transition: Tensor) -> float:
+    """How much of a difference may be left behind a transition `[..., key_size, key_size]`, of all heads at most.
+
+    Not less than the spectral norm of any head, and 1.9 times it at most, for keys of 128: the eighth root of the sum
+    of the eighth powers of all singular values.
+    """
+    gram = transition.double().mT @ transition.double()
+    square = gram @ gram
+    return float(square.square().sum(dim=(-2, -1)).max() ** 0.125)

@@ -1,0 +1,94 @@
+"""States of gated delta nets move with the KV of the attention beside them, on the real engine.
+
+The deep oracle: the output projection of all layers but one is zero, so moved states and keys are exact at any depth.
+vLLM's gated delta nets take bfloat16 alone on a CPU. So the logits are made small, and with them what rounding does.
+
+    served   [ ..... ][ piece ][ rest of a block )[ moved ............)[ .. ]
+    edited   [ .. ][m][ computed .................)[ moved ............)[ computed ]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from transformers import PretrainedConfig, Qwen3NextConfig
+
+from acmserve.engine.worker import state_mover
+from tests.engine.models.test_hybrid_edits import qwen3_next
+from tests.engine.test_oracle import HISTORY, MARKER, NEW
+from tests.support.engine.edits import cut
+from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from tests.support.engine.tiny_model import save_random
+
+PIECE = (200, 700)
+CONTEXT = [*cut(HISTORY, *PIECE, MARKER), *NEW]
+SETTINGS: dict[str, Any] = {**TINY_SETTINGS, "dtype": "bfloat16"}
+BLOCK = 128
+SCALE = 1 / 128
+MAX_DIFFERENCE = 1e-3
+LAYERS = (0, 1, 2, 3) if "ACMSERVE_WINDOWS" in os.environ else (0,)
+"""Which layer mixes tokens: three of gated delta nets, one of attention. `make windows` runs all of them."""
+
+
+def all_experts() -> PretrainedConfig:
+    """Every token asks all experts. With fewer, rounding would choose other ones."""
+    config = qwen3_next()
+    assert isinstance(config, Qwen3NextConfig)
+    config.num_experts_per_tok = config.num_experts
+    return config
+
+
+def save_recurrent(config: PretrainedConfig, folder: Path, layer: int) -> Path:
+    """A random model in which this layer alone mixes tokens, with slow gates and small logits."""
+    path = save_random(config, folder / "model")
+    weights = path / "model.safetensors"
+    tensors = load_file(weights)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "linear_attn.out_proj.weight")) and f"layers.{layer}." not in name:
+            tensor.zero_()
+        if name.endswith("down_proj.weight"):
+            tensor.zero_()
+        if name.endswith("A_log"):
+            tensor.fill_(-6.0)
+        if name.endswith("lm_head.weight"):
+            tensor.mul_(SCALE)
+    save_file(tensors, weights, metadata={"format": "pt"})
+    return path
+
+
+def fold(engine: Engine, session: str, foldable: Sequence[Sequence[int]] = (PIECE,)) -> Answer:
+    """The answer to the edited context, after the whole one was served."""
+    engine.ask(HISTORY, session, "reuse", salt=session, foldable=foldable)
+    return engine.ask(CONTEXT, session, "reuse", salt=session)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_moved_states_are_right(layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control leaves each state what it was in the old context."""
+    path = save_recurrent(all_experts(), tmp_path, layer)
+    with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
+        moved = fold(engine, "moved")
+        exact = engine.ask(CONTEXT, "exact", "exact", salt="exact")
+        unnamed = fold(engine, "unnamed", ())
+        assert moved.receipt is not None
+        assert unnamed.receipt is not None
+        start = -(-(PIECE[1] + 3) // BLOCK) * BLOCK
+        num_moved = len(HISTORY) // BLOCK * BLOCK - start
+        (move,) = moved.receipt["moves"]
+        assert (move["src_start"], move["num_tokens"]) == (start, num_moved), moved.receipt
+        assert moved.receipt["kept_tokens"] == PIECE[0] // BLOCK * BLOCK
+        assert moved.receipt["fallback_reason"] is None
+        assert 0 < moved.receipt["transition_norm"] < 1
+        assert moved.distance(exact) <= MAX_DIFFERENCE, moved.receipt
+        assert unnamed.receipt["moved_tokens"] == 0
+        assert unnamed.receipt["fallback_reason"] == "source_state_not_kept"
+        assert unnamed.receipt["transition_norm"] is None
+        assert unnamed.distance(exact) <= MAX_DIFFERENCE
+        if layer < 3:
+            monkeypatch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
+            assert fold(engine, "stale").distance(exact) > 10 * moved.distance(exact)
