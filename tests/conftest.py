@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from tests.support.soak.report import SoakReport
 if TYPE_CHECKING:
     from tests.support.engine.engine import Engine
 
+# An eager engine compiles one thing nevertheless, the ranks of log-probabilities: up to 20 seconds of C++ each.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile("acmserve", deadline=None)
 hypothesis.settings.load_profile("acmserve")
@@ -33,7 +37,16 @@ SCOPES = {
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 
-_DEAR = (*SCOPES, "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
+ALONE = (
+    *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
+    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
+    "tests/server/budget/test_templates.py",
+    "tests/server/messages/test_compaction_routes.py",
+    "tests/server/messages/test_context_management_routes.py",
+)
+"""Places below those of a scope whose files share nothing: any process may run them, and the scope is the shorter."""
+
+_DEAR = (*SCOPES, "tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**29}
@@ -68,6 +81,7 @@ def scope_of(nodeid: str) -> str:
     """What one process of xdist runs as a whole: the tests that share a server or an engine, else a file."""
     path = nodeid.partition("::")[0]
     places = [(len(place), scope) for scope, listed in SCOPES.items() for place in listed if path.startswith(place)]
+    places += [(len(place), path) for place in ALONE if path.startswith(place)]
     return max(places)[1] if places else path
 
 

@@ -6,23 +6,30 @@ of tokens, edits and refusals. These depend on the tokenizer and the template, a
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.docs.pages import FIRST_PAGES, Block, blocks_of, page_names, read_page
 from tests.support.docs.runner import BlockFailure, PageRunner, compare, has_blocks, run_page
-from tests.support.server.scripted_server import MODEL
+from tests.support.server.scripted_server import MODEL, TEMPLATE
 
 MAX_NOT_RUN = 5
 
 
+@pytest.fixture(scope="module")
+def model(scripted_server: str, scripted_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights that the server has, and with its chat template, which the server got by a flag."""
+    folder = tmp_path_factory.mktemp("page") / "model"
+    shutil.copytree(scripted_folder / "model", folder)
+    shutil.copy(TEMPLATE, folder / "chat_template.jinja")
+    return folder
+
+
 @pytest.mark.parametrize("name", [name for name in page_names() if has_blocks(name) and name not in FIRST_PAGES])
-def test_blocks_print_what_the_page_shows(
-    name: str, scripted_server: str, scripted_folder: Path, tmp_path: Path
-) -> None:
-    host = scripted_server.removeprefix("http://")
-    run_page(name, PageRunner(tmp_path, host, MODEL, scripted_folder / "model"))
+def test_blocks_print_what_the_page_shows(name: str, scripted_server: str, model: Path, tmp_path: Path) -> None:
+    run_page(name, PageRunner(tmp_path, scripted_server.removeprefix("http://"), MODEL, model))
 
 
 def test_few_blocks_are_not_run_and_each_says_why() -> None:
