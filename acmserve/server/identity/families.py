@@ -146,7 +146,6 @@ class Families:
         threads = self._threads(of_tenant, tenant, family)
         candidates = [Candidate(each.name, each.conversation, each.agent) for each in threads.values()]
         choice = choose_thread(prompt, told, candidates, family=family, is_explicit=is_explicit)
-        conversation = fingerprint_of(prompt)
         main = threads.get(MAIN)
         moved = None
         if choice.kind is ChoiceKind.TAKE_OVER and main is not None:
@@ -156,8 +155,11 @@ class Families:
         if choice.kind is ChoiceKind.FORK and main is not None:
             forked_from = main.session_id
             thread.engine_id, thread.is_fork = main.engine_id, True
+        elif choice.kind is ChoiceKind.RETELL and main is not None:
+            thread.engine_id, thread.is_fork = main.engine_id, True
         elif moved is not None:
             thread.engine_id = f"{family}{MARK}{MAIN}"
+        conversation = fingerprint_of(prompt, before)
         self._remember(of_tenant, tenant, thread, conversation)
         left = self._shorten(of_tenant, tenant, family, thread)
         self._shrink((tenant, thread.session_id))

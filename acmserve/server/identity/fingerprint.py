@@ -8,6 +8,10 @@ A request *continues* a conversation when the end of the conversation stands in 
 much of it and does not continue it. The end is the last unit, or that unit in other words (a reminder that a client
 glues to its last message and takes off again) beside another one of the last four.
 
+A request *retells* a conversation when its own text holds much of what was said in it: a client that compacts may write
+everything out as one text, under headings of its own. Lines are compared for that, those with the smallest hashes, so
+that as few stand for all. Text that is written with escapes has other lines, and is not recognised.
+
 Holds no text. Pure.
 """
 
@@ -15,7 +19,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.system_text import SystemText
@@ -23,6 +29,11 @@ from acmserve.server.identity.system_text import SystemText
 TAIL = 4
 """Units at the end of a conversation of which two must be found again."""
 MIN_RESPELLED_CHARS = 12
+NUM_SKETCHED = 64
+"""Lines that stand for a conversation."""
+MIN_RETOLD = 4
+"""Of its lines a request must hold so many, and one part in so many."""
+_MIN_LINE_CHARS = 12
 _MAX_TAIL_LINES = 256
 _BYTES = 600
 _BYTES_PER_UNIT = 16
@@ -34,6 +45,7 @@ class Fingerprint:
     """`tools` is None where nobody knows them. `num_opening` units go up to the model's first words, 0 without any.
 
     `last_lines` are the lines of the last unit. `answer` are the units of the answer that was given to the request.
+    `sketch` are hashes of lines behind the opening, the smallest ones.
     """
 
     system: SystemText
@@ -44,6 +56,7 @@ class Fingerprint:
     num_opening: int = 0
     last_lines: frozenset[int] = frozenset()
     answer: frozenset[int] = frozenset()
+    sketch: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -51,6 +64,7 @@ class Fingerprint:
         return (
             _BYTES
             + _BYTES_PER_UNIT * len(self.digests)
+            + _BYTES_PER_UNIT * len(self.sketch)
             + _BYTES_PER_LINE * (len(self.last_lines) + len(self.answer))
             + self.system.num_bytes
         )
@@ -60,8 +74,8 @@ class Fingerprint:
         return not self.digests
 
 
-def fingerprint_of(prompt: PromptUnits, *, knows_tools: bool = True) -> Fingerprint:
-    """What is remembered of a request."""
+def fingerprint_of(prompt: PromptUnits, before: Fingerprint | None = None, *, knows_tools: bool = True) -> Fingerprint:
+    """What is remembered of a request. Of what was known `before` no text is read again."""
     lines = prompt.texts[-1].splitlines()[:_MAX_TAIL_LINES] if prompt.texts else ()
     return Fingerprint(
         prompt.system,
@@ -71,7 +85,36 @@ def fingerprint_of(prompt: PromptUnits, *, knows_tools: bool = True) -> Fingerpr
         prompt.num_chars,
         prompt.answers.index(True) + 1 if not prompt.begins else 0,
         frozenset(map(hash, lines)),
+        sketch=_sketch(prompt, before),
     )
+
+
+def _sketch(prompt: PromptUnits, before: Fingerprint | None) -> tuple[int, ...]:
+    """The smallest hashes of lines behind the opening. Where most is known, lines that are gone may stay among them."""
+    if prompt.begins:
+        return ()
+    start = prompt.answers.index(True)
+    known = frozenset(before.digests) if before is not None and before.sketch else frozenset()
+    new = [number for number in range(start, len(prompt)) if prompt.digests[number] not in known]
+    kept = before.sketch if before is not None and 2 * len(new) < len(prompt) - start else ()
+    texts = (prompt.texts[number] for number in (new if kept else range(start, len(prompt))))
+    return tuple(nsmallest(NUM_SKETCHED, {*kept, *_lines(texts)}))
+
+
+def _lines(texts: Iterable[str]) -> Iterator[int]:
+    """Hashes of the lines of texts, without white space at their ends, all but the short ones."""
+    for text in texts:
+        for line in map(str.strip, text.splitlines()):
+            if len(line) >= _MIN_LINE_CHARS:
+                yield hash(line)
+
+
+def retells(conversation: Fingerprint, prompt: PromptUnits) -> bool:
+    """Whether a first request holds much of a conversation in its own text. See the module."""
+    if not conversation.sketch or not prompt.begins:
+        return False
+    found = len({*conversation.sketch}.intersection(_lines(prompt.texts)))
+    return found >= MIN_RETOLD and found * MIN_RETOLD >= len(conversation.sketch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
     main   [sys A][tools] u0 a1 u2 a3 ...                        keeps the session id that the client sent
     side   [sys B]        "Write a title for ..."                nothing in common: a session of its own
     side   [sys C]        u0 a1 u2 a3 "Summarize the above."     goes on from the main thread: a fork with its edits
-    side   [sys D][grep]  "Find the callers of f." a1 ...        a sub-agent, with turns of its own
+    side   [sys D]        "[User]: u0 [Result]: u2 ..."          retells the main thread: its KV, not its edits
+    side   [sys E][grep]  "Find the callers of f." a1 ...        a sub-agent, with turns of its own
 
 A request leaves a thread only where the system prompt *and* the tools say so. A changed line in the system prompt does
 not, and neither does a client that changes or drops its tools. Where both are others, the history decides: who goes on
@@ -18,6 +19,8 @@ Decisions:
   of the thread whose turn this is, it stays in the main thread: a compaction may have left nothing else alike.
 - A request without tools that came first (a title) makes room: the first agent takes the main thread over.
 - Side requests without tools are one-shot tasks. The next one of the same system prompt takes their thread.
+- A request without tools that retells the main thread has a transcript of its own, since its one text can have none of
+  the edits. It goes by the main thread's name in the engine, so that the KV of that text is found.
 
 Pure: remembered conversations and a prompt in, a decision out.
 """
@@ -28,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from acmserve.server.identity.fingerprint import Fingerprint, Likeness, compare, compare_history
+from acmserve.server.identity.fingerprint import Fingerprint, Likeness, compare, compare_history, retells
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.told import Told
 
@@ -36,10 +39,14 @@ MAIN = "main"
 
 
 class ChoiceKind(Enum):
-    """Where a request goes: on in a thread, into a new one, or into the main thread, which is a side thread then."""
+    """Where a request goes: on in a thread, into a new one, or into the main thread, which is a side thread then.
+
+    `RETELL` is a new one, or one that is taken again, which shares the KV of the main thread.
+    """
 
     JOIN = "join"
     FORK = "fork"
+    RETELL = "retell"
     NEW = "new"
     TAKE_OVER = "take over"
 
@@ -86,6 +93,8 @@ def choose_thread(
             return Choice(ChoiceKind.FORK, slot, told.kind)
         return Choice(ChoiceKind.NEW if slot is None else ChoiceKind.JOIN, slot, told.kind)
     joined = _joined(prompt, others, is_explicit)
+    if main is not None and _is_retold(main, joined, prompt):
+        return Choice(ChoiceKind.RETELL, None if joined is None else joined.name, "task")
     if joined is not None and (joined.name == MAIN or not is_fork or _is_ahead(joined, likeness, prompt)):
         return Choice(ChoiceKind.JOIN, joined.name)
     if main is None or likeness is None:
@@ -95,6 +104,12 @@ def choose_thread(
     if main.conversation.tools == 0 and prompt.tools and not likeness.same_system:
         return Choice(ChoiceKind.TAKE_OVER, MAIN, "task")
     return Choice(ChoiceKind.NEW, label="agent" if prompt.tools else "task")
+
+
+def _is_retold(main: Candidate, joined: Candidate | None, prompt: PromptUnits) -> bool:
+    """Whether a request that is not the main thread's own tells it again, all in its own words' place."""
+    is_side = joined is None or joined.name != MAIN
+    return is_side and not prompt.tools and retells(main.conversation, prompt)
 
 
 def _joined(prompt: PromptUnits, candidates: Sequence[Candidate], is_explicit: bool) -> Candidate | None:

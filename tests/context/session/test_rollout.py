@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.context.edits.fragments import cut_messages, redact
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.session.branches.fork import fork
 from acmserve.context.session.rollout.lines import record_from, rollout_lines, rollout_rows, row_value
 from acmserve.context.session.rollout.record import NO_ROLLOUT, Initiator, RolloutRecord, Sampled, num_common

@@ -157,3 +157,49 @@ def test_a_claude_code_session_of_messages_has_threads_in_the_engine(scripted_se
     assert main["found_by"] == "x-claude-code-session-id"
     assert sub["session_id"] == f"{name}~{sub['thread']}"
     assert again["receipt"]["computed_tokens"] == 1
+
+
+def test_a_redaction_takes_the_retold_conversation_with_it(agent: Agent) -> None:
+    main = worked(agent, 1)
+    told = agent.ask(flattened(main))
+    url, headers = f"{agent.server}/v1/acm/sessions", {"X-Cache-Salt": agent.salt}
+    assert http.get(f"{url}/{told['session_id']}", headers=headers).status_code == 200
+    edits = [{"op": "redact", "messages": {"start": 4, "end": 5}}]
+    http.post(f"{url}/{agent.name}/edits", json={"edits": edits}, headers=headers).raise_for_status()
+    assert http.get(f"{url}/{told['session_id']}", headers=headers).status_code == 404
+    agent.ask(main.user("And then?"))
+    assert agent.ask(flattened(main))["receipt"]["computed_tokens"] > 700, "nothing of before moves"
+
+
+def worked(agent: Agent, num_steps: int = 3) -> ChatClient:
+    """A conversation of long results, served step by step."""
+    main = ChatClient().user("Read the logs.")
+    agent.ask(main)
+    for step in range(num_steps):
+        main.call("read", log_lines(40, first=40 * step), part=step)
+        agent.ask(main)
+    return main
+
+
+def flattened(main: ChatClient) -> ChatClient:
+    """The conversation as one text, under headings, with a system prompt of its own."""
+    names = {"user": "User", "assistant": "Assistant", "tool": "Tool result"}
+    told = "\n\n".join(f"[{names[m['role']]}]: {m['content']}" for m in main.messages if m.get("content"))
+    return main.side(SUMMARY_SYSTEM, {"role": "user", "content": f"{told}\n\nSum this up."})
+
+
+def same_messages(main: ChatClient) -> ChatClient:
+    return main.side(SUMMARY_SYSTEM, *main.messages, {"role": "user", "content": "Condense the above."})
+
+
+@pytest.mark.parametrize("compacting", [flattened, same_messages])
+def test_a_compaction_of_the_clients_own_finds_the_kv_of_its_session(agent: Agent, compacting: Any) -> None:
+    main = worked(agent)
+    said = agent.ask(compacting(main))
+    assert said["thread"].startswith("task-")
+    assert said["receipt"]["computed_tokens"] < 200
+    assert said["receipt"]["moved_tokens"] > 1000
+    last = agent.ask(main.user("And then?"))
+    assert last["session_id"] == agent.name
+    assert last["receipt"]["moved_tokens"] == 0, "the main thread finds its own blocks"
+    assert last["receipt"]["computed_tokens"] < 40
