@@ -30,8 +30,8 @@ from acmserve.validation import echo, listing
 
 Algorithm = Literal["paper", "prefix"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-EDITING_VERBS = frozenset({"fragment", "fold", "restore", "summarize", "summary", "expand", "revert", "cut", "merge"})
-"""The first word of each operation that modifies the context, `fold` of `fold_fragment`: the paper's set of tools."""
+EDITING_VERBS = frozenset({"fragment", "fold", "summarize", "restore"})
+"""The paper's set of context-modifying tools, as the first word of an operation: `restore` of `restore_folded`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,11 @@ GENERATED = {"PKG-INFO", "setup.cfg"}
 DATA = {
     "acmserve/_native.pyi",
     "acmserve/bench/demo/conversation.json",
+    "acmserve/context/suites/branch.json",
+    "acmserve/context/suites/cwl.json",
+    "acmserve/context/suites/sculptor-paper.json",
+    "acmserve/context/suites/sculptor-v1.json",
+    "acmserve/context/suites/sculptor.json",
     "acmserve/models/chatml_tools.jinja",
     "acmserve/py.typed",
 }

@@ -19,6 +19,7 @@ from acmserve.context.alignment.likeness import GONE
 from acmserve.context.alignment.redacted_text import RedactedText, seal_text
 from acmserve.context.edits.cost import effect_of, num_tokens_shown
 from acmserve.context.edits.find import pieces_by_place
+from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -37,7 +38,7 @@ def fold(state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer
     fragment = _shown(state, fragment_id)
     if fragment.visibility is Visibility.FOLDED:
         name = fragment.fragment_id
-        raise Conflict("fragment_id", f"{name} is folded already.", f'Call {_way_back(suite)}("{name}") to read it.')
+        raise Conflict("fragment_id", f"{name} is folded already.", _way_back(suite, name))
     after = state.replace_fragment(folded(state, fragment, suite))
     _check_shorter(after, fragment, tokenizer, "folding")
     return after
@@ -176,8 +177,9 @@ def _in_line(state: SessionState, fragment: Fragment, shown: Iterable[str]) -> t
     )
 
 
-def _way_back(suite: str) -> str:
-    return marker.RESTORE_TOOLS[suite][0]
+def _way_back(suite: str, fragment_id: str) -> str:
+    tool = name_of(suite, "restore", "restore_folded")
+    return "" if tool is None else f'Call {tool}("{fragment_id}") to read it.'
 
 
 def _check_shorter(after: SessionState, fragment: Fragment, tokenizer: Tokenizer, doing: str) -> None:

@@ -1,4 +1,4 @@
-"""The `delimiter` tool: its schema, how its calls are read and judged, and the words of its results.
+"""The `delimiter` tool: how its calls are read and judged, and the words of its results.
 
     start expl   {"action": "start", "name": "find-auth", "type": "expl"}
     end expl     {"action": "end", "description": "login is checked in auth.py:40, tokens live 1 h"}
@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from acmserve.context.episodes.episode import Kind
 from acmserve.context.schema.arguments import parse_arguments
-from acmserve.context.schema.tool_schema import Schema, tool_schema
+from acmserve.context.schema.suite_registry import shipped_tool
+from acmserve.context.schema.tool_schema import tool_schema
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.validation import echo_json
 
@@ -31,45 +32,11 @@ MAX_NAME_CHARS = 80
 MAX_DESCRIPTION_CHARS = 2000
 _MAX_LISTED = 20
 
-_PROPERTIES: dict[str, Schema] = {
-    "action": {"type": "string", "enum": ["start", "end"], "description": "Start an episode, or end the active one"},
-    "name": {"type": "string", "description": "Name of the episode that starts; used once in a conversation"},
-    "type": {
-        "type": "string",
-        "enum": ["expl", "act"],
-        "description": "expl: search, read, find out. act: write, edit, run, change something",
-    },
-    "dependencies": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "For an act that starts: names of the ended expl episodes whose findings it uses, at least one",
-    },
-    "description": {
-        "type": "string",
-        "description": "For an expl that ends: what was learned, in one or two sentences. Not for an act",
-    },
-}
-_DESCRIPTION = (
-    "Mark where an episode of your work starts or ends. It changes nothing else. When the conversation grows too long, "
-    "finished acts leave it first; of an exploration its description stays."
-)
-DELIMITER_TOOL = tool_schema(DELIMITER, _DESCRIPTION, _PROPERTIES, ["action"])
+DELIMITER_TOOL = shipped_tool("cwl", DELIMITER)
+_FUNCTION = DELIMITER_TOOL["function"]
 # `parse_arguments` reads plain values. The one list is read here.
-_PLAIN_PROPERTIES = {name: value for name, value in _PROPERTIES.items() if name != "dependencies"}
-_PLAIN = tool_schema(DELIMITER, _DESCRIPTION, _PLAIN_PROPERTIES, ["action"])
-
-GUIDANCE = (
-    "Divide your work into episodes with the `delimiter` tool. An episode either explores (type expl: searching, "
-    "listing, reading, to find something out) or acts (type act: writing, editing, running, to change something).\n"
-    '- Before you explore: delimiter(action="start", name="find-config", type="expl"). When you know what you wanted '
-    'to know: delimiter(action="end", description="..."). Put into the description what you will need later: paths, '
-    "line numbers, values, decisions. It is all that is sure to stay.\n"
-    '- Before you act: delimiter(action="start", name="fix-config", type="act", dependencies=["find-config"]), with '
-    'every exploration whose findings you use. When the change is done: delimiter(action="end").\n'
-    "One episode is active at a time, and every name is new. Keep episodes short: one question, or one change. Old "
-    "episodes leave the conversation when it grows too long, acts first, and explorations only after the acts that "
-    "depend on them. What is gone can be read again from the files it came from."
-)
+_PLAIN_PROPERTIES = {k: v for k, v in _FUNCTION["parameters"]["properties"].items() if k != "dependencies"}
+_PLAIN = tool_schema(DELIMITER, _FUNCTION["description"], _PLAIN_PROPERTIES, ["action"])
 
 
 @dataclass(frozen=True, slots=True)

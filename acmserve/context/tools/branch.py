@@ -6,16 +6,13 @@ A branch spans many steps of the model, so only the loop on the server carries i
 
 from __future__ import annotations
 
-from acmserve.context.schema.tool_schema import Schema
-from acmserve.context.session.branches.branch_tool import BRANCH_TOOL, RETURN_TOOL
+from acmserve.context.session.branches.branch_tool import BRANCH, RETURN
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import Tool, ToolContext, ToolOutcome, as_written
+from acmserve.context.tools.tool import ToolContext, ToolOperation, ToolOutcome, as_written
 from acmserve.errors import Conflict
 
 
-def _tool(operation: str, schema: Schema, does: str) -> Tool:
-    name = schema["function"]["name"]
-
+def _operation(name: str, does: str) -> ToolOperation:
     def run(_: SessionState, __: object, ___: ToolContext) -> ToolOutcome:
         raise Conflict(
             "name",
@@ -23,8 +20,8 @@ def _tool(operation: str, schema: Schema, does: str) -> Tool:
             "Send acm.tools, or make a branch with POST .../sessions/{session_id}/branches.",
         )
 
-    return Tool(operation, schema, run, does, read=as_written)
+    return ToolOperation(name, run, does, read=as_written, fixed_name=name)
 
 
-BRANCH = _tool("branch", BRANCH_TOOL, "opens a branch for a task of many steps")
-RETURN = _tool("return", RETURN_TOOL, "ends the branch: its message stays, its steps leave the conversation")
+OPEN_BRANCH = _operation(BRANCH, "opens a branch for a task of many steps")
+RETURN_FROM_BRANCH = _operation(RETURN, "ends the branch: its message stays, its steps leave the conversation")

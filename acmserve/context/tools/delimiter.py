@@ -6,10 +6,10 @@ words stand in `episodes/delimiter.py`, because the graph of episodes reads the 
 
 from __future__ import annotations
 
-from acmserve.context.episodes.delimiter import DELIMITER_TOOL, run_delimiter
+from acmserve.context.episodes.delimiter import DELIMITER, run_delimiter
 from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import Tool, ToolContext, ToolOutcome, as_written
+from acmserve.context.tools.tool import ToolContext, ToolOperation, ToolOutcome, as_written
 from acmserve.errors import Conflict
 
 
@@ -25,6 +25,10 @@ def _run(state: SessionState, arguments: object, context: ToolContext) -> ToolOu
     return ToolOutcome(state, marked.result, error=marked.error, scope=marked.scope)
 
 
-DELIMITER = Tool(
-    "delimiter", DELIMITER_TOOL, _run, "marks where an episode of the work starts or ends", read=as_written
+MARK_EPISODE = ToolOperation(
+    "delimiter",
+    _run,
+    "marks where an episode of the work starts or ends",
+    read=as_written,
+    fixed_name=DELIMITER,
 )

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from acmserve.context.edits.cost import effect_of
 from acmserve.context.edits.fragments import fold
-from acmserve.context.schema.tool_schema import tool_schema
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import FRAGMENT_ID, Arguments, Tool, ToolContext, ToolOutcome
-
-_SCHEMA = tool_schema(
-    "fold_fragment",
-    "Hide a fragment behind a short marker. Its text is kept and can be restored at any time. Folding is cheapest "
-    "early, while little text follows the fragment.",
-    {"fragment_id": FRAGMENT_ID},
-    ["fragment_id"],
-)
+from acmserve.context.tools.tool import TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
@@ -38,4 +29,6 @@ def fewer(num_saved: int) -> str:
     return f"{num_saved:,} tokens fewer" if num_saved >= 0 else f"{-num_saved:,} tokens more"
 
 
-FOLD_FRAGMENT = Tool("fold", _SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
+FOLD = ToolOperation(
+    "fold", _run, "hides a fragment behind a marker", "what stands behind the fragment", {"fragment_id": TEXT}
+)

@@ -6,25 +6,11 @@ from collections.abc import Sequence
 
 from acmserve.context.edits.cost import EditCost, fold_costs
 from acmserve.context.edits.cut import Cut, cut_between
-from acmserve.context.schema.tool_schema import choice, integer, text, tool_schema
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import Arguments, Tool, ToolContext, ToolOutcome, counted
+from acmserve.context.tools.tool import ROLE, TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome, bounded, counted
 
 _PREVIEW_CHARS = 40
-
-_SCHEMA = tool_schema(
-    "fragment_context",
-    "Cut the conversation text between two markers into fragments with ids, so that they can be folded, summarized "
-    "and restored. Cutting changes nothing that you see.",
-    {
-        "start_marker": text("Text that marks the beginning of what to fragment, copied exactly"),
-        "end_marker": text("Text that marks the end of what to fragment, copied exactly"),
-        "num_fragments": integer(5, 1, 20, "How many fragments to make (default: 5)"),
-        "role": choice(("user", "assistant", "all"), "user", "Whose messages to look into (default: user)"),
-    },
-    ["start_marker", "end_marker"],
-)
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
@@ -54,10 +40,10 @@ def _ends(state: SessionState, fragment: Fragment) -> tuple[str, str]:
     return " ".join(first.lstrip()[:_PREVIEW_CHARS].split()), " ".join(last.rstrip()[-_PREVIEW_CHARS:].split())
 
 
-FRAGMENT_CONTEXT = Tool(
+FRAGMENT = ToolOperation(
     "fragment",
-    _SCHEMA,
     _run,
     "cuts the text between two markers into fragments, at line or sentence ends",
     "nothing: it only names",
+    {"start_marker": TEXT, "end_marker": TEXT, "num_fragments": bounded(5, 1, 20), "role": ROLE},
 )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from acmserve.context.edits.fragments import restore_all
-from acmserve.context.schema.tool_schema import tool_schema
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import Arguments, Tool, ToolContext, ToolOutcome, counted
-
-_SCHEMA = tool_schema("restore_context", "Show everything again and forget all fragments.", {}, [])
+from acmserve.context.tools.tool import Arguments, ToolContext, ToolOperation, ToolOutcome, counted
 
 
 def _run(state: SessionState, _: Arguments, __: ToolContext) -> ToolOutcome:
@@ -21,9 +18,8 @@ def _run(state: SessionState, _: Arguments, __: ToolContext) -> ToolOutcome:
     return ToolOutcome(new, result, changed=bool(hidden), fragment_ids=hidden)
 
 
-RESTORE_CONTEXT = Tool(
+RESTORE_ALL = ToolOperation(
     "restore_all",
-    _SCHEMA,
     _run,
     "shows everything again and forgets the fragments",
     "what stands behind the first hidden fragment",

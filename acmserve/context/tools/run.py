@@ -41,8 +41,7 @@ def run_tool(state: SessionState, call: ToolCall, context: ToolContext) -> ToolO
     """Carry out one call on a state. Never raises for a wrong call."""
     try:
         tool = find_tool(context.suite, call.name)
-        arguments = tool.read(tool.schema, call.arguments)
-        outcome = tool.run(state, arguments, replace(context, own_tools=all_names()))
+        outcome = tool.run(state, call.arguments, replace(context, own_tools=all_names()))
         check_main(state, outcome.state)
         return outcome
     except InvalidRequest as error:

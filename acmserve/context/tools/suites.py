@@ -1,12 +1,13 @@
-"""Which tools a suite offers, and the prompts that teach them. This is the only list of tools.
+"""Which tools a suite offers, and the prompts that teach them, bound to what the tools do.
 
-    SUITES["sculptor"]    one line for each tool; its schema, function and words stand in a file of its own
+    context/suites/sculptor.json --read--> SUITE_FILES["sculptor"] --bind--> SUITES["sculptor"]: Tool, Tool, ...
+    acmserve serve --suite FILE  --read-->
 
-`sculptor` has the six tools of version 2 of *Sculptor: Empowering LLMs with Cognitive Agency via Active Context
-Management* (arXiv 2508.04664), Figures 10 to 15. `sculptor-v1` has the eight tools of version 1, section 3.2, under
-their own names. Names, types, defaults, bounds and enums are the paper's. The descriptions are ours: they say what the
-schema cannot. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of *Context-Folding*
-(arXiv 2510.11967). Both go together with all others.
+What a model reads stands in the files, one a suite. `sculptor-paper` has the six tools of version 2 of *Sculptor:
+Empowering LLMs with Cognitive Agency via Active Context Management* (arXiv 2508.04664), Figures 7 to 15, word for word.
+`sculptor` has the same names, types and bounds in words of ours, which say what edits cost. `sculptor-v1` has the eight
+tools of version 1, section 3.2. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of
+*Context-Folding* (arXiv 2510.11967). Both go together with all others.
 
 Decision: schemas never depend on a session, because they are part of the cached prefix.
 
@@ -15,29 +16,19 @@ Decision: schemas never depend on a session, because they are part of the cached
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from acmserve.context.episodes.delimiter import GUIDANCE
+from acmserve.context.schema.suite_file import SuiteFile, read_suite
+from acmserve.context.schema.suite_registry import SUITE_FILES, editing_suites
 from acmserve.context.schema.tool_schema import Schema
-from acmserve.context.session.branches.branch_tool import BRANCH_GUIDANCE
-from acmserve.context.session.marker import RESTORE_TOOLS
-from acmserve.context.tools.branch import BRANCH, RETURN
-from acmserve.context.tools.delimiter import DELIMITER
-from acmserve.context.tools.fold_fragment import FOLD_FRAGMENT
-from acmserve.context.tools.fragment_context import FRAGMENT_CONTEXT
-from acmserve.context.tools.get_search_detail import GET_SEARCH_DETAIL
-from acmserve.context.tools.restore_context import RESTORE_CONTEXT
-from acmserve.context.tools.restore_fragment import EXPAND_FRAGMENT, RESTORE_FRAGMENT, REVERT_SUMMARY
-from acmserve.context.tools.search_context import SEARCH_CONTEXT, SEARCH_CONTEXT_V1
-from acmserve.context.tools.summarize_fragment import SUMMARIZE_FRAGMENT, SUMMARY_FRAGMENT
-from acmserve.context.tools.tool import Tool
-from acmserve.errors import InvalidRequest, NotFound
+from acmserve.context.tools.operations import bind_tools
+from acmserve.context.tools.tool import Tool, ToolOperation
+from acmserve.errors import AcmError, InvalidRequest, NotFound
 from acmserve.validation import echo_json
 
 SCULPTOR = "sculptor"
-SCULPTOR_V1 = "sculptor-v1"
-CWL = "cwl"
 BRANCHES = "branch"
 
 
@@ -49,71 +40,64 @@ class Suite:
     tools: tuple[Tool, ...]
 
 
-SUITES: dict[str, Suite] = {
-    SCULPTOR: Suite(
-        "six tools",
-        (
-            FRAGMENT_CONTEXT,
-            FOLD_FRAGMENT,
-            RESTORE_FRAGMENT,
-            SUMMARIZE_FRAGMENT,
-            SEARCH_CONTEXT,
-            GET_SEARCH_DETAIL,
-        ),
-    ),
-    SCULPTOR_V1: Suite(
-        "eight tools, semantic search",
-        (
-            FRAGMENT_CONTEXT,
-            SUMMARY_FRAGMENT,
-            REVERT_SUMMARY,
-            FOLD_FRAGMENT,
-            EXPAND_FRAGMENT,
-            RESTORE_CONTEXT,
-            SEARCH_CONTEXT_V1,
-            GET_SEARCH_DETAIL,
-        ),
-    ),
-    CWL: Suite("`delimiter`", (DELIMITER,)),
-    BRANCHES: Suite("`branch`, `return`", (BRANCH, RETURN)),
-}
-EDITING_SUITES = tuple(RESTORE_TOOLS)
-"""The suites whose markers name a way back. A session has one of them."""
+def _bound(suite: SuiteFile) -> Suite:
+    return Suite(suite.summary, bind_tools(suite))
 
-_UNIFIED = (
-    "You are a helpful assistant. You can autonomously manage your own context: fold irrelevant information, focus on "
-    "useful details, summarize long texts to keep your context concise, and use search tools to find key information "
-    "in large documents."
-)
-_PI_LLM = (
-    "You are an intelligent assistant specialized for PI-LLM (Proactive Interference) testing. Your task is to track "
-    "continuous updates to multiple key-value pairs and accurately remember the latest value for each key amidst "
-    "substantial interference information.\n\n"
-    "Remember: First use the `fragment_context` tool to split the long text into multiple fragments, then use "
-    "`fold_fragment` to fold unimportant, earlier key-value updates, allowing you to concentrate on the final updates. "
-    "The recommended approach is to divide the entire update stream into multiple fragments (e.g., ten fragments), "
-    "then keep only the last two or three fragments while folding the rest. This strategy enables focus on the "
-    "current, most recent content without being distracted by earlier information."
-)
-_NEEDLEBENCH = (
-    "You are an agent skilled at analyzing family relationships between different people. You have `search_context` "
-    "and `get_search_detail` tools. You excel at conducting chained searches for key information in long texts until "
-    "you find complete information to reach your desired final answer.\n\n"
-    "When searching for the oldest ancestor, ensure that every person name found has been verified through the search "
-    "tools to confirm they truly have no higher-level ancestors before concluding your reasoning."
-)
-_COST = (
-    "\n\nWhat an edit costs: text behind a fold has to be read again, so fold early, while little follows, and ask for "
-    "several folds at once. Searching costs only its result. Every tool result says what it costs."
-)
 
-PRESETS: Mapping[str, str] = {
-    "unified": _UNIFIED + _COST,
-    "pi-llm": _PI_LLM + _COST,
-    "needlebench": _NEEDLEBENCH + _COST,
-    "cwl": GUIDANCE,
-    "branch": BRANCH_GUIDANCE,
-}
+SUITES: dict[str, Suite] = {name: _bound(suite) for name, suite in SUITE_FILES.items()}
+"""The registry with what its tools do. `load_suites` adds to both."""
+
+
+def load_suites(named: str) -> None:
+    """Load the suites of a deployment from files, with commas between them. A suite that is loaded stays as it is.
+
+    Raises `AcmError` for a file that cannot be read, `InvalidRequest` for what is wrong in it.
+    """
+    for path in filter(None, (part.strip() for part in named.split(","))):
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AcmError(f"--suite {path} cannot be read: {error}. Name a file with one suite as JSON.") from None
+        suite = read_suite(text, path)
+        before = SUITE_FILES.get(suite.name)
+        if before is not None and before != suite:
+            raise InvalidRequest(f"{path}: name", f"{suite.name!a} is another suite.", "Choose another name.")
+        bound = _bound(suite)
+        SUITE_FILES[suite.name], SUITES[suite.name] = suite, bound
+
+
+class _Presets(Mapping[str, str]):
+    """The prompts of all suites. One whose name an earlier suite has is named `suite/name`."""
+
+    def _all(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for suite in SUITE_FILES.values():
+            for name, text in suite.prompts.items():
+                found[f"{suite.name}/{name}" if name in found else name] = text
+        return found
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+PRESETS: Mapping[str, str] = _Presets()
+
+
+def plain_presets() -> tuple[str, ...]:
+    """The names of presets, without those that are the same in another suite."""
+    return tuple(name for name in PRESETS if "/" not in name)
+
+
+def find_preset(suites: Collection[str], name: str) -> str:
+    """The key in `PRESETS` of the prompt that a request of these suites means by a name: their own before another's."""
+    own = next((suite for suite in suites if name in SUITE_FILES[suite].prompts), None)
+    return f"{own}/{name}" if own is not None and f"{own}/{name}" in PRESETS else name
 
 
 def suite_tools(suite: str, field: str = "suite") -> tuple[Schema, ...]:
@@ -149,12 +133,12 @@ def find_suite(suites: Collection[str], tool: str) -> str:
 def find_operation(suites: Collection[str], tool: str) -> str | None:
     """What a tool of these suites does. None where none has it."""
     found = (known for suite in suites for known in _suite(suite).tools if known.name == tool)
-    return next((known.operation for known in found), None)
+    return next((known.operation.name for known in found), None)
 
 
 def offered_beside(suite: str) -> tuple[str, ...]:
     """An editing suite, and those that go together with every other."""
-    return (suite, *(name for name in SUITES if name not in EDITING_SUITES))
+    return (suite, *(name for name in SUITES if name not in editing_suites()))
 
 
 def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
@@ -163,8 +147,12 @@ def check_suites(suites: Collection[str], field: str) -> tuple[str, ...]:
         _suite(suite, field)
     if not suites:
         raise InvalidRequest(field, "names no tool suite.", f"Choose {' or '.join(SUITES)}.")
-    if len(set(suites) & set(EDITING_SUITES)) > 1:
-        raise InvalidRequest(field, "names two suites with the same tools.", f"Choose {' or '.join(EDITING_SUITES)}.")
+    if len(set(suites) & set(editing_suites())) > 1:
+        raise InvalidRequest(field, "names two suites with the same tools.", f"Choose {' or '.join(editing_suites())}.")
+    names = [name for suite in dict.fromkeys(suites) for name in tool_names(suite)]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidRequest(field, f"names two suites with a tool {name!a}.", "Leave one of them out.")
     return tuple(dict.fromkeys(suites))
 
 
@@ -176,13 +164,13 @@ def describe(suites: Collection[str]) -> str:
 
 def table() -> list[str]:
     """The rows of a Markdown table of all tools."""
-    suites_of: dict[Tool, list[str]] = {}
+    suites_of: dict[tuple[str, ToolOperation], list[str]] = {}
     for name, suite in SUITES.items():
         for tool in suite.tools:
-            suites_of.setdefault(tool, []).append(f"`{name}`")
+            suites_of.setdefault((tool.name, tool.operation), []).append(f"`{name}`")
     rows = ["| tool | suites | what it does | what the next turn computes under `exact` |", "|---|---|---|---|"]
-    for tool, names in suites_of.items():
-        rows.append(f"| `{tool.name}` | {', '.join(names)} | {tool.does} | {tool.computes} |")
+    for (name, operation), names in suites_of.items():
+        rows.append(f"| `{name}` | {', '.join(names)} | {operation.does} | {operation.computes} |")
     return rows
 
 

@@ -6,26 +6,10 @@ The summary is written by a model that the caller asks. One that was written bef
 from __future__ import annotations
 
 from acmserve.context.edits.fragments import check_summarizable, summarize
-from acmserve.context.schema.tool_schema import Schema, text, tool_schema
 from acmserve.context.session.render import readable_text
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.fold_fragment import hidden
-from acmserve.context.tools.tool import FRAGMENT_ID, Arguments, SummaryWanted, Tool, ToolContext, ToolOutcome
-
-
-def _schema(name: str) -> Schema:
-    return tool_schema(
-        name,
-        "Replace a fragment by a summary with a focus. The original is kept and can be restored at any time.",
-        {
-            "fragment_id": FRAGMENT_ID,
-            "focus": text(
-                "What the summary is to keep (for instance 'technical details', 'key decisions', 'action items', "
-                "'main points', 'problems', 'solutions')"
-            ),
-        },
-        ["fragment_id", "focus"],
-    )
+from acmserve.context.tools.tool import TEXT, Arguments, SummaryWanted, ToolContext, ToolOperation, ToolOutcome
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
@@ -43,6 +27,10 @@ def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutc
     return hidden(state, new, args, context)
 
 
-_DOES = "shows a summary instead, written by a model for a focus and kept"
-SUMMARIZE_FRAGMENT = Tool("summarize", _schema("summarize_fragment"), _run, _DOES, "what stands behind the fragment")
-SUMMARY_FRAGMENT = Tool("summarize", _schema("summary_fragment"), _run, _DOES, "what stands behind the fragment")
+SUMMARIZE = ToolOperation(
+    "summarize",
+    _run,
+    "shows a summary instead, written by a model for a focus and kept",
+    "what stands behind the fragment",
+    {"fragment_id": TEXT, "focus": TEXT},
+)

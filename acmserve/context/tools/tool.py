@@ -1,6 +1,8 @@
 """What a context tool is: its schema, its function and a line of documentation, as one value. It knows no tool.
 
-    call -> find_tool -> read (arguments against the schema) -> run -> ToolOutcome: new state, result text
+    call -> find_tool -> Tool: read (arguments against the schema) -> ToolOperation: run -> ToolOutcome
+
+The words that a model reads of a tool are data (`context/suites/`). A `Tool` binds them to what is done.
 
 `run` is pure. A wrong call raises `InvalidRequest`, whose text becomes the result, so that the model can go on. Results
 are short, since every one is appended to the conversation. They are exact about ids and tokens. The same call on the
@@ -14,18 +16,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acmserve.context.episodes.delimiter import Scope
 from acmserve.context.schema.arguments import parse_arguments
-from acmserve.context.schema.tool_schema import Schema, text
+from acmserve.context.schema.suite_file import OfferedTool
+from acmserve.context.schema.tool_schema import Schema
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import InvalidRequest
 
 Arguments = Mapping[str, Any]
-FRAGMENT_ID = text("Id of the fragment, for instance 'f1a2b3'")
+TEXT: Schema = {"type": "string"}
+ROLE: Schema = {"type": "string", "enum": ["user", "assistant", "all"], "default": "user"}
+
+
+def bounded(default: int, minimum: int, maximum: int) -> Schema:
+    """An argument that is an integer."""
+    return {"type": "integer", "default": default, "minimum": minimum, "maximum": maximum}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +96,57 @@ class ToolOutcome:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tool:
-    """One tool. `does` and `computes` (what the next turn computes again under `exact`) are its row in the docs.
+class ToolOperation:
+    """What a tool does, whatever a suite calls it and says of it.
 
-    `operation` names what it does, whatever the tool is called. `read` makes of the arguments, as they were written,
-    what `run` takes.
+    `does` and `computes` (what the next turn computes again under `exact`) are its row in the docs. `accepts` are the
+    arguments that `run` takes, and what each may be at most. Those with a default may be left out of a tool's schema.
+    `read` makes of the arguments, as they were written, what `run` takes. An operation with a `fixed_name` is known in
+    transcripts by the name of its tool.
     """
 
-    operation: str
-    schema: Schema
+    name: str
     run: Callable[[SessionState, Any, ToolContext], ToolOutcome]
     does: str
     computes: str = "nothing"
+    accepts: Mapping[str, Schema] = field(default_factory=dict)
     read: Callable[[Schema, object], Any] = parse_arguments
+    fixed_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tool:
+    """An operation as a suite offers it. `result` is the template of its results, "" for the server's own words."""
+
+    operation: ToolOperation
+    offered: OfferedTool
+    result: str = ""
+
+    @property
+    def schema(self) -> Schema:
+        """The entry of a `tools` array."""
+        return self.offered.schema
 
     @property
     def name(self) -> str:
-        name: str = self.schema["function"]["name"]
-        return name
+        """What the suite calls it."""
+        return self.offered.name
+
+    def run(self, state: SessionState, arguments: object, context: ToolContext) -> ToolOutcome:
+        """Carry out a call with arguments as they were written. Raises `InvalidRequest`."""
+        given = self.operation.read(self.schema, arguments)
+        if self.operation.fixed_name is None:
+            parameters = {name: self.offered.arguments.get(name, name) for name in self.operation.accepts}
+            defaults = {
+                name: schema["default"] for name, schema in self.operation.accepts.items() if "default" in schema
+            }
+            given = defaults | {name: given[told] for name, told in parameters.items() if told in given}
+        outcome = self.operation.run(state, given, context)
+        if not self.result or outcome.error is not None or outcome.needs is not None:
+            return outcome
+        ids = outcome.fragment_ids
+        said = self.result.format(result=outcome.result, id=ids[0] if ids else "", ids=", ".join(ids))
+        return replace(outcome, result=said)
 
 
 def parsed_arguments(arguments: object) -> object:

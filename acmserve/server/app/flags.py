@@ -125,6 +125,12 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "a policy of another package that budgets may name, too; several with commas between them",
         ),
         (
+            "--suite",
+            str,
+            "FILE",
+            "a tool suite of your own as JSON, which acm.tools may name, too; several with commas between them",
+        ),
+        (
             "--precompute",
             str,
             "MODE",

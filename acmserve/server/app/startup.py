@@ -16,6 +16,7 @@ from vllm.engine.protocol import EngineClient
 from acmserve.context.storage.session import Bound
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
+from acmserve.context.tools.suites import load_suites
 from acmserve.engine.config import EngineConfig
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.map_startup import open_maps
@@ -38,6 +39,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
     """The sessions of this server. `probe` is its template's. Raises AcmError for a wrong setting or data folder."""
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
     config = ContextConfig.parse(extra)
+    load_suites(config.suite)
     tokenizer = engine_client.renderer.get_tokenizer()
     limits = config.session_limits
     served = ServedContexts(tokenizer, Bound(limits.file.max_sessions, limits.max_bytes))

@@ -24,9 +24,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
+from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch_tool import RETURN
 from acmserve.context.session.history import append_answer, append_internal, end_turn
-from acmserve.context.session.marker import RESTORE_TOOLS
 from acmserve.context.session.render import render
 from acmserve.context.storage.session import Session
 from acmserve.errors import InvalidRequest
@@ -296,7 +296,7 @@ class ToolLoop:
             turn.server.maps.finished(turn.turn_map, turn.session)
         if self.stopped_by is not None and turn.is_watched:
             frame = frame_of(self.request.frame(), self.request.preset_name)
-            suite = next((name for name in turn.options.suites if name in RESTORE_TOOLS), None)
+            suite = next((name for name in turn.options.suites if name in editing_suites()), None)
             turn.server.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
 
     def client_message(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class ContextConfig:
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
     `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session for
-    training (`acm.rollout`).
+    training (`acm.rollout`). `suite` names files with tool suites of the deployment, with commas between them.
     """
 
     data_dir: str = ""
@@ -63,6 +63,7 @@ class ContextConfig:
     session_from: str = ""
     infer_sessions: bool = False
     rollout: bool = False
+    suite: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:

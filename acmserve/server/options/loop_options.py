@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.tools.suites import BRANCHES, PRESETS, SUITES, check_suites
+from acmserve.context.tools.suites import BRANCHES, PRESETS, SUITES, check_suites, find_preset, plain_presets
 from acmserve.errors import InvalidRequest
 from acmserve.validation import check_boolean, check_object, echo, listing
 
@@ -54,7 +54,7 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
         suites=suites,
         max_tool_calls=_count(given.get("max_tool_calls", default_max_tool_calls)),
         first_call_required=check_boolean(given.get("first_call_required", False), "acm.first_call_required"),
-        preset=None if preset is None else _one_of(preset, "acm.preset", PRESETS),
+        preset=None if preset is None else _preset(preset, suites),
         branch_tokens=_branch_tokens(given["branch"], suites) if "branch" in given else None,
     )
 
@@ -73,6 +73,11 @@ def _suites(value: object) -> tuple[str, ...]:
     """One name, or a list of names."""
     names = value if isinstance(value, list) else [value]
     return check_suites([_one_of(name, "acm.tools", SUITES) for name in names], "acm.tools")
+
+
+def _preset(value: object, suites: Collection[str]) -> str:
+    """A prompt of the suites that are asked for, or of another one."""
+    return find_preset(suites, value if value in tuple(PRESETS) else _one_of(value, "acm.preset", plain_presets()))
 
 
 def _one_of(value: object, field: str, known: Collection[str]) -> str:

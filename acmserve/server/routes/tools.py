@@ -7,11 +7,20 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from acmserve.context.tools.run import ToolCall, find_tool
-from acmserve.context.tools.suites import PRESETS, SUITES, describe, find_suite, offered_beside, suite_tools
+from acmserve.context.tools.suites import (
+    PRESETS,
+    SUITES,
+    describe,
+    find_preset,
+    find_suite,
+    offered_beside,
+    suite_tools,
+)
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
-from acmserve.server.routes.schemas.sessions import AnySuite, ToolAnswer, ToolRequest, ToolSuite
+from acmserve.server.routes.schemas.sessions import ToolAnswer, ToolRequest, ToolSuite
+from acmserve.server.routes.schemas.suites import AnySuite
 from acmserve.server.routes.views.storage import storage_view
 
 tools_router = APIRouter(route_class=AcmRoute, tags=["acm: tools"])
@@ -29,7 +38,11 @@ async def list_tools(
     An agent loop of your own sends them along. It executes each call with `POST
     .../sessions/{session_id}/tools/{name}`, and returns the result as the content of the tool message.
     """
-    return ToolSuite(suite=suite, tools=list(suite_tools(suite)), presets=dict(PRESETS))
+    return ToolSuite(
+        suite=suite,
+        tools=list(suite_tools(suite)),
+        presets={name: PRESETS[find_preset((suite,), name)] for name in PRESETS},
+    )
 
 
 @tools_router.post(

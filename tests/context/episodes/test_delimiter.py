@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 
 from acmserve.context.episodes.delimiter import (
     DELIMITER_TOOL,
-    GUIDANCE,
     MAX_DESCRIPTION_CHARS,
     Scope,
     is_refusal,
@@ -20,6 +19,7 @@ from acmserve.context.episodes.delimiter import (
     run_delimiter,
 )
 from acmserve.context.episodes.episode import Kind
+from acmserve.context.tools.suites import PRESETS
 from acmserve.errors import InvalidRequest
 
 START_EXPL = {"action": "start", "name": "find", "type": "expl"}
@@ -136,8 +136,9 @@ def test_whatever_is_given_is_answered(arguments: dict[str, Any]) -> None:
 
 
 def test_the_guidance_teaches_calls_that_are_valid() -> None:
-    assert "delimiter" in GUIDANCE
+    guidance = PRESETS["cwl"]
+    assert "delimiter" in guidance
     with pytest.raises(InvalidRequest):
         read_mark({"action": "start"})
     for name in ('name="find-config"', 'dependencies=["find-config"]', 'description="..."', 'action="end"'):
-        assert name in GUIDANCE
+        assert name in guidance

@@ -8,11 +8,12 @@ import pytest
 
 from acmserve.context.schema.arguments import parse_arguments
 from acmserve.context.tools.run import ToolCall, find_tool, run_tool
-from acmserve.context.tools.suites import SCULPTOR_V1, SUITES, tool_names
+from acmserve.context.tools.suites import SUITES, tool_names
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import bench, call, refusal, state_of, user
 
 FRAGMENT = find_tool("sculptor", "fragment_context").schema
+SCULPTOR_V1 = "sculptor-v1"
 SEARCH = find_tool(SCULPTOR_V1, "search_context").schema
 MARKERS = {"start_marker": "a", "end_marker": "b"}
 

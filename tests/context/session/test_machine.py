@@ -32,6 +32,7 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cost import effect_of
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.find import HIDDEN, pieces_by_place, stretches, texts_of
+from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.fragment import Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.nesting import crossing, hiding
@@ -39,7 +40,7 @@ from acmserve.context.session.render import hidden_pieces, render, splice
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, run_tool
-from acmserve.context.tools.suites import EDITING_SUITES, tool_names
+from acmserve.context.tools.suites import tool_names
 from acmserve.context.transcript.message import Message, Place, text_at, texts, with_texts
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, Characters, as_bytes, bench
@@ -237,7 +238,7 @@ class EditScript(RuleBasedStateMachine):
         self.held += [*(Held(message, turn, internal=True) for message in internal), Held(answer, turn)]
         self.do(Step("turn", (internal, answer)))
 
-    @rule(data=st.data(), suite=st.sampled_from(EDITING_SUITES), role=st.sampled_from(["user", "assistant", "all"]))
+    @rule(data=st.data(), suite=st.sampled_from(editing_suites()), role=st.sampled_from(["user", "assistant", "all"]))
     def fragment(self, data: st.DataObject, suite: str, role: str) -> None:
         start = end = self.words_of(data)
         here = [text for _, _, text in texts_of(self.state, role)]
@@ -256,7 +257,7 @@ class EditScript(RuleBasedStateMachine):
         self.do(Step("tool", ("sculptor", "fold_fragment", {"fragment_id": self.fragment_id(data)}, None)))
 
     @precondition(lambda self: self.state.fragments)
-    @rule(data=st.data(), suite=st.sampled_from(EDITING_SUITES))
+    @rule(data=st.data(), suite=st.sampled_from(editing_suites()))
     def change_a_fragment(self, data: st.DataObject, suite: str) -> None:
         names = [name for name in tool_names(suite) if name in CHANGING]
         arguments = {"fragment_id": self.fragment_id(data)}

@@ -9,20 +9,19 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from acmserve.context.session.marker import RESTORE_TOOLS
+from acmserve.context.schema.suite_registry import editing_suites, find_suite_file
 from acmserve.context.tools.suites import (
     BRANCHES,
-    CWL,
-    EDITING_SUITES,
     PRESETS,
     SCULPTOR,
-    SCULPTOR_V1,
     SUITES,
+    check_suites,
+    find_preset,
     suite_tools,
     table,
     tool_names,
 )
-from acmserve.errors import NotFound
+from acmserve.errors import InvalidRequest, NotFound
 
 TEXT = {"type": "string"}
 ROLE = {"type": "string", "enum": ["user", "assistant", "all"], "default": "user"}
@@ -41,15 +40,18 @@ MEANING = {
 }
 BY_ID = ({"fragment_id": TEXT}, ["fragment_id"])
 BY_FOCUS = ({"fragment_id": TEXT, "focus": TEXT}, ["fragment_id", "focus"])
+CWL, PAPER, SCULPTOR_V1 = "cwl", "sculptor-paper", "sculptor-v1"
+SIX: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "fragment_context": (FRAGMENT, ["start_marker", "end_marker"]),  # Figure 10
+    "fold_fragment": BY_ID,  # Figure 11
+    "restore_fragment": BY_ID,  # Figure 12
+    "summarize_fragment": BY_FOCUS,  # Figure 13
+    "search_context": (SEARCH, ["query"]),  # Figure 14
+    "get_search_detail": (DETAIL, ["search_id"]),  # Figure 15
+}
 TABLE: dict[str, dict[str, tuple[dict[str, Any], list[str]]]] = {
-    SCULPTOR: {
-        "fragment_context": (FRAGMENT, ["start_marker", "end_marker"]),  # Figure 10
-        "fold_fragment": BY_ID,  # Figure 11
-        "restore_fragment": BY_ID,  # Figure 12
-        "summarize_fragment": BY_FOCUS,  # Figure 13
-        "search_context": (SEARCH, ["query"]),  # Figure 14
-        "get_search_detail": (DETAIL, ["search_id"]),  # Figure 15
-    },
+    SCULPTOR: SIX,
+    PAPER: SIX,
     SCULPTOR_V1: {
         "fragment_context": (FRAGMENT, ["start_marker", "end_marker"]),
         "summary_fragment": BY_FOCUS,
@@ -63,6 +65,7 @@ TABLE: dict[str, dict[str, tuple[dict[str, Any], list[str]]]] = {
 }
 DIGESTS = {
     SCULPTOR: "ff2e0848ff3107a8",
+    PAPER: "d4957a17f1365a88",
     SCULPTOR_V1: "35644eb108906b22",
     CWL: "c732a04a83ef627e",
     BRANCHES: "3c85f943197bc45b",
@@ -70,7 +73,7 @@ DIGESTS = {
 
 
 def test_the_suites_and_their_tools_in_order() -> None:
-    assert {suite: list(tool_names(suite)) for suite in EDITING_SUITES} == {
+    assert {suite: list(tool_names(suite)) for suite in editing_suites()} == {
         suite: list(tools) for suite, tools in TABLE.items()
     }
 
@@ -112,29 +115,45 @@ def test_not_a_byte_of_a_schema_changes(suite: str, digest: str) -> None:
 
 def test_the_table_of_the_documentation_has_every_tool() -> None:
     rows = table()[2:]
-    offered = {(tool.name, tool.does) for suite in SUITES.values() for tool in suite.tools}
+    offered = {(tool.name, tool.operation.does) for suite in SUITES.values() for tool in suite.tools}
     assert len(rows) == len(offered)
     assert all(any(row.startswith(f"| `{name}` |") and does in row for row in rows) for name, does in offered)
 
 
 def test_every_marker_names_a_tool() -> None:
-    assert set(RESTORE_TOOLS) == set(EDITING_SUITES) == SUITES.keys() - {CWL, BRANCHES}
-    for suite, tools in RESTORE_TOOLS.items():
-        assert set(tools) <= set(tool_names(suite))
+    assert set(editing_suites()) == SUITES.keys() - {CWL, BRANCHES}
+    for suite in editing_suites():
+        for marker in ("folded", "summarized"):
+            assert any(f'{name}("' in find_suite_file(suite).markers[marker] for name in tool_names(suite))
 
 
 def test_an_unknown_suite_names_those_there_are() -> None:
     with pytest.raises(
-        NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-v1 or cwl or branch\."
+        NotFound, match=r"suite: there is no tool suite 'v3'\. Choose sculptor or sculptor-paper or sculptor-v1 or cwl"
     ):
         suite_tools("v3")
 
 
 def test_presets_teach_what_an_edit_costs() -> None:
-    assert set(PRESETS) == {"unified", "pi-llm", "needlebench", "cwl", "branch"}
-    assert all("fold early" in prompt for name, prompt in PRESETS.items() if name not in ("cwl", "branch"))
+    ours, papers = (
+        {"unified", "pi-llm", "needlebench"},
+        {f"{PAPER}/{name}" for name in ("unified", "pi-llm", "needlebench")},
+    )
+    assert set(PRESETS) == {*ours, *papers, "cwl", "branch"}
+    assert {name for name, prompt in PRESETS.items() if "fold early" in prompt} == ours
     assert PRESETS["unified"].startswith(
         "You are a helpful assistant. You can autonomously manage your own context: fold"
     )
     assert "`fragment_context` tool to split the long text" in PRESETS["pi-llm"]
     assert "`search_context` and `get_search_detail` tools" in PRESETS["needlebench"]
+
+
+def test_a_preset_is_that_of_the_suite_which_is_asked_for() -> None:
+    assert find_preset((PAPER,), "unified") == f"{PAPER}/unified"
+    assert find_preset((SCULPTOR, CWL), "unified") == find_preset((SCULPTOR_V1,), "unified") == "unified"
+    assert PRESETS["unified"].startswith(PRESETS[f"{PAPER}/unified"])
+
+
+def test_suites_that_share_tools_exclude_each_other() -> None:
+    with pytest.raises(InvalidRequest, match="names two suites with the same tools"):
+        check_suites([SCULPTOR, PAPER], "acm.tools")

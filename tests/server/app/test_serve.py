@@ -219,3 +219,14 @@ def test_the_bounds_of_the_file_have_flags(tmp_path: Path) -> None:
     config = merge_kv_transfer_config(None, ours)
     limits = ContextConfig.parse(config.kv_connector_extra_config).session_limits
     assert (limits.max_stored_sessions, limits.max_stored_bytes) == (7, 3 * 2**20)
+
+
+def test_a_suite_of_ones_own_is_checked_before_vllm_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text('{"version": 1, "name": "mine", "tools": [{"operation": "fuse"}]}')
+    code = (
+        "import sys; from acmserve.cli import main\n"
+        f"print(main(['serve', 'smollm2', '--suite', {str(tmp_path / 'mine.json')!r}]), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n"
+    assert done.stderr.endswith("mine.json: tools[0].name: is missing.\n")

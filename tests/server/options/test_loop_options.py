@@ -35,10 +35,14 @@ def test_suites_go_together() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("tools", "chisel", "'sculptor' or 'sculptor-v1'"),
-        ("tools", ["sculptor", "chisel"], "'sculptor' or 'sculptor-v1' or 'cwl'"),
-        ("tools", [], "names no tool suite. Choose sculptor or sculptor-v1 or cwl"),
-        ("tools", ["sculptor", "sculptor-v1"], "names two suites with the same tools. Choose sculptor or sculptor-v1"),
+        ("tools", "chisel", "'sculptor' or 'sculptor-paper'"),
+        ("tools", ["sculptor", "chisel"], "'sculptor' or 'sculptor-paper' or 'sculptor-v1' or 'cwl'"),
+        ("tools", [], "names no tool suite. Choose sculptor or sculptor-paper or sculptor-v1 or cwl"),
+        (
+            "tools",
+            ["sculptor", "sculptor-v1"],
+            "names two suites with the same tools. Choose sculptor or sculptor-paper",
+        ),
         ("max_tool_calls", 0, "from 1 to 100, not 0"),
         ("max_tool_calls", 101, "from 1 to 100, not 101"),
         ("max_tool_calls", True, "from 1 to 100, not True"),

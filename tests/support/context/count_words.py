@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from acmserve.context.edits.find import texts_of
+from acmserve.context.schema.suite_file import OfferedTool
 from acmserve.context.schema.tool_schema import choice, tool_schema
 from acmserve.context.session.state import SessionState
-from acmserve.context.tools.tool import Arguments, Tool, ToolContext, ToolOutcome, counted
+from acmserve.context.tools.tool import ROLE, Arguments, Tool, ToolContext, ToolOperation, ToolOutcome, counted
 
 _SCHEMA = tool_schema(
     "count_words",
@@ -20,4 +21,6 @@ def _run(state: SessionState, args: Arguments, _: ToolContext) -> ToolOutcome:
     return ToolOutcome(state, f"{counted(total, 'word')} of role {args['role']}.")
 
 
-COUNT_WORDS = Tool("count_words", _SCHEMA, _run, "counts words")
+COUNT_WORDS = Tool(
+    ToolOperation("count_words", _run, "counts words", accepts={"role": ROLE}), OfferedTool("count_words", _SCHEMA)
+)

@@ -1,4 +1,4 @@
-"""The tools `branch` and `return` of Context-Folding (arXiv:2510.11967): schemas, reading of calls, words.
+"""The tools `branch` and `return` of Context-Folding (arXiv:2510.11967): reading of calls, words.
 
     branch   {"description": "find the port", "prompt": "Which port does the server open? Look into serve.py."}
     return   {"message": "8000, set in serve.py:40; --port overrides it."}
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from acmserve.context.schema.arguments import parse_arguments
-from acmserve.context.schema.tool_schema import text, tool_schema
+from acmserve.context.schema.suite_registry import shipped_tool
 from acmserve.errors import InvalidRequest
 
 BRANCH = "branch"
@@ -21,31 +21,8 @@ MAX_DESCRIPTION_CHARS = 200
 MAX_PROMPT_CHARS = 20_000
 MAX_MESSAGE_CHARS = 100_000
 
-
-BRANCH_TOOL = tool_schema(
-    BRANCH,
-    "Open a branch for a task that takes many steps or much reading. You work on in it with all you have seen; what "
-    "you do there leaves the conversation at return. One branch at a time; call it alone.",
-    {
-        "description": text("What the branch is for, in a few words"),
-        "prompt": text("The task: what to find out or do, and what to report"),
-    },
-    ["description", "prompt"],
-)
-RETURN_TOOL = tool_schema(
-    RETURN,
-    "End the open branch. Its steps leave the conversation; the message is all that stays of them.",
-    {"message": text("What the main conversation needs to know: findings, decisions, paths, values")},
-    ["message"],
-)
-
-BRANCH_GUIDANCE = (
-    "Keep the main conversation short. Where a part of the work will take many steps or much text (searching, reading "
-    "files, trying things out), call branch(description, prompt) and do it there. In the branch you see everything so "
-    "far. When its task is done, or cannot be done, call return(message) with all that is needed later: findings, "
-    "paths, line numbers, values, decisions, and what failed. Nothing else of the branch stays. A branch cannot open "
-    "another one; plan in the main conversation, and open one branch after the other."
-)
+BRANCH_TOOL = shipped_tool("branch", BRANCH)
+RETURN_TOOL = shipped_tool("branch", RETURN)
 
 
 @dataclass(frozen=True, slots=True)

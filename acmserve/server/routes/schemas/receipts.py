@@ -14,8 +14,9 @@ from acmserve.context.eviction.clearing_edits import CLEAR_THINKING, CLEAR_TOOL_
 from acmserve.context.tools.suites import PRESETS, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.budget import BudgetRequest
-from acmserve.server.routes.schemas.sessions import AnySuite, Fidelity
+from acmserve.server.routes.schemas.sessions import Fidelity
 from acmserve.server.routes.schemas.storage import StorageView
+from acmserve.server.routes.schemas.suites import AnySuite
 
 _EDITS = [CLEAR_TOOL_USES, CLEAR_THINKING, COMPACT]
 EditType = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(_EDITS))]

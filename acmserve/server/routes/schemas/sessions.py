@@ -6,34 +6,28 @@ given", as OpenAI's clients mean it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetPydanticSchema,
 )
-from pydantic_core import core_schema
 
 from acmserve.context.edits.fragments import MAX_FOCUS_CHARS
-from acmserve.context.tools.suites import EDITING_SUITES, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.branches import BranchInfo
 from acmserve.server.routes.schemas.messages import Message
 from acmserve.server.routes.schemas.storage import StorageView
+from acmserve.server.routes.schemas.suites import SUITE, AnySuite, Suite
 
 MAX_MESSAGES = 65_536
 MAX_EDITS = 1_000
 MAX_PAGE = 1_000
 
-# Literals whose values come from the registry of the suites.
-Suite = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(list(EDITING_SUITES)))]
-AnySuite = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(list(SUITES)))]
 Fidelity = Literal["exact", "reuse", "repair", "auto"]
 FragmentState = Literal["visible", "folded", "summarized", "redacted"]
 
-_SUITE = f"The tool suite: {describe(EDITING_SUITES)}."
 _FIDELITY = (
     "How the next turn will be computed, for the estimate of its cost: `exact`, `reuse`, `repair` (with the default "
     "repair) or `auto` (the most that it may cost). Default: the server's."
@@ -60,7 +54,7 @@ class NewSession(_Request):
         description="The history so far. Later chat requests resend it and go on from there.",
         examples=[[{"role": "user", "content": "Read this: ..."}]],
     )
-    suite: Suite | None = Field(default=None, description=f"{_SUITE} Default: `sculptor`.")
+    suite: Suite | None = Field(default=None, description=f"{SUITE} Default: `sculptor`.")
 
 
 class PrecomputeView(BaseModel):
@@ -90,7 +84,7 @@ class SessionInfo(BaseModel):
 
     object: Literal["acm.session"] = "acm.session"
     session_id: str = Field(description="Percent-encode it in a path: `a/b` is `/v1/acm/sessions/a%2Fb`.")
-    suite: Suite = Field(description=_SUITE)
+    suite: Suite = Field(description=SUITE)
     created_at: float = Field(description="Seconds since 1970, UTC.")
     used_at: float = Field(description="The last use; unused sessions expire.")
     num_messages: int = Field(ge=0, description="Messages in the transcript, internal ones included.")
@@ -198,7 +192,7 @@ class ToolRequest(_Request):
     )
     suite: AnySuite | None = Field(
         default=None,
-        description=f"{_SUITE} `cwl` has `delimiter`, `branch` has `branch` and `return`. Default: the one that has "
+        description=f"{SUITE} `cwl` has `delimiter`, `branch` has `branch` and `return`. Default: the one that has "
         "the tool.",
     )
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
