@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from acmserve.models import smollm2
-from tests.support.engine.engine import Engine, start_engine
+from tests.support.server.own_suite import OWN_SUITE
 from tests.support.server.running_server import running_server
+from tests.support.server.scripted_server import FLAGS, write_model
 from tests.support.soak.report import SoakReport
+
+if TYPE_CHECKING:
+    from tests.support.engine.engine import Engine
+
+# An eager engine compiles one thing nevertheless, the ranks of log-probabilities: up to 20 seconds of C++ each.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile("acmserve", deadline=None)
 hypothesis.settings.load_profile("acmserve")
 
 SCOPES = {
-    "scripted_server": ("tests/server/",),
-    "server": ("tests/docs/test_blocks.py", "tests/server/app/test_http.py", "tests/server/app/test_real_model.py"),
+    "scripted_server": ("tests/server/", "tests/docs/test_blocks.py"),
+    "server": (
+        "tests/docs/test_first_pages.py",
+        "tests/server/app/test_http.py",
+        "tests/server/app/test_real_model.py",
+    ),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 
-_DEAR = (*SCOPES, "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
+ALONE = (
+    *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
+    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
+    "tests/server/budget/test_templates.py",
+    "tests/server/messages/test_compaction_routes.py",
+    "tests/server/messages/test_context_management_routes.py",
+)
+"""Places below those of a scope whose files share nothing: any process may run them, and the scope is the shorter."""
+
+_DEAR = (*SCOPES, "tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**29}
@@ -61,6 +83,7 @@ def scope_of(nodeid: str) -> str:
     """What one process of xdist runs as a whole: the tests that share a server or an engine, else a file."""
     path = nodeid.partition("::")[0]
     places = [(len(place), scope) for scope, listed in SCOPES.items() for place in listed if path.startswith(place)]
+    places += [(len(place), path) for place in ALONE if path.startswith(place)]
     return max(places)[1] if places else path
 
 
@@ -104,7 +127,9 @@ def smollm2_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_engine(smollm2_folder: Path) -> Iterator[Engine]:
-    """SmolLM2 with the plugin, in a process of its own."""
+    """SmolLM2 with the plugin, in a process of its own. The process that hands out the tests never imports vLLM."""
+    from tests.support.engine.engine import start_engine
+
     with start_engine(smollm2_folder, plugin={}, own_process=True, **SMOLLM2_SETTINGS) as engine:
         yield engine
 
@@ -112,6 +137,8 @@ def smollm2_engine(smollm2_folder: Path) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
     """The same model and settings without the plugin."""
+    from tests.support.engine.engine import start_engine
+
     with start_engine(smollm2_folder, plugin=None, own_process=True, **SMOLLM2_SETTINGS) as engine:
         yield engine
 
@@ -121,4 +148,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     with running_server("smollm2", log, ["--max-summary-tokens", "48"]) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def scripted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the scripted server writes: `data`, `server.log`, `server.pid`."""
+    return tmp_path_factory.mktemp("scripted")
+
+
+@pytest.fixture(scope="session")
+def scripted_server(scripted_folder: Path) -> Iterator[str]:
+    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
+    suite = scripted_folder / "mine.json"
+    suite.write_text(json.dumps(OWN_SUITE), encoding="utf-8")
+    flags = [*FLAGS, "--enable-scale-out", "--trust-request-chat-template"]
+    flags += ["--suite", str(suite), "--data-dir", str(scripted_folder / "data")]
+    with running_server(
+        write_model(scripted_folder / "model"), scripted_folder / "server.log", flags, tiny=True
+    ) as url:
         yield url

@@ -24,7 +24,7 @@ from acmserve.bench.families.edit import FOLDABLE, FOLDED, SERVED, START
 from acmserve.bench.families.family import INDEX, POOLS, VOCAB_SIZE, Family, Settings
 from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.stand_ins import put_in_place
-from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine, prepare_environment
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.errors import AcmError
 
 ROW = "row.json"
@@ -61,8 +61,7 @@ class _Probe:
         self._row: dict[str, Any] = {}
 
     def run(self) -> None:
-        """All parts that can be run."""
-        prepare_environment(with_acmserve=True, kv_gib=1)
+        """All parts that can be run. Who started this process has prepared its environment."""
         put_in_place(self._stand_ins)
         look_at_classes_here()
         begin = time.monotonic()

@@ -106,10 +106,7 @@ BENCHMARK = Benchmark(
     "tasks",
     "right answers after a fold on five generated tasks, and how much auto may move before they suffer",
     main,
-    (
-        BenchmarkRun("tasks", ("tasks",), is_quick=True),
-        BenchmarkRun("tasks-gemma3", ("tasks", "--model", "gemma3")),
-    ),
+    (BenchmarkRun("tasks", ("tasks",), is_quick=True),),
 )
 
 

@@ -63,7 +63,7 @@ def test_a_kv_cache_whose_keys_cannot_be_turned_is_named(tmp_path: Path) -> None
 def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = write_config(tmp_path, GPT2Config(n_embd=64, n_layer=1, n_head=2), "GPT2LMHeadModel")
+    model = write_config(tmp_path, GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=1024), "GPT2LMHeadModel")
     assert main(["doctor", model, "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert answer["ok"] is True
@@ -76,7 +76,8 @@ def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
 
 
 def test_a_model_with_windows_may_move_and_is_told_what_they_cost(tmp_path: Path) -> None:
-    config = GptOssConfig(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
+    shape = {"hidden_size": 256, "intermediate_size": 256, "num_local_experts": 4, "vocab_size": 1024}
+    config = GptOssConfig(**shape, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
     edits, allowed, cost = examine(write_config(tmp_path, config, "GptOssForCausalLM")).findings[-3:]
     assert (edits.topic, edits.status) == ("edits", OK)
     assert edits.detail.startswith("windows of 128 tokens: after an edit vLLM alone")
@@ -92,7 +93,8 @@ NGRAM_GPU = {"method": "ngram_gpu", "num_speculative_tokens": 2, "prompt_lookup_
 
 
 def test_the_keys_of_a_drafter_count_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = Qwen2Config(hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, num_nextn_predict_layers=1)
+    shape = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = Qwen2Config(**shape, vocab_size=1024, num_hidden_layers=2, num_nextn_predict_layers=1)
     model = write_config(tmp_path, config, "MiMoForCausalLM")
     finding = examine(model, MTP).findings[-1]
     assert finding.status == OK

@@ -1,40 +1,35 @@
-"""Every block of README and docs runs, in order, against a real server, and prints what the page shows."""
+"""Every block of README and docs runs, in order, against a real server, and prints what the page shows.
+
+The first pages run on the bundled model, as their reader does: `test_first_pages.py`. What the others show are counts
+of tokens, edits and refusals. These depend on the tokenizer and the template, and a random model of one layer has both.
+"""
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support.docs.pages import Block, blocks_of, page_names, read_page
-from tests.support.docs.runner import RUN, SHOWN, BlockFailure, PageRunner, compare
+from tests.support.docs.pages import FIRST_PAGES, Block, blocks_of, page_names, read_page
+from tests.support.docs.runner import BlockFailure, PageRunner, compare, has_blocks, run_page
+from tests.support.server.scripted_server import MODEL, TEMPLATE
 
 MAX_NOT_RUN = 5
 
 
-def _has_blocks(name: str) -> bool:
-    return any(block.language in RUN and not block.not_run for block in blocks_of(read_page(name)))
-
-
 @pytest.fixture(scope="module")
-def host(request: pytest.FixtureRequest) -> str:
-    """The server of the bundled model. `ACMSERVE_DOCS_SERVER` names one just started."""
-    given = os.environ.get("ACMSERVE_DOCS_SERVER")
-    return given or str(request.getfixturevalue("server")).removeprefix("http://")
+def model(scripted_server: str, scripted_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights that the server has, and with its chat template, which the server got by a flag."""
+    folder = tmp_path_factory.mktemp("page") / "model"
+    shutil.copytree(scripted_folder / "model", folder)
+    shutil.copy(TEMPLATE, folder / "chat_template.jinja")
+    return folder
 
 
-@pytest.mark.parametrize("name", [name for name in page_names() if _has_blocks(name)])
-def test_blocks_print_what_the_page_shows(name: str, host: str, tmp_path: Path) -> None:
-    runner, printed = PageRunner(tmp_path, host), None
-    try:
-        for block in blocks_of(read_page(name)):
-            if block.language in RUN:
-                printed = None if block.not_run else runner.run(block)
-            elif block.language in SHOWN and printed is not None:
-                compare(block, printed)
-    finally:
-        runner.close()
+@pytest.mark.parametrize("name", [name for name in page_names() if has_blocks(name) and name not in FIRST_PAGES])
+def test_blocks_print_what_the_page_shows(name: str, scripted_server: str, model: Path, tmp_path: Path) -> None:
+    run_page(name, PageRunner(tmp_path, scripted_server.removeprefix("http://"), MODEL, model))
 
 
 def test_few_blocks_are_not_run_and_each_says_why() -> None:

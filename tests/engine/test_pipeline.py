@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif("ACMSERVE_FLEET" not in os.environ, reason="seve
 def test_a_pipeline_serves_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM 0.32 cannot run an eager pipeline on a CPU, so the model is compiled, by a compiler that does nothing."""
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
     compiled = {"enforce_eager": False, "compilation_config": {"mode": 1, "backend": "eager"}}
     parallel = {"pipeline_parallel_size": 2, "distributed_executor_backend": "mp"}
     settings = {**TINY_SETTINGS, **compiled, **parallel, "block_size": 32}

@@ -25,16 +25,16 @@ from tests.support.simulator.worker import Worker
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    """40 scripts a mode; and they reach what they are for. `make simulator` runs 25 times as many."""
-    report = run_scripts(factory, mode, seeds(40), acmserve=True)
-    assert report.num_preemptions > 40
-    assert report.num_aborted > 20
-    assert report.num_moved_requests > 40
-    assert report.num_requests_with_holes > 20
-    assert report.num_turned_tokens > 1200
-    assert report.num_repaired_tokens > 400
-    assert report.num_forgets_beside_live_requests > 20
-    assert report.num_forgotten_keys > 400
+    """20 scripts a mode; and they reach what they are for. `make simulator` runs 25 times as many."""
+    report = run_scripts(factory, mode, seeds(20), acmserve=True)
+    assert report.num_preemptions > 20
+    assert report.num_aborted > 10
+    assert report.num_moved_requests > 20
+    assert report.num_requests_with_holes > 10
+    assert report.num_turned_tokens > 600
+    assert report.num_repaired_tokens > 200
+    assert report.num_forgets_beside_live_requests > 10
+    assert report.num_forgotten_keys > 200
     assert {"None", "kv_cache_full", "source_evicted", "forgotten"} <= set(report.fallback_reasons)
 
 
@@ -95,7 +95,7 @@ def test_without_sessions_every_step_is_the_stock_engine_s(factory: Factory, run
     Synchronous only: with async scheduling vLLM itself defers frees as soon as there is a connector. Without adapters:
     vLLM's hashes do not tell two loads of one name apart.
     """
-    for seed in seeds(15):
+    for seed in seeds(8):
         script = random_script(seed, async_scheduling=False, runner_v2=runner_v2, acmserve=True)
         turns = tuple(replace(turn, session=None, fidelity=None, forget=False, adapter=None) for turn in script.turns)
         anonymous = replace(script, turns=turns)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 
-from vllm import envs
-
-LOCAL_HOST = "127.0.0.1"
+from acmserve.server.app.early_checks import LOCAL_HOST
 
 
 def has_api_keys(args: Namespace) -> bool:
     """Whether this server asks its clients for a key."""
+    from vllm import envs
+
     return any(args.api_key or [envs.VLLM_API_KEY])
 
 

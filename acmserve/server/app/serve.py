@@ -15,26 +15,27 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, MutableMapping, Sequence
-from dataclasses import fields
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acmserve.context.storage.session_store import SessionStore
-from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION
 from acmserve.errors import AcmError
 from acmserve.server.app.access import listen_locally
-from acmserve.server.app.engine_death import ENGINE_DEATH
+from acmserve.server.app.early_checks import (
+    BUNDLED_MODEL,
+    check_command_line,
+    check_model_folder,
+    check_port,
+    check_settings,
+    context_flags,
+)
 from acmserve.server.app.flags import build_parser
-from acmserve.server.budget.budgets import load_policies
-from acmserve.server.options.config import ContextConfig, flag_value
+from acmserve.server.options.config import ContextConfig
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
 
 PLUGIN = "acmserve"
-BUNDLED_MODEL = "smollm2"
 _ENDPOINT_GROUP = "vllm.endpoint_plugins"
 _CPU_KV_GIB = 4
 
@@ -46,11 +47,14 @@ def main(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     ours, rest = parser.parse_known_args(argv)
+    check_command_line(ours, rest)
     name_plugin(os.environ)
 
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
+
+    from acmserve.server.app.engine_death import ENGINE_DEATH
 
     cli_env_setup()
     args = parse_vllm_flags(rest)
@@ -58,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
     add_aliases(args, ours.model_alias or (), os.environ)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
     listen_locally(args, _say)
-    check_data_dir(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
+    check_settings(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
+    if args.uds is None and not args.headless:
+        check_port(args.host, args.port)
     configure_logging_from_args(args)
     command = ServeSubcommand()
     command.validate(args)
@@ -174,18 +180,6 @@ def add_aliases(args: Namespace, aliases: Sequence[str], environ: MutableMapping
         args.served_model_name = served
 
 
-def check_model_folder(model: str) -> None:
-    """Raise AcmError for a path without a model. A name on a hub is nothing that can be checked here."""
-    folder = Path(model).expanduser()
-    if not model.startswith(("/", "./", "../", "~")) and not folder.is_dir():
-        return
-    remedy = "Name a folder with a config.json, a model of Hugging Face, or `smollm2`."
-    if not folder.exists():
-        raise AcmError(f"no model at {model}: there is no such folder. {remedy}")
-    if folder.is_dir() and not any((folder / name).is_file() for name in ("config.json", "params.json")):
-        raise AcmError(f"no model at {model}: the folder has no config.json. {remedy}")
-
-
 def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) -> KVTransferConfig:
     """Return the connector configuration: the user's, if it names our connector or none, with our flags on top.
 
@@ -202,7 +196,7 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
         )
         if value is not None
     }
-    context = {f.name: value for f in fields(ContextConfig) if (value := vars(ours).get(f.name)) is not None}
+    context = context_flags(ours)
     if context:
         before = (given.kv_connector_extra_config if given is not None else {}).get(SERVER_SECTION, {})
         extra[SERVER_SECTION] = before | context
@@ -220,13 +214,6 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
         )
     given.kv_connector_extra_config.update(extra)
     return given
-
-
-def check_data_dir(config: ContextConfig) -> None:
-    """Open the sessions once, and give them back. Raises AcmError now, not when the engine has been started."""
-    if config.data_dir:
-        load_policies(config.eviction_policy, flag_value(config.budget, "--budget") if config.budget else None)
-        SessionStore(config.session_limits, Archive(Path(config.data_dir))).close()
 
 
 def _names(groups: Iterable[str]) -> list[str]:

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 from vllm.config import KVTransferConfig
 
-from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.server.app.access import listen_locally
 from acmserve.server.app.flags import build_parser
 from acmserve.server.app.serve import (
-    check_data_dir,
-    check_model_folder,
     fill_cpu_defaults,
     main,
     merge_kv_transfer_config,
@@ -216,39 +213,6 @@ def test_bundled_model_is_served_under_its_word_and_with_tools() -> None:
 def test_missing_model_is_said() -> None:
     with pytest.raises(AcmError, match="acmserve serve smollm2"):
         resolve_model(Namespace(model_tag=None, model=None, served_model_name=None))
-
-
-@pytest.mark.parametrize(("model", "said"), [("gone", "there is no such folder"), ("empty", "has no config.json")])
-def test_a_folder_without_a_model_is_one_line(tmp_path: Path, model: str, said: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(AcmError, match=said):
-        check_model_folder(str(tmp_path / model))
-    check_model_folder("owner/name")
-
-
-@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_damaged_file_of_sessions_is_one_line_before_the_engine_starts(tmp_path: Path, content: bytes) -> None:
-    """With the remedy, and without a traceback."""
-    (tmp_path / "sessions.sqlite3").write_bytes(content)
-    command = [sys.executable, "-m", "acmserve", "serve", "smollm2", "--data-dir", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    said = [line for line in ended.stderr.splitlines() if "sessions.sqlite3" in line]
-    assert len(said) == 1
-    assert "is damaged" in said[0]
-    assert "Restore it from a backup, or move it away" in said[0]
-    assert "Traceback" not in ended.stderr
-    assert (tmp_path / "sessions.sqlite3").read_bytes() == content
-
-
-def test_a_second_server_on_the_folder_of_another_is_one_line(tmp_path: Path) -> None:
-    archive = Archive(tmp_path)
-    try:
-        with pytest.raises(AcmError, match="is in use by another acmserve"):
-            check_data_dir(ContextConfig(data_dir=str(tmp_path)))
-    finally:
-        archive.close()
-    check_data_dir(ContextConfig(data_dir=str(tmp_path)))
 
 
 def test_the_bounds_of_the_file_have_flags(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Eighty-nine short tasks in one uninterrupted conversation on the real engine, at a budget whose watermark the server
+"""Forty-five short tasks in one uninterrupted conversation on the real engine, at a budget whose watermark the server
 finds by itself: the context stays under it to the end, and what is evicted costs no memory."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tests.support import http
 from tests.support.server.scripts import tool_call
 from tests.support.server.working_agent import Agent, delimit
 
-NUM_TASKS = 89
-MAX_TOKENS = 6000
+NUM_TASKS = 45
+MAX_TOKENS = 3500
 BUDGET = {"max_tokens": MAX_TOKENS, "low_watermark": "auto", "policy": "cwl"}
 KINDS = ("kept_tokens", "moved_tokens", "computed_tokens")
 MIB = 2**20
@@ -72,7 +72,7 @@ def test_the_context_stays_under_its_budget_to_the_end(session: LongSession) -> 
     assert max(prompts) <= MAX_TOKENS
     assert all(step["budget"]["unmet"] is None for step in session.agent.steps)
     num_evicted = sum(step["budget"]["evicted_tokens"] for step in session.agent.steps)
-    assert num_evicted > 4 * MAX_TOKENS
+    assert num_evicted > 3 * MAX_TOKENS
 
 
 def test_receipts_sum_to_the_total(session: LongSession) -> None:

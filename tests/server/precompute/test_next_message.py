@@ -22,7 +22,7 @@ from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
-NUM_STEPS = 12
+NUM_STEPS = 6
 QUESTION = "What did you see?"
 
 

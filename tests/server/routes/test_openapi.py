@@ -128,7 +128,7 @@ def test_every_field_of_a_request_is_described(name: str) -> None:
 
 @schema.parametrize()
 @settings(
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     database=None,

@@ -1,7 +1,8 @@
 """Runs the blocks of one page in order, as a reader would, and compares what they print with what the page shows.
 
 Shell blocks of a page share one shell, Python blocks one interpreter, and both one empty folder. A Python block with a
-`main` is a program of its own. Port 8000 stands for the server of the tests, and `/models/llama` for the bundled model.
+`main` is a program of its own. Port 8000 stands for the server of the tests, `"smollm2"` for the model that it serves,
+and `/models/llama` for the folder of a model.
 
 A block of JSON behind one that was run shows a part of what it printed. Every field that stands there has to be in one
 of the JSON documents of the output, with that value, and the text "..." stands for any text. Lines of a block of text
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.models import smollm2
-from tests.support.docs.pages import Block
+from tests.support.docs.pages import Block, blocks_of, read_page
 
-PORT, MODEL = "localhost:8000", "/models/llama"
+PORT, MODEL, SERVED = "localhost:8000", "/models/llama", '"smollm2"'
 PROGRAM = '__name__ == "__main__"'
 RUN = ("bash", "python")
 SHOWN = ("json", "text")
@@ -34,10 +35,14 @@ class BlockFailure(AssertionError):
 
 
 class PageRunner:
-    """The shell and the interpreter of one page. `host` is the server, without `http://`."""
+    """The shell and the interpreter of one page. `host` is the server, without `http://`.
 
-    def __init__(self, folder: Path, host: str) -> None:
-        self._folder, self._host = folder, host
+    `served` is the name of its model. `model` is a folder for engines that a page starts, None the bundled one.
+    """
+
+    def __init__(self, folder: Path, host: str, served: str = "smollm2", model: Path | None = None) -> None:
+        self._folder, self._words = folder, {PORT: host, SERVED: f'"{served}"'}
+        self._words[MODEL] = str(model or smollm2.default_folder())
         binaries = str(Path(sys.executable).parent)
         environ = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "VLLM_CPU_KVCACHE_SPACE": "1"}
         # An engine that a block starts lives in its process. Three processes would import vLLM three times.
@@ -49,7 +54,9 @@ class PageRunner:
 
     def run(self, block: Block) -> str:
         """What the block prints. Raises `BlockFailure` when it fails."""
-        code = block.code.replace(PORT, self._host).replace(MODEL, str(smollm2.default_folder()))
+        code = block.code
+        for word, meant in self._words.items():
+            code = code.replace(word, meant)
         if block.language == "python" and PROGRAM in code:
             program = self._folder / "program.py"
             program.write_text(code, encoding="utf-8")
@@ -59,6 +66,24 @@ class PageRunner:
     def close(self) -> None:
         for shell in self._shells.values():
             shell.close()
+
+
+def has_blocks(name: str) -> bool:
+    """Whether a page has a block that is run."""
+    return any(block.language in RUN and not block.not_run for block in blocks_of(read_page(name)))
+
+
+def run_page(name: str, runner: PageRunner) -> None:
+    """Run a page and close the runner. Raises `BlockFailure` where it fails or prints something else than it shows."""
+    printed = None
+    try:
+        for block in blocks_of(read_page(name)):
+            if block.language in RUN:
+                printed = None if block.not_run else runner.run(block)
+            elif block.language in SHOWN and printed is not None:
+                compare(block, printed)
+    finally:
+        runner.close()
 
 
 _BASH = "source {path} > {path}.out 2> {path}.err; echo $? {end}\n"

@@ -15,16 +15,13 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 
 from acmserve.engine.config import engine_config
+from tests.support.server.running_server import ONE_PROCESS
 
 TINY_SETTINGS: dict[str, Any] = {
     "max_model_len": 4096,
     "skip_tokenizer_init": True,
     "kv_cache_memory_bytes": 64 * 2**20,
 }
-
-
-ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""The executor whose worker lives in the process of the engine core. By name: vLLM replaces `uni` on the CPU."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from argparse import Namespace
 from collections.abc import AsyncIterator
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.datastructures import State
 from starlette.testclient import TestClient
 from vllm.config import KVTransferConfig
 from vllm.entrypoints.anthropic.api_router import attach_router as attach_anthropic_routes
@@ -86,20 +89,28 @@ def make_editor(summarizer: FirstSentence | OutOfReach) -> ContextEditor:
 
 
 def vendor_client(handler: Handler, editor: ContextEditor) -> TestClient:
-    """A client of vLLM's routes and ours."""
+    """A client of vLLM's routes and ours. Each has a state of its own."""
+    app = copy.copy(_vendor_app())
+    app.state, app.middleware_stack = State(dict(app.state._state)), None
+    app.state.openai_serving_chat = app.state.anthropic_serving_messages = handler
+    app.state.acm_server = make_server()
+    app.state.acm_context_editor = editor
+    return TestClient(app)
+
+
+@cache
+def _vendor_app() -> FastAPI:
+    """The routes, which know no state: reading the signatures of vLLM's functions takes longer than most tests."""
     app = FastAPI()
     app.state.args = Namespace(
         kv_transfer_config=KVTransferConfig(kv_connector=CONNECTOR_NAME, kv_role="kv_both"), api_server_count=1
     )
-    app.state.openai_serving_chat = app.state.anthropic_serving_messages = handler
     register_generate_api_routers(app)
     if not any(getattr(route, "path", "") == MESSAGES_PATH for route in app.routes):
         attach_anthropic_routes(app)
     theirs = list(app.router.routes)
     create().attach_router(app)
-    app.state.acm_server = make_server()
-    app.state.acm_context_editor = editor
     ours = [route for route in app.router.routes if route not in theirs]
     replaced = {getattr(route, "path", "") for route in ours}
     app.router.routes[:] = [*ours, *(route for route in theirs if getattr(route, "path", "") not in replaced)]
-    return TestClient(app)
+    return app

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
 from acmserve.context.eviction.compact import Summary
@@ -116,9 +118,17 @@ def make_server(*, down: bool = False, has_api_keys: bool = False, **limits: Any
     )
 
 
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Those of all apps: reading the signatures of the functions takes longer than most tests. They know no app."""
+    app = FastAPI(openapi_url=None)
+    app.include_router(router())
+    return tuple(app.router.routes)
+
+
 def make_app(server: ContextServer | None = None) -> FastAPI:
     app = FastAPI(title="acm")
-    app.include_router(router())
+    app.router.routes.extend(_routes())
     app.state.acm_server = server or make_server()
     return app
 

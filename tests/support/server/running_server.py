@@ -22,8 +22,9 @@ import psutil
 import pytest
 
 from tests.support import http
-from tests.support.engine.engine import ONE_PROCESS
 
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""The executor whose worker lives in the process of the engine core. By name: vLLM replaces `uni` on the CPU."""
 START_SECONDS = 600
 TINY_KV_BYTES = 2**30
 """Room for what a minute of tests leaves behind: work ahead takes no block that was in use a moment ago."""

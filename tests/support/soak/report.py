@@ -6,10 +6,10 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from acmserve.bench.harness.machine import describe_machine
-from tests.support.soak.soak import Found
+if TYPE_CHECKING:
+    from tests.support.soak.soak import Found
 
 MINUTES = float(os.environ.get("ACMSERVE_SOAK_MINUTES", "0"))
 SEED = int(os.environ.get("ACMSERVE_SOAK_SEED", "0"))
@@ -44,6 +44,8 @@ class SoakReport:
         """Write the phases, green where enough answers were checked and none is wrong."""
         if not MINUTES or not self._phases:
             return
+        from acmserve.bench.harness.machine import describe_machine
+
         totals = {
             name: sum(phase.get(name, 0) for phase in self._phases.values())
             for name in ("answers", "checked", "num_mismatches", "aborts", "preemptions", "disconnects")

@@ -1,0 +1,137 @@
+"""What `acmserve serve` refuses while vLLM is not imported: one line, exit code 2, and no engine was started."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acmserve.context.storage.sqlite import Archive
+from acmserve.errors import AcmError, InvalidRequest
+from acmserve.server.app.early_checks import check_command_line, check_model_folder, check_port, check_settings
+from acmserve.server.app.flags import build_parser
+from acmserve.server.options.config import ContextConfig
+
+CODE = """
+import sys
+from acmserve.cli import main
+code = main(sys.argv[1:])
+print([name for name in ("vllm", "torch", "transformers") if name in sys.modules])
+sys.exit(code)
+"""
+DAMAGED = b"SQLite format 3\x00" + b"\xff" * 5000
+
+
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    """`acmserve serve FLAGS`, whose output says which heavy libraries it has imported."""
+    command = [sys.executable, "-c", CODE, "serve", *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def check(*argv: str) -> None:
+    ours, rest = build_parser().parse_known_args(argv)
+    check_command_line(ours, rest)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of this machine that somebody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield int(sock.getsockname()[1])
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    (tmp_path / "sessions.sqlite3").write_bytes(DAMAGED)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("smollm2 --port {port}", "is in use by another process; --port names another one"),
+        ("{folder}/gone --port=0", "there is no such folder"),
+        ("smollm2 --port=0 --budget lots", "--budget.max_tokens: 'lots' is no number of tokens"),
+        ("smollm2 --port=0 --data-dir {folder}", "Restore it from a backup, or move it away"),
+    ],
+    ids=["port", "model", "budget", "data dir"],
+)
+def test_it_is_one_line_and_nothing_heavy_is_imported(flags: str, said: str, taken: int, damaged: Path) -> None:
+    ended = serve(*flags.format(port=taken, folder=damaged).split())
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert said in ended.stderr
+    assert ended.stdout == "[]\n"
+    assert (damaged / "sessions.sqlite3").read_bytes() == DAMAGED
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--precompute", "always"],
+        ["--observations", "sometimes"],
+        ["--embedder", "ftp://there"],
+        ["--eviction-policy", "nothing:Here"],
+        ["--session-from", "sesion_id"],
+        ["--budget", '{"max_tokens": "4k", "low_watermark": "5k"}'],
+        ["--budget", '{"policy": "none such"}'],
+        ["--session-hours", "-1"],
+    ],
+)
+def test_every_flag_of_ours_is_read(flags: list[str]) -> None:
+    check("smollm2", "--port", "0")
+    with pytest.raises(InvalidRequest, match=flags[0].removeprefix("--").replace("-", "[-_]")):
+        check("smollm2", "--port", "0", *flags)
+
+
+@pytest.mark.parametrize("budget", ["50%", "80k", '{"max_tokens": "50%", "low_watermark": 60000, "policy": "recency"}'])
+def test_a_budget_that_some_window_can_hold_is_left_to_the_start(budget: str) -> None:
+    check("smollm2", "--port", "0", "--budget", budget)
+
+
+@pytest.mark.parametrize(("model", "said"), [("gone", "there is no such folder"), ("empty", "has no config.json")])
+def test_a_folder_without_a_model_is_one_line(tmp_path: Path, model: str, said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AcmError, match=said):
+        check_model_folder(str(tmp_path / model))
+    with pytest.raises(AcmError, match=said):
+        check("--port", "0", "--model", str(tmp_path / model))
+    check_model_folder("owner/name")
+
+
+def test_a_port_is_looked_at_where_this_server_would_listen(taken: int) -> None:
+    with pytest.raises(AcmError, match="in use"):
+        check_port(None, taken)
+    with pytest.raises(AcmError, match="in use"):
+        check("smollm2", "--host", "127.0.0.1", f"--port={taken}")
+    for elsewhere in (["--uds", "/run/acm.sock"], ["--headless"]):
+        check("smollm2", "--port", f"{taken}", *elsewhere)
+    check_port("127.0.0.1", 0)
+    with pytest.raises(AcmError, match="70000 is no port"):
+        check_port(None, 70_000)
+    with pytest.raises(AcmError, match=r"cannot listen on 203\.0\.113\.7, port 81"):
+        check_port("203.0.113.7", 81)
+
+
+@pytest.mark.parametrize("content", [b"no database", DAMAGED])
+def test_a_damaged_file_of_sessions_is_named_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "sessions.sqlite3").write_bytes(content)
+    with pytest.raises(AcmError, match=r"sessions\.sqlite3 is damaged.*Restore it from a backup, or move it away"):
+        check_settings(ContextConfig(data_dir=str(tmp_path)))
+    assert (tmp_path / "sessions.sqlite3").read_bytes() == content
+
+
+def test_a_second_server_on_the_folder_of_another_is_one_line(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    try:
+        with pytest.raises(AcmError, match="is in use by another acmserve"):
+            check_settings(ContextConfig(data_dir=str(tmp_path)))
+    finally:
+        archive.close()
+    check_settings(ContextConfig(data_dir=str(tmp_path)))
