@@ -10,7 +10,8 @@ glues to its last message and takes off again) beside another one of the last fo
 
 A request *retells* a conversation when its own text holds much of what was said in it: a client that compacts may write
 everything out as one text, under headings of its own. Lines are compared for that, those with the smallest hashes, so
-that as few stand for all. Text that is written with escapes has other lines, and is not recognised.
+that as few stand for all. A client may cut long results, so its own lines are what counts. Text that is written with
+escapes has other lines, and is not recognised.
 
 Holds no text. Pure.
 """
@@ -29,10 +30,10 @@ from acmserve.server.identity.system_text import SystemText
 TAIL = 4
 """Units at the end of a conversation of which two must be found again."""
 MIN_RESPELLED_CHARS = 12
-NUM_SKETCHED = 64
+NUM_SKETCHED = 256
 """Lines that stand for a conversation."""
 MIN_RETOLD = 4
-"""Of its lines a request must hold so many, and one part in so many."""
+"""So many lines of a request must be a conversation's, and one part in so many of those that can be told."""
 _MIN_LINE_CHARS = 12
 _MAX_TAIL_LINES = 256
 _BYTES = 600
@@ -113,8 +114,10 @@ def retells(conversation: Fingerprint, prompt: PromptUnits) -> bool:
     """Whether a first request holds much of a conversation in its own text. See the module."""
     if not conversation.sketch or not prompt.begins:
         return False
-    found = len({*conversation.sketch}.intersection(_lines(prompt.texts)))
-    return found >= MIN_RETOLD and found * MIN_RETOLD >= len(conversation.sketch)
+    known = conversation.sketch
+    told = {line for line in _lines(prompt.texts) if len(known) < NUM_SKETCHED or line <= known[-1]}
+    found = len(told.intersection(known))
+    return found >= MIN_RETOLD and found * MIN_RETOLD >= len(told)
 
 
 @dataclass(frozen=True, slots=True)

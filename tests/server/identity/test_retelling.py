@@ -55,7 +55,7 @@ def server() -> Server:
     return made
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("share", [1.0, 0.1])
 def test_a_conversation_that_is_retold_shares_the_kv_of_its_session(server: Server, share: float) -> None:
     placed = server.ask(told(worked(), share))
     assert placed.thread.engine_id == FAMILY
@@ -76,8 +76,10 @@ def title(main: ChatClient) -> ChatClient:
     return main.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title for this:"}, main.messages[0])
 
 
-def little(main: ChatClient) -> ChatClient:
-    return told(main, 0.1)
+def quoting(main: ChatClient) -> ChatClient:
+    """A task of its own that quotes a few lines."""
+    quoted = str(main.messages[-1]["content"]).splitlines()[:6]
+    return main.side(TITLE_SYSTEM, {"role": "user", "content": "\n".join([*quoted, log_lines(60, first=7000)])})
 
 
 def with_tools(main: ChatClient) -> ChatClient:
@@ -86,7 +88,7 @@ def with_tools(main: ChatClient) -> ChatClient:
     return side
 
 
-@pytest.mark.parametrize("other", [escaped, title, little, with_tools])
+@pytest.mark.parametrize("other", [escaped, title, quoting, with_tools])
 def test_another_side_request_has_kv_of_its_own(server: Server, other: Any) -> None:
     placed = server.ask(other(worked()))
     assert placed.thread.engine_id == placed.thread.session_id != FAMILY
@@ -99,12 +101,13 @@ def test_another_conversation_is_not_retold() -> None:
 
 def test_a_conversation_that_grows_is_sketched_as_one_that_is_read_at_once() -> None:
     before: Fingerprint | None = None
-    for num_steps in range(8):
+    for num_steps in range(12):
         prompt = prompt_of(worked(num_steps))
         grown = fingerprint_of(prompt, before)
         assert grown.sketch == fingerprint_of(prompt).sketch
         before = grown
     assert len(grown.sketch) == NUM_SKETCHED
-    assert retells(grown, prompt_of(told(worked(7))))
+    assert retells(grown, prompt_of(told(worked(11))))
+    assert retells(grown, prompt_of(told(worked(11), 0.3)))
     rewritten = fingerprint_of(prompt_of(ChatClient().user("Go.").call("read", log_lines(60, first=9000))), grown)
     assert not set(rewritten.sketch) & set(grown.sketch)
