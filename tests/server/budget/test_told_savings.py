@@ -105,4 +105,4 @@ def test_what_is_told_is_what_the_prompt_does(template: str) -> None:
                 assert int(refused[1].replace(",", "")) <= int(refused[2].replace(",", ""))
                 num_refused += 1
     print(f"{template}: {num_told} told, {num_refused} refused, at most {worst:.1%} off")
-    assert num_told > NUM_EDITS // 4
+    assert num_told > NUM_EDITS // 6
