@@ -75,3 +75,12 @@ class MoveRefused(AcmError):
 
 class IntegrityError(AcmError):
     """An invariant of a stateful class is broken. The message prints the numbers that disagree."""
+
+
+class MalformedRecord(AcmError, ValueError):
+    """A line of a rollout record, or of the rewards beside it, cannot be used. `field` is "" for the whole line."""
+
+    def __init__(self, line: int, field: str, problem: str) -> None:
+        super().__init__(f"line {line}{f', field {field}' if field else ''}: {problem}")
+        self.line = line
+        self.field = field

@@ -18,6 +18,7 @@ from acmserve import __version__
 from acmserve.cli.bench import BENCH
 from acmserve.cli.demo import DEMO
 from acmserve.cli.doctor import DOCTOR
+from acmserve.cli.export import EXPORT
 from acmserve.cli.installation import check_torchvision, missing_package
 from acmserve.cli.model import MODEL
 from acmserve.cli.serve import SERVE
@@ -31,11 +32,12 @@ examples:
   acmserve serve /models/llama --fidelity reuse --max-model-len 32768
   acmserve model smollm2                 print the folder of the bundled model (prepared on first use)
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
+  acmserve export rollout.jsonl          training samples of a recorded session, for TRL, verl or your own trainer
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
 
 `acmserve COMMAND --help` says more about each command.
 """
-COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "bench": BENCH}
+COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "export": EXPORT, "bench": BENCH}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from acmserve.bench.gpu.plot import draw
 from acmserve.bench.gpu.prefill import Layer
@@ -34,7 +33,7 @@ from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.movers import reference
-from acmserve.kernels.slots import SlotRun, check_slots, slot_range
+from acmserve.kernels.runs import MoveRun, check_runs
 
 DELTA = -1980
 TOKENS = tuple(1024 << i for i in range(8))
@@ -103,19 +102,21 @@ class GpuBench:
         num_blocks = num_tokens // BLOCK_SIZE + 2
         pool = make_pool(num_blocks * BLOCK_SIZE * self._shape.bytes_per_token, self._device)
         layers = self._shape.layers(pool)
-        src = slot_range(range(num_blocks), 5, num_tokens, BLOCK_SIZE)
-        dst = slot_range(range(num_blocks, 2 * num_blocks), 11, num_tokens, BLOCK_SIZE)
-        check_slots(src, dst, 2 * num_blocks, BLOCK_SIZE)
-        segments = [SlotRun(0, num_tokens // 2, DELTA), SlotRun(num_tokens // 2, num_tokens, DELTA + 640)]
-        mover = StridedMover(layers)
-        mover.move(src, dst, segments)
+        half = num_blocks // 2
+        runs = [
+            MoveRun(range(half), 5, range(2 * half, 3 * half), 11, num_tokens // 2, DELTA),
+            MoveRun(range(half, 2 * half), 5, range(3 * half, 4 * half), 11, num_tokens // 2, DELTA + 640),
+        ]
+        check_runs(runs, 2 * num_blocks, BLOCK_SIZE)
+        mover = StridedMover(layers, BLOCK_SIZE)
+        mover.move(runs)
         for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
-            if not is_right(layer, src.to(self._device), dst.to(self._device), segments):
+            if not is_right(layer, runs):
                 return None, None, mover.num_launches
         num_elements = num_tokens * self._shape.bytes_per_token // 2
         source, destination = pool[:num_elements], pool[-num_elements:]
         move_s, copy_s = take_turns(
-            [lambda: mover.move(src, dst, segments), lambda: destination.copy_(source)], self._repetitions, self._wait
+            [lambda: mover.move(runs), lambda: destination.copy_(source)], self._repetitions, self._wait
         )
         return move_s, copy_s, mover.num_launches
 
@@ -140,16 +141,17 @@ class GpuBench:
             torch.cuda.synchronize()
 
 
-def is_right(layer: KVLayer, src: Tensor, dst: Tensor, segments: Sequence[SlotRun]) -> bool:
+def is_right(layer: KVLayer, runs: Sequence[MoveRun]) -> bool:
     """The gate: V bit for bit, K as the reference turns it, to one rounding of bf16 (two where Triton interprets)."""
     assert layer.rope is not None
     half_ulp = 2 * HALF_ULP if os.environ.get("TRITON_INTERPRET") == "1" else HALF_ULP
-    for segment in segments:
-        for start in range(segment.start, segment.end, CHUNK):
-            part = slice(start, min(start + CHUNK, segment.end))
-            key, value = reference.gather(layer.kv, layer.layout, src[part])
-            moved_key, moved_value = reference.gather(layer.kv, layer.layout, dst[part])
-            exact = reference.rotate(key, layer.rope, segment.delta)
+    for run in runs:
+        src, dst = (torch.from_numpy(span.slots(BLOCK_SIZE)) for span in (run.source, run.destination))
+        for start in range(0, run.num_tokens, CHUNK):
+            part = slice(start, start + CHUNK)
+            key, value = reference.gather(layer.kv, layer.layout, src[part].to(layer.kv.device))
+            moved_key, moved_value = reference.gather(layer.kv, layer.layout, dst[part].to(layer.kv.device))
+            exact = reference.rotate(key, layer.rope, run.delta)
             allowed = 2e-6 * key.double().norm(dim=-1, keepdim=True) + half_ulp * exact.abs()
             if not (moved_value == value).all() or not ((moved_key.double() - exact).abs() <= allowed).all():
                 return False

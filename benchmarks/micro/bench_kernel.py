@@ -27,7 +27,7 @@ from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import MoveRun
 
 NUM_TOKENS, NUM_LAYERS, NUM_HEADS, HEAD_SIZE, BLOCK_SIZE = 3000, 30, 3, 64, 128
 TYPES = {
@@ -74,13 +74,13 @@ def bench_kernel(benchmark: Any, cache: tuple[str, list[KVLayer]], what: str, nu
             benchmark(copy)
         return
     delta, src_offset, dst_offset = MOVES[what]
-    blocks = NUM_TOKENS // BLOCK_SIZE + 2
-    src = slot_range(range(blocks), src_offset, NUM_TOKENS, BLOCK_SIZE)
-    dst = slot_range(range(blocks, 2 * blocks), dst_offset, NUM_TOKENS, BLOCK_SIZE)
-    mover, segments = LayerMover(layers, num_threads), [SlotRun(0, NUM_TOKENS, delta)]
-    mover.move(src, dst, segments)
-    assert all(is_right(layer, src, dst, delta) for layer in (layers[0], layers[-1]))
-    benchmark(mover.move, src, dst, segments)
+    num_src, num_dst = (-(-(offset + NUM_TOKENS) // BLOCK_SIZE) for offset in (src_offset, dst_offset))
+    blocks = tuple(range(num_src)), tuple(range(num_src, num_src + num_dst))
+    run = MoveRun(blocks[0], src_offset, blocks[1], dst_offset, NUM_TOKENS, delta)
+    mover = LayerMover(layers, num_threads)
+    mover.move([run])
+    assert all(is_right(layer, run) for layer in (layers[0], layers[-1]))
+    benchmark(mover.move, [run])
 
 
 @contextmanager
@@ -96,13 +96,14 @@ def memcpy(num_bytes: int, num_threads: int) -> Iterator[Any]:
         yield lambda: list(pool.map(copy, parts))
 
 
-def is_right(layer: KVLayer, src: torch.Tensor, dst: torch.Tensor, delta: int) -> bool:
+def is_right(layer: KVLayer, run: MoveRun) -> bool:
     """The gate: V bit for bit, K as the reference rotates it."""
+    src, dst = (torch.from_numpy(span.slots(BLOCK_SIZE)) for span in (run.source, run.destination))
     key, value = reference.gather(layer.kv, layer.layout, src)
     moved_key, moved_value = reference.gather(layer.kv, layer.layout, dst)
-    if delta == 0:
+    if run.delta == 0:
         return bool(torch.equal(moved_key, key) and torch.equal(moved_value, value))
     assert layer.rope is not None
-    exact = reference.rotate(key, layer.rope, delta)
+    exact = reference.rotate(key, layer.rope, run.delta)
     allowed = TOLERANCE[key.dtype] * key.double().norm(dim=-1, keepdim=True)
     return bool(torch.equal(moved_value, value) and ((moved_key.double() - exact).abs() <= allowed).all())

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from acmserve.bench.micro.words import WordCounter
-from acmserve.context.edits.fragments import cut_messages, fold
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import fold
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import ToolCall, ToolContext, ToolOutcome, run_tool

@@ -5,6 +5,7 @@
     search        one `search_context` call over a million characters
     step          a scheduler step of requests without session, with the plugin and without it
     budget-pass   what a budget costs a step beside the model
+    identity      how long it takes to find the session of a request by its content
 
 Every operation is a file `bench_NAME.py` that pytest runs. Its asserts are the gate, in front of each measurement. The
 JSON file holds what pytest-benchmark wrote, so `--compare FILE` sets a new run beside an old one.
@@ -28,7 +29,7 @@ from acmserve.bench.harness.options import add_report_options, as_gate, hand_ove
 from acmserve.bench.micro.rows import as_rows, micro_table
 from acmserve.errors import AcmError
 
-NAMES = ("budget-pass", "kernel", "match", "search", "step")
+NAMES = ("budget-pass", "identity", "kernel", "match", "search", "step")
 # Schedulers that take turns in one process slow each other down: Python specialises bytecode for the class it meets.
 PROCESSES = {"step": 2 * ("stock", "connector", "acmserve")}
 QUICK = ("--benchmark-min-rounds=3", "--benchmark-max-time=0.05")
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 BENCHMARK = Benchmark(
     "micro",
-    "single operations: kernel, match, search, step, budget-pass",
+    "single operations: kernel, match, search, step, budget-pass, identity",
     main,
     tuple(BenchmarkRun(name, ("micro", name), is_quick=name in {"kernel", "search"}, can_plot=False) for name in NAMES),
 )

@@ -22,6 +22,7 @@ from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
 from acmserve.bench.report.sections.micro import MICRO
+from acmserve.bench.report.sections.thoughts import THOUGHTS
 from acmserve.errors import AcmError
 
 HEAD = """\
@@ -39,12 +40,18 @@ Float32 and eager mode are not vLLM's own defaults, and they slow vLLM down.
 The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 """
 RESULTS = Path(__file__).parents[1] / "results"
-SECTIONS = (*EDITS, *ANSWERS, *AGENTS, *MICRO)
+SECTIONS = (*EDITS, *THOUGHTS, *ANSWERS, *AGENTS, *MICRO)
 
 
 def page(sections: Iterable[PageSection], folder: Path) -> str:
-    """The whole page. Raises AcmError for a file of results that is missing."""
-    return "\n".join([HEAD, *(_section(section, folder) for section in sections)])
+    """The whole page. Raises AcmError for a file of results that is missing, of a section that is not optional."""
+    return "\n".join(
+        [HEAD, *(_section(one, folder) for one in sections if not one.is_optional or _is_there(one, folder))]
+    )
+
+
+def _is_there(section: PageSection, folder: Path) -> bool:
+    return all((folder / f"{name}.json").is_file() for name in section.files)
 
 
 def _read(file: Path) -> Report:

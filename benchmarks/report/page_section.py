@@ -27,7 +27,8 @@ class PageTable:
 class PageSection:
     """One benchmark. `files` are its results, without `.json`; `notes` what a reader has to know beside the numbers.
 
-    A note is a text, or makes one out of the reports where it has a number.
+    A note is a text, or makes one out of the reports where it has a number. One that `is_optional` is left out while a
+    file of its results is missing: it takes long, or wants a machine of its own.
     """
 
     title: str
@@ -38,3 +39,4 @@ class PageSection:
     tables: Sequence[PageTable]
     notes: Sequence[str | Callable[[Reports], str]] = ()
     plot: str = ""
+    is_optional: bool = False

@@ -6,7 +6,7 @@
     reference    movers/reference.py        any layout, anywhere; right, not fast
 
 A layout names the mover that is the fastest for it. Where that mover cannot run here, the reference moves instead.
-Checks the slots once for all of them. It does not know requests, the owners of blocks, or any layout.
+Checks the runs once for all of them. It does not know requests, the owners of blocks, or any layout.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from acmserve.kernels.layout import REFERENCE, KVLayer
 from acmserve.kernels.movers import reference
-from acmserve.kernels.slots import SlotRun, check_segments, check_slots
+from acmserve.kernels.runs import MoveRun, check_runs
 
-MoveFunction = Callable[[Tensor, Tensor, Sequence[SlotRun]], None]
+MoveFunction = Callable[[Sequence[MoveRun]], None]
 
 
 class LayerMover:
@@ -33,13 +32,20 @@ class LayerMover:
     `implementations` counts the layers by implementation, for logs and `acmserve doctor`.
     """
 
-    def __init__(self, layers: Sequence[KVLayer], num_threads: int = 1, cpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[KVLayer],
+        num_threads: int = 1,
+        cpus: Sequence[int] | None = None,
+        block_size: int | None = None,
+    ) -> None:
         """Choose implementations and build their tables.
 
         Args:
             layers: KV caches that share slots: same number of blocks and block size.
             num_threads: bound for the CPU kernel, the calling thread included.
             cpus: cores for its helper threads; None: those that this process' threads may use.
+            block_size: tokens of a block of the runs; None: as the layers have it. It may be a multiple of that.
 
         """
         if not layers:
@@ -49,46 +55,44 @@ class LayerMover:
         sizes = {(layer.kv.shape[0], layer.layout.block_size) for layer in layers}
         if len(sizes) != 1:
             raise ValueError(f"layers of one mover share slots, but have (num_blocks, block_size) {sorted(sizes)}")
-        self._num_blocks, self._block_size = next(iter(sizes))
+        num_rows, row_size = next(iter(sizes))
+        self._block_size = block_size or row_size
+        if num_rows * row_size % self._block_size or self._block_size % row_size:
+            raise ValueError(f"block_size {block_size} does not cut {num_rows} blocks of {row_size} tokens evenly")
+        self._num_blocks = num_rows * row_size // self._block_size
         chosen: dict[str, list[KVLayer]] = {}
         for layer in layers:
             chosen.setdefault(choose(layer), []).append(layer)
         self.implementations = {name: len(members) for name, members in chosen.items()}
-        self._functions = [MOVERS[name].build(members, num_threads, cpus) for name, members in chosen.items()]
+        self._functions = [
+            MOVERS[name].build(members, self._block_size, num_threads, cpus) for name, members in chosen.items()
+        ]
 
-    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
-        """Copy K and V of all layers between slots, K turned by each segment's delta.
-
-            src_slots   s0 s1 s2 | s3 s4 ...        segment 0: delta -1980 | segment 1: delta 0 ...
-                         v  v  v |  v  v
-            dst_slots   d0 d1 d2 | d3 d4 ...
-
-        Args:
-            src_slots: int64 `[num_slots]` on the CPU, `block_id * block_size + offset`.
-            dst_slots: likewise; no block may be among the sources' blocks, no slot may occur twice.
-            segments: tile `[0, num_slots)` in order.
+    def move(self, runs: Sequence[MoveRun]) -> None:
+        """Copy K and V of all layers from block to block, K turned by each run's delta.
 
         Raises:
-            IntegrityError: the arguments break one of these rules; nothing was written.
+            IntegrityError: a run leaves the cache, a block is read and written, or a slot is written twice. Nothing
+                was written.
 
         """
-        check_segments(segments, src_slots.numel())
-        check_slots(src_slots, dst_slots, self._num_blocks, self._block_size)
-        if src_slots.numel() == 0:
-            return
+        check_runs(runs, self._num_blocks, self._block_size)
+        if runs:
+            for function in self._functions:
+                function(runs)
+
+    def warm_up(self) -> None:
+        """Let kernels that are compiled when they first run be compiled now.
+
+        Slot 0 of block 0 is written over itself. That is vLLM's null block, whose KV nobody reads.
+        """
         for function in self._functions:
-            function(src_slots, dst_slots, segments)
+            function([MoveRun([0], 0, [0], 0, 1, 0)])
 
 
-def move(
-    layers: Sequence[KVLayer],
-    src_slots: Tensor,
-    dst_slots: Tensor,
-    segments: Sequence[SlotRun],
-    num_threads: int = 1,
-) -> None:
+def move(layers: Sequence[KVLayer], runs: Sequence[MoveRun], num_threads: int = 1) -> None:
     """One move without a kept `LayerMover`. Arguments and errors as there."""
-    LayerMover(layers, num_threads).move(src_slots, dst_slots, segments)
+    LayerMover(layers, num_threads).move(runs)
 
 
 def choose(layer: KVLayer) -> str:
@@ -117,28 +121,30 @@ def available() -> dict[str, Availability]:
 class Mover:
     """`why_not` says what keeps it from running here, `describe` with what it runs.
 
-    `build` gets the layers, the bound of threads and the cores for them.
+    `build` gets the layers, the tokens of a block of the runs, the bound of threads and the cores for them.
     """
 
     why_not: Callable[[], str | None]
     describe: Callable[[], str]
-    build: Callable[[list[KVLayer], int, Sequence[int] | None], MoveFunction]
+    build: Callable[[list[KVLayer], int, int, Sequence[int] | None], MoveFunction]
 
 
-def _build_cpu(layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+def _build_cpu(layers: list[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
     from acmserve.kernels.movers.cpu import CpuMover
 
-    return CpuMover(layers, num_threads, cpus).move
+    return CpuMover(layers, block_size, num_threads, cpus).move
 
 
-def _build_triton(layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+def _build_triton(layers: list[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
     from acmserve.kernels.movers.triton import StridedMover
 
-    return StridedMover(layers).move
+    return StridedMover(layers, block_size).move
 
 
-def _build_reference(layers: list[KVLayer], num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
-    return lambda src, dst, segments: reference.move(layers, src, dst, segments)
+def _build_reference(
+    layers: list[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None
+) -> MoveFunction:
+    return lambda runs: reference.move(layers, runs, block_size)
 
 
 def _why_not_cpu() -> str | None:

@@ -19,8 +19,17 @@ from acmserve.kernels.layouts.latent import LatentLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.movers.cpu import CpuMover, process_cpus
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
-from tests.support.kernels.cases import FP8_DTYPES, Case, check_result, cpu_cases, fill_sources, make_layer, make_rope
+from acmserve.kernels.runs import BlockSpan, MoveRun
+from tests.support.kernels.cases import (
+    FP8_DTYPES,
+    Case,
+    check_result,
+    cpu_cases,
+    cut_runs,
+    fill_sources,
+    make_layer,
+    make_rope,
+)
 
 TYPES = [
     (CpuVecLayout, torch.float32),
@@ -45,7 +54,7 @@ def vector_bits(request: pytest.FixtureRequest) -> Iterator[None]:
 @given(case=cpu_cases(), num_threads=st.integers(1, 3))
 def test_move(case: Case, num_threads: int) -> None:
     after = case.clone()
-    CpuMover(after.layers, num_threads).move(after.src_slots, after.dst_slots, after.segments)
+    CpuMover(after.layers, after.block_size, num_threads).move(after.runs)
     check_result(case, after)
 
 
@@ -60,13 +69,13 @@ def test_large_moves(kind: type[KVLayout], dtype: torch.dtype, num_layers: int) 
     layout = kind(3, 32, 64)
     ropes = [make_rope(64, True), make_rope(24, False), None]
     layers = tuple(make_layer(layout, dtype, 40, ropes[i % 3]) for i in range(num_layers))
-    src, dst = slot_range(range(20), 7, 600, 32), slot_range(range(20, 40), 19, 600, 32)
-    case = Case(layers, src, dst, (SlotRun(0, 250, -1980), SlotRun(250, 400, 17), SlotRun(400, 600, 0)))
+    src, dst = BlockSpan(range(20), 7, 600), BlockSpan(range(20, 40), 19, 600)
+    case = Case(layers, cut_runs(src, dst, {250: -1980, 400: 17, 600: 0}, 32))
     fill_sources(case, seed=1)
     after = case.clone()
-    mover = CpuMover(after.layers, num_threads=4)
+    mover = CpuMover(after.layers, 32, num_threads=4)
     for _ in range(2):
-        mover.move(after.src_slots, after.dst_slots, after.segments)
+        mover.move(after.runs)
         check_result(case, after)
 
 
@@ -79,12 +88,11 @@ def test_large_moves_between_all_kinds_of_offsets(
     layout = kind(2, 128, 96)
     ropes = [make_rope(96, True), make_rope(96, False), make_rope(24, True), make_rope(2, False), None]
     layers = tuple(make_layer(layout, dtype, 16, ropes[i % len(ropes)]) for i in range(20 // dtype.itemsize))
-    src = slot_range(range(8), src_offset, 900, 128)
-    dst = slot_range(range(8, 16), dst_offset, 900, 128)
-    case = Case(layers, src, dst, (SlotRun(0, 333, -1980), SlotRun(333, 600, 0), SlotRun(600, 900, 131_072)))
+    src, dst = BlockSpan(range(8), src_offset, 900), BlockSpan(range(8, 16), dst_offset, 900)
+    case = Case(layers, cut_runs(src, dst, {333: -1980, 600: 0, 900: 131_072}, 128))
     fill_sources(case, seed=11)
     after = case.clone()
-    CpuMover(after.layers, num_threads=2).move(after.src_slots, after.dst_slots, after.segments)
+    CpuMover(after.layers, 128, num_threads=2).move(after.runs)
     check_result(case, after)
 
 
@@ -95,13 +103,17 @@ def test_large_moves_of_scattered_tokens(kind: type[KVLayout]) -> None:
     layout = kind(2, 32, 64)
     layers = tuple(make_layer(layout, torch.bfloat16, 80, make_rope(64, True)) for _ in range(14))
     generator = torch.Generator().manual_seed(12)
-    scattered = torch.randperm(40 * 32, generator=generator)
-    ordered = slot_range(range(40, 80), 0, 40 * 32, 32)
+    scattered = torch.randperm(40 * 32, generator=generator).tolist()
+    ordered = range(40 * 32, 80 * 32)
     for src, dst in ((scattered, ordered), (ordered, scattered)):
-        case = Case(layers, src, dst, (SlotRun(0, 701, 4099), SlotRun(701, 40 * 32, -3)))
+        runs = tuple(
+            MoveRun([a // 32], a % 32, [b // 32], b % 32, 1, 4099 if i < 701 else -3)
+            for i, (a, b) in enumerate(zip(src, dst, strict=True))
+        )
+        case = Case(layers, runs)
         fill_sources(case, seed=13)
         after = case.clone()
-        CpuMover(after.layers, num_threads=2).move(after.src_slots, after.dst_slots, after.segments)
+        CpuMover(after.layers, 32, num_threads=2).move(after.runs)
         check_result(case, after)
 
 
@@ -119,7 +131,9 @@ def test_every_16_bit_number_is_rounded_as_torch_rounds(dtype: torch.dtype, bloc
     slots = torch.arange(len(every))
     key = torch.stack((every, torch.zeros_like(every)), dim=-1)[:, None, :]
     reference.scatter(layer.kv, layer.layout, slots, key, key)
-    CpuMover([layer], 1).move(slots, slots + len(every), [SlotRun(0, len(every), 1)])
+    num_blocks = len(every) // block_size
+    blocks = range(num_blocks), range(num_blocks, 2 * num_blocks)
+    CpuMover([layer], block_size, 1).move([MoveRun(blocks[0], 0, blocks[1], 0, len(every), 1)])
     moved = reference.gather(layer.kv, layer.layout, slots + len(every))[0][:, 0]
     sine = float(np.float32(math.sin(math.acos(0.75))))
     expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(dtype)
@@ -139,7 +153,7 @@ def test_every_8_bit_number_is_widened_and_rounded_as_torch_does(dtype: torch.dt
     layer = make_layer(layout, dtype, 2, Rope((1.0,), 2, False))
     slots, key = torch.arange(1024), torch.stack((a, b), dim=-1)[:, None, :].to(dtype)
     reference.scatter(layer.kv, layout, slots, key, torch.ones(1024, 1, layout.value_size).to(dtype))
-    CpuMover([layer], 1).move(slots, slots + 1024, [SlotRun(0, 1024, 1)])
+    CpuMover([layer], 1024, 1).move([MoveRun([0], 0, [1], 0, 1024, 1)])
     moved = reference.gather(layer.kv, layout, slots + 1024)[0][:, 0].float()
     cos, sin = (torch.tensor(f(1.0)).float() for f in (math.cos, math.sin))
     largest = torch.finfo(dtype).max
@@ -160,7 +174,7 @@ def test_amx_keys_are_rounded_as_torch_rounds() -> None:
     key = torch.zeros(len(every), 1, 16, dtype=torch.bfloat16)
     key[:, 0, 0] = every
     reference.scatter(layer.kv, layer.layout, slots, key, key)
-    CpuMover([layer], 1).move(slots, slots + len(every), [SlotRun(0, len(every), 1)])
+    CpuMover([layer], 4096, 1).move([MoveRun(range(16), 0, range(16, 32), 0, len(every), 1)])
     moved = reference.gather(layer.kv, layer.layout, slots + len(every))[0][:, 0]
     sine = float(np.float32(math.sin(math.acos(0.75))))
     expected = torch.stack((every.float() * 0.75, every.float() * sine), dim=-1).to(torch.bfloat16)
@@ -174,10 +188,10 @@ def test_addresses_beyond_32_bits() -> None:
     kv = torch.empty_strided((3, 1, 16, 32), (2**31 + 64, 512, 32, 1), dtype=torch.bfloat16)
     kv.fill_(1.0)
     layer = KVLayer(kv, CpuVecLayout(1, 16, 16), make_rope(16, True))
-    case = Case((layer,), slot_range([0, 1], 3, 16, 16), slot_range([2], 0, 16, 16), (SlotRun(0, 16, 5),))
+    case = Case((layer,), (MoveRun([0, 1], 3, [2], 0, 16, 5),))
     fill_sources(case, seed=4)
     after = case.clone()
-    CpuMover(after.layers, 1).move(case.src_slots, case.dst_slots, case.segments)
+    CpuMover(after.layers, 16, 1).move(case.runs)
     check_result(case, after)
 
 
@@ -186,14 +200,13 @@ def test_rotations_add_up() -> None:
     layout = CpuVecLayout(2, 16, 64)
     rope = make_rope(64, True)
     a, b = 131_072, -130_001
-    slots = torch.arange(16)
     twice, once = (make_layer(layout, torch.float32, 3, rope) for _ in range(2))
-    fill_sources(Case((twice,), slots, slots + 16, ()), seed=3)
+    fill_sources(Case((twice,), (MoveRun([0], 0, [1], 0, 16, a),)), seed=3)
     once.kv.copy_(twice.kv)
-    mover = CpuMover([twice], 1)
-    mover.move(slots, slots + 16, [SlotRun(0, 16, a)])
-    mover.move(slots + 16, slots + 32, [SlotRun(0, 16, b)])
-    CpuMover([once], 1).move(slots, slots + 32, [SlotRun(0, 16, a + b)])
+    mover = CpuMover([twice], 16, 1)
+    mover.move([MoveRun([0], 0, [1], 0, 16, a)])
+    mover.move([MoveRun([1], 0, [2], 0, 16, b)])
+    CpuMover([once], 16, 1).move([MoveRun([0], 0, [2], 0, 16, a + b)])
     norm = once.kv[2].norm(dim=-1).max()
     assert (twice.kv[2] - once.kv[2]).abs().max() <= 2e-6 * norm
 
@@ -201,11 +214,11 @@ def test_rotations_add_up() -> None:
 def test_a_slot_outside_of_the_cache_is_refused_before_anything_is_written() -> None:
     layer = make_layer(CpuVecLayout(1, 16, 8), torch.float32, 2, None)
     before = layer.kv.clone()
-    mover = CpuMover([layer], 1)
+    mover = CpuMover([layer], 16, 1)
     with pytest.raises(ValueError, match="block 2 outside of a cache of 2 blocks"):
-        mover.move(torch.arange(16), torch.arange(17, 33), [SlotRun(0, 16, 0)])
+        mover.move([MoveRun([0], 0, [1, 2], 1, 16, 0)])
     with pytest.raises(ValueError, match="negative slot at index 0"):
-        mover.move(torch.tensor([-1]), torch.tensor([17]), [SlotRun(0, 1, 0)])
+        mover.move([MoveRun([-1], 15, [1], 1, 1, 0)])
     assert torch.equal(layer.kv, before)
 
 

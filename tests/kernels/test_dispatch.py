@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acmserve.errors import IntegrityError
 from acmserve.kernels import dispatch
@@ -11,8 +15,8 @@ from acmserve.kernels.layout import KVLayout
 from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.layouts.strided import StridedLayout
-from acmserve.kernels.slots import SlotRun, slot_range
-from tests.support.kernels.cases import Case, check_result, fill_sources, make_layer, make_rope
+from acmserve.kernels.runs import BlockSpan, MoveRun, check_runs
+from tests.support.kernels.cases import Case, check_result, cut_runs, fill_sources, make_layer, make_rope
 
 BLOCK_SIZE = 16
 
@@ -20,8 +24,7 @@ BLOCK_SIZE = 16
 def make_case(kind: type[KVLayout], dtype: torch.dtype = torch.float32, rot_dim: int = 32) -> Case:
     layout = kind(2, BLOCK_SIZE, 32)
     layers = (make_layer(layout, dtype, 4, make_rope(rot_dim, True)), make_layer(layout, dtype, 4, None))
-    src, dst = slot_range([1], 2, 12, BLOCK_SIZE), slot_range([3], 0, 12, BLOCK_SIZE)
-    case = Case(layers, src, dst, (SlotRun(0, 5, 0), SlotRun(5, 12, 99)))
+    case = Case(layers, cut_runs(BlockSpan([1], 2, 12), BlockSpan([3], 0, 12), {5: 0, 12: 99}, BLOCK_SIZE))
     fill_sources(case, seed=9)
     return case
 
@@ -40,44 +43,91 @@ def make_case(kind: type[KVLayout], dtype: torch.dtype = torch.float32, rot_dim:
 def test_move(case: Case, expected: dict[str, int]) -> None:
     after = case.clone()
     assert dispatch.LayerMover(after.layers, num_threads=2).implementations == expected
-    dispatch.move(after.layers, after.src_slots, after.dst_slots, after.segments, num_threads=2)
+    dispatch.move(after.layers, after.runs, num_threads=2)
     check_result(case, after)
 
 
 @pytest.mark.parametrize(
-    ("src", "dst", "segments", "message"),
+    ("runs", "message"),
     [
-        ([16, 17], [30, 31], [SlotRun(0, 2, 5)], r"blocks \[1\] are both source and destination"),
-        ([16, 17], [32, 32], [SlotRun(0, 2, 5)], "written twice"),
-        ([16, 17], [32], [SlotRun(0, 2, 5)], "2 source slots for 1 destination"),
-        ([16, 64], [32, 33], [SlotRun(0, 2, 5)], r"src_slots spans \[16, 64\], the cache has 64 slots"),
-        ([16, 17], [-1, 33], [SlotRun(0, 2, 5)], r"dst_slots spans \[-1, 33\]"),
-        ([16, 17], [32, 33], [SlotRun(0, 1, 5)], "cover 1 of 2 slots"),
-        ([16, 17], [32, 33], [SlotRun(1, 2, 5)], "does not continue"),
-        ([16, 17], [32, 33], [SlotRun(0, 2, 5), SlotRun(2, 2, 5)], "does not continue"),
+        ([MoveRun([1], 0, [1, 2], 14, 3, 5)], r"blocks \[1\] are both source and destination"),
+        ([MoveRun([1], 0, [2], 0, 2, 5), MoveRun([2], 0, [3], 0, 2, 5)], r"blocks \[2\] are both"),
+        ([MoveRun([1], 0, [2], 0, 2, 5), MoveRun([1], 2, [2], 1, 2, 5)], "slot of block 2 is written twice"),
+        ([MoveRun([0, 1, 0], 0, [2, 3, 2], 0, 40, 5)], "slot of block 2 is written twice"),
+        ([MoveRun([1, 4], 15, [2], 0, 2, 5)], r"source blocks span \[1, 4\], the cache has 4 blocks"),
+        ([MoveRun([1], 0, [-1], 0, 2, 5)], r"destination blocks span \[-1, -1\]"),
+        ([MoveRun([1], 15, [2], 0, 2, 5)], "2 source tokens from offset 15 do not fill 1 blocks of 16"),
+        ([MoveRun([1], 0, [2, 3], 0, 2, 5)], "2 destination tokens from offset 0 do not fill 2 blocks of 16"),
+        ([MoveRun([1], 16, [2], 0, 2, 5)], "from offset 16"),
+        ([MoveRun([], 0, [], 0, 0, 5)], "0 source tokens"),
     ],
 )
-def test_a_move_that_breaks_the_rules_writes_nothing(
-    src: list[int], dst: list[int], segments: list[SlotRun], message: str
-) -> None:
+def test_a_move_that_breaks_the_rules_writes_nothing(runs: list[MoveRun], message: str) -> None:
     layers = make_case(CpuVecLayout).layers
     before = [layer.kv.clone() for layer in layers]
     with pytest.raises(IntegrityError, match=message):
-        dispatch.move(layers, torch.tensor(src), torch.tensor(dst), segments)
+        dispatch.move(layers, runs)
     assert all(torch.equal(layer.kv, kv) for layer, kv in zip(layers, before, strict=True))
 
 
-def test_slots_of_the_wrong_type_are_refused() -> None:
-    slots = torch.tensor([16], dtype=torch.int32)
-    with pytest.raises(IntegrityError, match=r"src_slots must be int64 \[n\] on the CPU, is torch.int32"):
-        dispatch.move(make_case(CpuVecLayout).layers, slots, slots, [SlotRun(0, 1, 0)])
+def test_two_runs_may_share_a_block_that_they_write() -> None:
+    case = replace(make_case(CpuVecLayout), runs=(MoveRun([0], 0, [2], 5, 7, 3), MoveRun([1], 8, [2], 0, 5, 0)))
+    fill_sources(case, seed=10)
+    after = case.clone()
+    dispatch.move(after.layers, after.runs)
+    check_result(case, after)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=4))
+def test_a_slot_that_is_written_twice_is_found_as_by_a_list_of_all_slots(written: list[tuple[int, int]]) -> None:
+    """Blocks of 8: destinations from 0 to 60, sources behind them."""
+    runs = [
+        MoveRun(range(8, 8 + -(-num // 8)), 0, range(first // 8, (first + num - 1) // 8 + 1), first % 8, num, 1)
+        for first, num in written
+    ]
+    slots = [slot for run in runs for slot in run.destination.slots(8).tolist()]
+    if len(set(slots)) == len(slots):
+        check_runs(runs, 16, 8)
+    else:
+        with pytest.raises(IntegrityError, match="written twice"):
+            check_runs(runs, 16, 8)
+
+
+def test_a_run_is_checked_without_counting_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 131,072 tokens a list of slots took longer to check than several steps of decoding take."""
+    monkeypatch.delattr(BlockSpan, "slots")
+    run = MoveRun(range(8193), 5, range(8193, 16386), 11, 131_072, 7)
+    check_runs([run], 16386, 16)
+    with pytest.raises(IntegrityError, match="written twice"):
+        check_runs([run, MoveRun([16386], 0, [16385], 10, 1, 7)], 16387, 16)
+
+
+def test_runs_in_larger_blocks_than_the_layers_have() -> None:
+    """vLLM's manager counts 32 tokens a block where the attention backend's kernel has two blocks of 16 for them."""
+    case = replace(make_case(CpuVecLayout), runs=(MoveRun([0, 1], 10, [2, 3], 3, 20, 99),))
+    fill_sources(case, seed=11)
+    after = case.clone()
+    run = MoveRun([0], 10, [1], 3, 20, 99)
+    assert run.source.slots(32).tolist() == case.src_slots.tolist()
+    dispatch.LayerMover(after.layers, block_size=32).move([run])
+    check_result(case, after)
+    for block_size in (24, 8, 128):
+        with pytest.raises(ValueError, match="does not cut 4 blocks of 16 tokens evenly"):
+            dispatch.LayerMover(after.layers, block_size=block_size)
+
+
+@pytest.mark.parametrize("kind", [CpuVecLayout, StridedLayout])
+def test_warming_up_changes_nothing(kind: type[KVLayout]) -> None:
+    case = make_case(kind)
+    after = case.clone()
+    dispatch.LayerMover(after.layers).warm_up()
+    assert all(torch.equal(old.kv, new.kv) for old, new in zip(case.layers, after.layers, strict=True))
 
 
 def test_an_empty_move_is_allowed() -> None:
-    empty = torch.empty(0, dtype=torch.int64)
     layers = make_case(CpuVecLayout).layers
     before = layers[0].kv.clone()
-    dispatch.move(layers, empty, empty, [])
+    dispatch.move(layers, [])
     assert torch.equal(layers[0].kv, before)
 
 
@@ -87,10 +137,8 @@ def test_layers_that_do_not_share_slots_are_refused() -> None:
         dispatch.LayerMover(layers)
 
 
-def test_slot_range() -> None:
-    assert slot_range([5, 2], 14, 4, BLOCK_SIZE).tolist() == [94, 95, 32, 33]
-    with pytest.raises(IntegrityError, match="19 tokens from offset 14 do not fit 2 blocks of 16"):
-        slot_range([5, 2], 14, 19, BLOCK_SIZE)
+def test_slots_of_a_span() -> None:
+    assert BlockSpan([5, 2], 14, 4).slots(BLOCK_SIZE).tolist() == [94, 95, 32, 33]
 
 
 def test_available_says_why_a_kernel_is_missing() -> None:

@@ -23,8 +23,8 @@ from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.layouts.unequal import UnequalLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
-from tests.support.kernels.cases import POISON, Case, bits, check_result, fill_sources, make_rope
+from acmserve.kernels.runs import MoveRun
+from tests.support.kernels.cases import POISON, Case, bits, check_result, fill_sources, make_rope, slots
 
 NEEDS_AMX = pytest.mark.skipif(
     not torch.cpu._is_amx_tile_supported(), reason="vLLM's op writes this layout on machines with AMX only"
@@ -82,14 +82,14 @@ def test_a_moved_key_is_the_key_cached_at_its_new_position(
     num_tokens, position, delta = 2 * block_size - 3, 4096, -1980
     rope = make_rope(head_size // 2, is_neox)
     key, value = torch.randn(2, num_tokens, NUM_HEADS, head_size, generator=torch.Generator().manual_seed(2)).to(dtype)
-    src = slot_range([7, 1, 4], block_size - 5, num_tokens, block_size)
-    dst = slot_range([2, 6, 0], 9, num_tokens, block_size)
+    run = MoveRun([7, 1, 4], block_size - 5, [2, 6, 0][: -(-(9 + num_tokens) // block_size)], 9, num_tokens, delta)
+    src, dst = slots(run.source, block_size), slots(run.destination, block_size)
 
     kv = cache_with_vllm(isa, block_size, src, roped(key, rope, position), value)
     layout = layout_of(isa, kv)
     mover = dispatch.LayerMover([KVLayer(kv, layout, rope)])
     assert mover.implementations == {"cpu": 1}
-    mover.move(src, dst, [SlotRun(0, num_tokens, delta)])
+    mover.move([run])
 
     fresh = cache_with_vllm(isa, block_size, dst, roped(key, rope, position + delta), value)
     moved_key, moved_value = reference.gather(kv, layout, dst)
@@ -141,10 +141,10 @@ def test_values_of_another_size_than_keys_are_found_and_moved() -> None:
     attention = SimpleNamespace(head_size=192, head_size_v=128)
     layer = replace(find_layer("layer", attention, kv), rope=make_rope(64, True))
     assert layer.layout == UnequalLayout(2, 16, 192, 128)
-    case = Case((layer,), slot_range([1, 4], 5, 20, 16), slot_range([3, 0], 1, 20, 16), (SlotRun(0, 20, -309),))
+    case = Case((layer,), (MoveRun([1, 4], 5, [3, 0], 1, 20, -309),))
     fill_sources(case, seed=1)
     after = case.clone()
-    dispatch.move(after.layers, after.src_slots, after.dst_slots, after.segments)
+    dispatch.move(after.layers, after.runs)
     check_result(case, after)
     for sizes in ((192, 192), (192, 64), (192, None)):
         with pytest.raises(MoveRefused, match="rows of 320 for head size 192 are not supported"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
@@ -15,8 +15,8 @@ from acmserve.engine.worker.kv_mover import KVMover
 from acmserve.kernels.dispatch import LayerMover
 from acmserve.kernels.layout import KVLayer, KVLayout, read_shape
 from acmserve.kernels.layouts.registry import LAYOUTS
-from acmserve.kernels.slots import SlotRun, slot_range
-from tests.support.kernels.cases import Case, check_result, fill_sources, make_layer, make_rope
+from acmserve.kernels.runs import BlockSpan, MoveRun
+from tests.support.kernels.cases import Case, check_result, cut_runs, fill_sources, make_layer, make_rope
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class ZippedLayout(KVLayout):
 def make_case() -> Case:
     layout = ZippedLayout(2, 16, 32)
     layers = (make_layer(layout, torch.float32, 5, make_rope(32, True)), make_layer(layout, torch.float32, 5, None))
-    src, dst = slot_range([1, 4], 5, 20, 16), slot_range([3, 0], 1, 20, 16)
-    case = Case(layers, src, dst, (SlotRun(0, 8, 0), SlotRun(8, 20, -77)))
+    case = Case(layers, cut_runs(BlockSpan([1, 4], 5, 20), BlockSpan([3, 0], 1, 20), {8: 0, 20: -77}, 16))
     fill_sources(case, seed=1)
     return case
 
@@ -50,7 +49,7 @@ def test_the_reference_moves_it() -> None:
     after = case.clone()
     mover = LayerMover(after.layers)
     assert mover.implementations == {"reference": 2}
-    mover.move(after.src_slots, after.dst_slots, after.segments)
+    mover.move(after.runs)
     check_result(case, after)
 
 
@@ -64,8 +63,7 @@ def test_the_worker_finds_it_in_the_registry(monkeypatch: pytest.MonkeyPatch) ->
     assert mover.inspect(torch.nn.Module()).copy_refusal == "kv cache: CPU layout 'zipped' is not supported"
 
     monkeypatch.setattr("acmserve.kernels.layouts.registry.LAYOUTS", [*LAYOUTS, ZippedLayout])
-    before = Case((KVLayer(kv.clone(), ZippedLayout(2, 16, 32), None),), torch.arange(16, 32), torch.arange(32, 48), ())
+    before = Case((KVLayer(kv.clone(), ZippedLayout(2, 16, 32), None),), (MoveRun([1], 0, [2], 0, 16, 0),))
     assert mover.inspect(torch.nn.Module()).copy_refusal is None
     mover.carry_out([KVCopy("r", 0, 0, 16, (1,), (2,))])
-    after = Case((KVLayer(kv, ZippedLayout(2, 16, 32), None),), before.src_slots, before.dst_slots, ())
-    check_result(Case(before.layers, before.src_slots, before.dst_slots, (SlotRun(0, 16, 0),)), after)
+    check_result(before, replace(before, layers=(KVLayer(kv, ZippedLayout(2, 16, 32), None),)))

@@ -19,9 +19,9 @@ from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import MoveRun
 from acmserve.kernels.stored_type import VIEWS
-from tests.support.kernels.cases import FP8_DTYPES, bits, fill_sources, make_layer, make_rope
+from tests.support.kernels.cases import FP8_DTYPES, bits, fill_sources, make_layer, make_rope, slots
 from tests.support.kernels.cases import Case as MoveCase
 
 NUM_HEADS, BLOCK_SIZE, SIZE = 2, 32, 64
@@ -102,7 +102,7 @@ def test_a_key_that_turns_beyond_the_largest_number_saturates(dtype: torch.dtype
     largest = torch.finfo(dtype).max
     key = torch.full((16, 1, 2), largest).to(dtype)
     reference.scatter(layer.kv, layer.layout, torch.arange(16), key, key)
-    LayerMover([layer]).move(torch.arange(16), torch.arange(16, 32), [SlotRun(0, 16, 1)])
+    LayerMover([layer]).move([MoveRun([0], 0, [1], 0, 16, 1)])
     moved, value = reference.gather(layer.kv, layer.layout, torch.arange(16, 32))
     assert torch.equal(moved[:, 0, 1].float(), torch.full((16,), largest))
     assert moved.float().isfinite().all()
@@ -127,9 +127,10 @@ def test_attention_over_moved_keys_is_about_as_far_from_float32_as_over_cached_o
     key, value = torch.randn(2, num_tokens, 1, SIZE, generator=generator)
     queries = torch.randn(64, SIZE, generator=generator)
     layer = make_layer(CpuVecLayout(1, BLOCK_SIZE, SIZE), dtype, 16, rope)
-    src, dst = slot_range(range(8), 0, num_tokens, BLOCK_SIZE), slot_range(range(8, 16), 0, num_tokens, BLOCK_SIZE)
+    run = MoveRun(range(8), 0, range(8, 16), 0, num_tokens, delta)
+    src, dst = slots(run.source, BLOCK_SIZE), slots(run.destination, BLOCK_SIZE)
     reference.scatter(layer.kv, layer.layout, src, store(roped(key, rope, position), dtype), value.to(dtype))
-    LayerMover([layer]).move(src, dst, [SlotRun(0, num_tokens, delta)])
+    LayerMover([layer]).move([run])
 
     right = roped(key, rope, position + delta)
     exact = store(right, dtype)
@@ -153,13 +154,13 @@ def attend(queries: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def test_a_move_of_two_heads_with_scales_is_a_move_of_the_numbers() -> None:
     """The stored numbers of each head, whatever its scale, are turned and rounded once."""
     layer = make_layer(CpuVecLayout(NUM_HEADS, BLOCK_SIZE, SIZE), torch.float8_e4m3fn, 4, make_rope(SIZE, False))
-    case = MoveCase((layer,), torch.arange(40), torch.arange(64, 104), (SlotRun(0, 40, 17),))
+    case = MoveCase((layer,), (MoveRun([0, 1], 0, [2, 3], 0, 40, 17),))
     fill_sources(case, seed=9)
     stored, _ = reference.gather(layer.kv, layer.layout, case.src_slots)
     scales = torch.tensor([0.037, 2.5], dtype=torch.float64)[None, :, None]
     assert layer.rope is not None
     exact = reference.rotate(stored.double() * scales, layer.rope, 17)
-    LayerMover([layer]).move(case.src_slots, case.dst_slots, case.segments)
+    LayerMover([layer]).move(case.runs)
     moved, _ = reference.gather(layer.kv, layer.layout, case.dst_slots)
     requantised = reference.narrow(exact / scales, torch.float8_e4m3fn)
     assert (moved.float() == requantised.float()).double().mean() > 0.999, "apart from ties, each scale cancels"

@@ -18,7 +18,7 @@ from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import BlockSpan, MoveRun
 from tests.support.kernels.cases import (
     FP8_DTYPES,
     HALF_ULP,
@@ -26,6 +26,7 @@ from tests.support.kernels.cases import (
     Case,
     bits,
     check_result,
+    cut_runs,
     fill_sources,
     make_layer,
     make_rope,
@@ -51,7 +52,7 @@ def strided() -> Iterator[ModuleType]:
 @given(case=strided_cases())
 def test_move(strided: ModuleType, case: Case) -> None:
     after = case.clone()
-    strided.StridedMover(after.layers).move(after.src_slots, after.dst_slots, after.segments)
+    strided.StridedMover(after.layers, after.block_size).move(after.runs)
     check_result(case, after, INTERPRETER_ERROR)
 
 
@@ -61,23 +62,32 @@ def test_move(strided: ModuleType, case: Case) -> None:
 def test_move_in_every_layout_of_vllm(
     strided: ModuleType, layout: KVCacheLayout, head_size: int, dtype: torch.dtype
 ) -> None:
-    """One launch for a model with two thetas and a layer without positions; segments with their own deltas."""
+    """One launch for a model with two thetas and a layer without positions; runs with their own deltas."""
     geometry = StridedLayout(2, 16, head_size)
     ropes = [make_rope(head_size, True), make_rope(head_size, True, base=1e6), None]
     shape = (len(ropes), 7, 2, 16, geometry.row_size)
     memory = torch.full([shape[axis] for axis in layout.stride_order], POISON).to(dtype)
     caches = memory.permute([layout.stride_order.index(axis) for axis in range(5)])
     layers = tuple(KVLayer(kv, geometry, rope) for kv, rope in zip(caches, ropes, strict=True))
-    src, dst = slot_range([5, 0, 3], 3, 41, 16), slot_range([6, 2, 4], 7, 41, 16)
-    before = Case(layers, src, dst, (SlotRun(0, 20, 131_072), SlotRun(20, 30, 0), SlotRun(30, 41, -7)))
+    src, dst = BlockSpan([5, 0, 3], 3, 41), BlockSpan([6, 2, 4], 7, 41)
+    before = Case(layers, cut_runs(src, dst, {20: 131_072, 30: 0, 41: -7}, 16))
     fill_sources(before, seed=5)
     # The layers share their memory, as in vLLM: a write astray into a neighbour is found too.
     moved = caches.clone()
-    after = Case(tuple(map(KVLayer, moved, [geometry] * 3, ropes)), src, dst, before.segments)
-    mover = strided.StridedMover(after.layers)
-    mover.move(src, dst, before.segments)
+    after = Case(tuple(map(KVLayer, moved, [geometry] * 3, ropes)), before.runs)
+    mover = strided.StridedMover(after.layers, 16)
+    mover.move(before.runs)
     assert mover.num_launches == 1
     check_result(before, after, INTERPRETER_ERROR)
+
+
+def test_the_table_of_a_launch_grows_with_blocks(strided: ModuleType) -> None:
+    """The kernel counts tokens. The host tells it of a long run what it would tell of a short one, and the blocks."""
+    long, short = MoveRun(range(8193), 5, range(8193, 16386), 11, 131_072, 7), MoveRun([1], 0, [2], 3, 5, 0)
+    table, num_tiles = strided.run_table([long, short])
+    assert num_tiles == 131_072 // strided.BLOCK_TOKENS + 1
+    assert len(table) == 2 * 6 + 2 * num_tiles + 2 * 8193 + 2
+    assert table[6:12].tolist() == [len(table) - 2, 0, len(table) - 1, 3, 5, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
@@ -87,13 +97,11 @@ def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype)
     caches = [torch.full((4, 64, 576), POISON).to(dtype) for _ in range(2)]
     before = Case(
         tuple(KVLayer(kv.unsqueeze(1), layout, rope) for kv in caches),
-        slot_range([3, 1], 50, 70, 64),
-        slot_range([0, 2], 9, 70, 64),
-        (SlotRun(0, 30, -1980), SlotRun(30, 70, 0)),
+        cut_runs(BlockSpan([3, 1], 50, 70), BlockSpan([0, 2], 9, 70), {30: -1980, 70: 0}, 64),
     )
     fill_sources(before, seed=6)
     after = before.clone()
-    strided.StridedMover(after.layers).move(after.src_slots, after.dst_slots, after.segments)
+    strided.StridedMover(after.layers, after.block_size).move(after.runs)
     check_result(before, after, INTERPRETER_ERROR)
     latent, turned = after.layers[0].kv[0, 0, 9].split([512, 64])
     assert torch.equal(bits(latent), bits(caches[0][3, 50, :512]))
@@ -109,12 +117,11 @@ def test_move_of_deepseeks_packed_latent_cache(strided: ModuleType) -> None:
     rows[..., 528:] = keys.view(torch.uint8)
     before = replace(find_layer("layer", attention, rows.clone()), rope=make_rope(64, False))
     after = replace(find_layer("layer", attention, rows), rope=before.rope)
-    src, dst = slot_range([3, 1], 50, 70, 64), slot_range([0, 2], 9, 70, 64)
-    segments = (SlotRun(0, 30, -1980), SlotRun(30, 70, 0))
-    mover = strided.StridedMover([after])
-    mover.move(src, dst, segments)
+    runs = cut_runs(BlockSpan([3, 1], 50, 70), BlockSpan([0, 2], 9, 70), {30: -1980, 70: 0}, 64)
+    mover = strided.StridedMover([after], 64)
+    mover.move(runs)
     assert mover.num_launches == 1
-    check_result(Case((before,), src, dst, segments), Case((after,), src, dst, segments), INTERPRETER_ERROR)
+    check_result(Case((before,), runs), Case((after,), runs), INTERPRETER_ERROR)
     source = before.kv.view(torch.uint8)[3, 0, 50]
     assert torch.equal(rows[0, 0, 9, :528], source[:528])
     assert not torch.equal(rows[0, 0, 9, 528:], source[528:])
@@ -129,10 +136,10 @@ def test_addresses_beyond_32_bits(strided: ModuleType, axis: int) -> None:
     kv = torch.empty_strided((2, 2, 2, 32), strides, dtype=torch.float8_e4m3fn)
     assert kv.untyped_storage().nbytes() > 2**31
     kv.view(torch.uint8).fill_(0x55)
-    case = Case((KVLayer(kv, layout, rope),), torch.arange(2), torch.arange(2, 4), (SlotRun(0, 2, 5),))
+    case = Case((KVLayer(kv, layout, rope),), (MoveRun([0], 0, [1], 0, 2, 5),))
     fill_sources(case, seed=7)
     after = case.clone()
-    strided.StridedMover(after.layers).move(case.src_slots, case.dst_slots, case.segments)
+    strided.StridedMover(after.layers, 2).move(case.runs)
     check_result(case, after, INTERPRETER_ERROR)
 
 
@@ -146,7 +153,7 @@ def test_every_8_bit_number_is_widened_and_rounded_as_torch_does(strided: Module
     slots = torch.arange(256)
     key = torch.stack((every[:, None].float().expand(-1, 4), partner.float().expand(256, -1)), dim=-1)
     reference.scatter(layer.kv, layout, slots, key.to(dtype), key.to(dtype))
-    strided.StridedMover([layer]).move(slots, slots + 256, [SlotRun(0, 256, 1)])
+    strided.StridedMover([layer], 256).move([MoveRun([0], 0, [1], 0, 256, 1)])
     moved, value = reference.gather(layer.kv, layout, slots + 256)
     assert torch.equal(bits(value), bits(key.to(dtype)))
     cos, sin = torch.tensor(1.0).double().cos().float(), torch.tensor(1.0).double().sin().float()
@@ -167,10 +174,10 @@ def test_quantised_keys_lose_one_rounding(strided: ModuleType, dtype: torch.dtyp
     """
     layout, rope = StridedLayout(1, 64, 128), make_rope(128, True)
     layer = make_layer(layout, dtype, 2, rope)
-    case = Case((layer,), torch.arange(64), torch.arange(64, 128), (SlotRun(0, 64, -1980),))
+    case = Case((layer,), (MoveRun([0], 0, [1], 0, 64, -1980),))
     fill_sources(case, seed=8)
     stored, _ = reference.gather(layer.kv, layout, case.src_slots)
-    strided.StridedMover([layer]).move(case.src_slots, case.dst_slots, case.segments)
+    strided.StridedMover([layer], 64).move(case.runs)
     moved, _ = reference.gather(layer.kv, layout, case.dst_slots)
     exact = reference.rotate(stored.double() * scale, rope, -1980)
     requantised = reference.narrow(exact / scale, dtype)

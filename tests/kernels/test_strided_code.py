@@ -12,7 +12,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-LLAMA = {"BLOCK_SIZE": 16, "ROW_SIZE": 256, "KEY_START": 0, "HALF": 64, "IS_NEOX": True, "TILE_PAIRS": 64}
+PAGED = {"RUN_BLOCK": 16, "BLOCK_SIZE": 16}
+LLAMA = {**PAGED, "ROW_SIZE": 256, "KEY_START": 0, "HALF": 64, "IS_NEOX": True, "TILE_PAIRS": 64}
 GPTJ = {**LLAMA, "IS_NEOX": False}
 DEEPSEEK = {**GPTJ, "ROW_SIZE": 576, "KEY_START": 512, "HALF": 32, "TILE_PAIRS": 32, "TILE_REST": 512}
 BF16 = {"DTYPE": tl.bfloat16, "MANTISSA": 0, "ALIGNED": 8}
@@ -25,7 +26,7 @@ def compile_for_hopper(constants: dict[str, Any]) -> str:
 
     kernel = importlib.reload(strided).move_kernel
     given = {"TILE_TOKENS": 16, "TILE_REST": 128, "stride_dim": 1, **constants}
-    runtime = {"layers": "*i64", "tokens": "*i64", "turns": "*fp32", "num_tokens": "i32", "num_segments": "i32"}
+    runtime = {"layers": "*i64", "table": "*i64", "turns": "*fp32", "num_runs": "i32"}
     signature = {**runtime, "num_turns": "i32", **dict.fromkeys(given, "constexpr")}
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(3)}
     source = ASTSource(kernel, signature, given, aligned)

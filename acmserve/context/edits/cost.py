@@ -13,10 +13,11 @@ gives the same words for ever. What really happened is in the receipt.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+from acmserve.context.session import marker
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.render import evicted_entries, hidden_pieces
 from acmserve.context.session.state import SessionState
@@ -48,58 +49,114 @@ class EditCost:
         return f"recomputes about {self.num_computed:,} tokens{moved}"
 
 
-def edit_cost(state: SessionState, fragment: Fragment, num_shown: int, fidelity: str, tokenizer: Tokenizer) -> EditCost:
-    """Cost of an edit of `fragment` that puts `num_shown` tokens in its place. `state` is from before or after it."""
-    behind = num_tokens_behind(state, fragment, tokenizer)
-    return EditCost(num_shown).with_text(behind, fidelity)
+@dataclass(frozen=True, slots=True)
+class EditEffect:
+    """What edits do to the next prompt: tokens that it has fewer (or more, below 0), and those that the edits cost."""
+
+    num_saved: int
+    cost: EditCost
+
+
+def effect_of(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditEffect:
+    """What the next turn saves, computes and moves because `before` became `after` through edits.
+
+    Both are read as they are shown. So folds in folds, and folds that share a marker, are counted once.
+    """
+    old, new = ShownTexts(before, tokenizer), ShownTexts(after, tokenizer)
+    spans = _changed_spans(old, new)
+    if not spans:
+        return EditEffect(0, EditCost(0))
+    num_new = sum(map(new.num_tokens, spans))
+    num_saved = sum(map(old.num_tokens, spans)) - num_new
+    num_after = new.num_tokens_from(spans[0])
+    erased = {f.fragment_id for f in after.fragments if f.visibility is Visibility.REDACTED} - {
+        f.fragment_id for f in before.fragments if f.visibility is Visibility.REDACTED
+    }
+    if fidelity in ALL_COMPUTED or erased:
+        return EditEffect(num_saved, EditCost(num_after))
+    return EditEffect(num_saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
 
 
 def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditCost:
     """Tokens that the next turn computes and moves because `before` became `after` through edits."""
-    shown_before = {fragment.fragment_id: fragment.shown for fragment in before.fragments}
-    changed = [f for f in after.fragments if f.shown != shown_before.get(f.fragment_id)]
-    if not changed:
-        return EditCost(0)
-    first = min(changed, key=lambda fragment: fragment.pieces[0])
-    num_after = num_tokens_shown(first, tokenizer) + num_tokens_behind(after, first, tokenizer)
-    if fidelity in ALL_COMPUTED or any(f.visibility is Visibility.REDACTED for f in changed):
-        return EditCost(num_after)
-    num_new = sum(num_tokens_shown(fragment, tokenizer) for fragment in changed)
-    return EditCost(num_new).with_text(max(0, num_after - num_new), fidelity, len(changed))
+    return effect_of(before, after, fidelity, tokenizer).cost
 
 
-def num_tokens_shown(fragment: Fragment, tokenizer: Tokenizer) -> int:
+def fold_costs(
+    state: SessionState, fragments: Sequence[Fragment], suite: str, fidelity: str, tokenizer: Tokenizer
+) -> list[EditCost]:
+    """What the fold of each of these fragments, by itself, would cost."""
+    shown = ShownTexts(state, tokenizer)
+    costs = []
+    for fragment in fragments:
+        markers = marker.folded(fragment.fragment_id, fragment.num_tokens, len(fragment.pieces), suite)
+        num_own = sum(map(shown.num_tokens, fragment.pieces))
+        behind = shown.num_tokens_from(fragment.pieces[0]) - num_own
+        costs.append(EditCost(sum(count_tokens(tokenizer, text) for text in markers)).with_text(behind, fidelity))
+    return costs
+
+
+def num_tokens_shown(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> int:
     """Tokens that the model sees of a fragment: its text, or what stands in its place."""
-    if fragment.shown is None:
-        return fragment.num_tokens
-    return sum(count_tokens(tokenizer, text) for text in fragment.shown)
+    shown = ShownTexts(state, tokenizer)
+    return sum(map(shown.num_tokens, fragment.pieces))
 
 
-def num_tokens_behind(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> int:
-    """Visible tokens behind the beginning of a fragment, without the fragment itself."""
-    first, mine = fragment.pieces[0], frozenset(fragment.pieces)
-    hidden = hidden_pieces(state)
-    own: dict[Place, list[tuple[Piece, str]]] = defaultdict(list)
-    for piece in fragment.pieces:
-        own[piece.place].append((piece, ""))
-    total, evicted = 0, evicted_entries(state)
-    for index in range(first.place.entry, len(state.entries)):
-        if index in evicted:
-            continue
-        for part, text in texts(state.entries[index].message):
-            place = Place(index, part)
-            if place >= first.place:
-                start = first.start if place == first.place else 0
-                others = [(piece, shown) for piece, shown in hidden.get(place, []) if piece not in mine]
-                total += _num_visible(text, start, [*own[place], *others], tokenizer)
-    return total
+class ShownTexts:
+    """The texts of a conversation as the model sees them, counted. Each original text is tokenized as a whole, once."""
+
+    def __init__(self, state: SessionState, tokenizer: Tokenizer) -> None:
+        self._state, self._tokenizer = state, tokenizer
+        self.hidden = hidden_pieces(state)
+        self.evicted = evicted_entries(state)
+
+    def num_tokens(self, span: Piece) -> int:
+        """Tokens shown in a span. A marker counts where what it stands for begins."""
+        if span.place.entry in self.evicted:
+            return 0
+        starts = self._tokenizer.starts(self._state.text_at(span.place))
+        total = bisect_left(starts, span.end) - bisect_left(starts, span.start)
+        for piece, shown in self.hidden.get(span.place, ()):
+            if piece.overlaps(span):
+                first, last = max(piece.start, span.start), min(piece.end, span.end)
+                total -= bisect_left(starts, last) - bisect_left(starts, first)
+                total += count_tokens(self._tokenizer, shown) if piece.start >= span.start else 0
+        return total
+
+    def num_tokens_from(self, first: Piece) -> int:
+        """Tokens shown from the beginning of a span to the end of the conversation."""
+        entry = first.place.entry
+        here = sum(
+            self.num_tokens(Piece(Place(entry, part), first.start if part == first.place.part else 0, len(text)))
+            for part, text in texts(self._state.entries[entry].message)
+            if not Place(entry, part) < first.place
+        )
+        return here + self._from_entry[entry + 1]
+
+    @cached_property
+    def _from_entry(self) -> list[int]:
+        """Tokens shown from each entry to the end of the conversation."""
+        totals = [0]
+        for index in reversed(range(len(self._state.entries))):
+            written = texts(self._state.entries[index].message)
+            totals.append(
+                totals[-1] + sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
+            )
+        return totals[::-1]
 
 
-def _num_visible(text: str, start: int, gone: Sequence[tuple[Piece, str]], tokenizer: Tokenizer) -> int:
-    """Tokens of `text[start:]` when the pieces in `gone` are replaced. The text is tokenized as a whole, once."""
-    starts = tokenizer.starts(text)
-    total = len(starts) - bisect_left(starts, start)
-    for piece, shown in gone:
-        if piece.start >= start:
-            total += count_tokens(tokenizer, shown) - bisect_left(starts, piece.end) + bisect_left(starts, piece.start)
-    return total
+def _changed_spans(old: ShownTexts, new: ShownTexts) -> list[Piece]:
+    """Where something else is shown than before, ascending and disjoint, without what an eviction took out."""
+    changed = [
+        piece
+        for place in {*old.hidden, *new.hidden}
+        if place.entry not in new.evicted
+        for piece, _ in {*old.hidden.get(place, ())} ^ {*new.hidden.get(place, ())}
+    ]
+    spans: list[Piece] = []
+    for piece in sorted(changed):
+        if spans and spans[-1].overlaps(piece):
+            spans[-1] = replace(spans[-1], end=max(spans[-1].end, piece.end))
+        else:
+            spans.append(piece)
+    return spans

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from acmserve.context.session.fragment import Piece, Visibility
+from acmserve.context.session.nesting import outermost
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import FOLDABLE_ROLES, Place, texts
 
+HIDDEN = (Visibility.FOLDED, Visibility.SUMMARIZED, Visibility.REDACTED)
 FoundText = tuple[int, int | None, str]
 """Entry, part (None where the content is a string) and the text there: a `Place` with its text."""
 
@@ -29,15 +31,9 @@ def texts_of(state: SessionState, role: str) -> Iterator[FoundText]:
 
 
 def pieces_by_place(state: SessionState, *kinds: Visibility) -> dict[Place, list[Piece]]:
-    """The pieces of the fragments in one of these states, by text, ascending."""
-    found: dict[Place, list[Piece]] = {}
-    for fragment in state.fragments:
-        if fragment.visibility in kinds:
-            for piece in fragment.pieces:
-                found.setdefault(piece.place, []).append(piece)
-    for pieces in found.values():
-        pieces.sort()
-    return found
+    """The outermost pieces of the fragments in one of these states, by text, ascending and disjoint."""
+    found = outermost(fragment for fragment in state.fragments if fragment.visibility in kinds)
+    return {place: [piece for piece, _ in pieces] for place, pieces in found.items()}
 
 
 def stretches(num_chars: int, without: Iterable[Piece]) -> list[tuple[int, int]]:

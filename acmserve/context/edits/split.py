@@ -5,22 +5,23 @@
     cuts            |              |                 |                                      the nearest good boundary
     fragments [======][============][.=================][============================]
 
-A boundary is good in this order: between two messages, after a line, after a sentence, after a word, anywhere. A worse
-kind is taken only when no better one lies within half a fragment of the target, and is not looked for before. Pure.
-Offsets in, offsets out.
+A boundary is good in this order: where another fragment ends, between two messages, after a line, after a sentence,
+after a word, anywhere. A worse kind is taken only when no better one lies within half a fragment of the target, and is
+not looked for before. Pure. Offsets in, offsets out.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
 
 from acmserve.context.session.fragment import Piece
+from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.tokenizer import Tokenizer
 
 _LINE = re.compile(r"\n+")
@@ -41,11 +42,15 @@ class _Text:
 
 
 def plan_split(
-    pieces: Sequence[tuple[Piece, str]], num_fragments: int, tokenizer: Tokenizer
+    pieces: Sequence[tuple[Piece, str]],
+    num_fragments: int,
+    tokenizer: Tokenizer,
+    ends: Collection[tuple[Place, int]] = (),
 ) -> list[tuple[tuple[Piece, ...], int]]:
     """Cut `pieces` (with their texts, in order) into at most `num_fragments` runs of pieces, with their token counts.
 
-    Fewer come back where the text has fewer tokens or too few boundaries. None is empty.
+    `ends` are where fragments begin and end. Fewer come back where the text has fewer tokens or too few boundaries.
+    None is empty.
     """
     line = _lay_out(pieces, tokenizer)
     if not line:
@@ -54,7 +59,9 @@ def plan_split(
     num_chars = line[-1].first_char + len(line[-1].text)
     num_fragments = max(1, min(num_fragments, num_tokens))
     width = Fraction(num_tokens, num_fragments)
-    kinds = [cache(partial(kind, line)) for kind in (_between_texts, *map(_behind, _PATTERNS), _between_tokens)]
+    good: list[Callable[[Sequence[_Text]], _Boundaries]] = [partial(_at_ends, ends), _between_texts]
+    good += [*map(_behind, _PATTERNS), _between_tokens]
+    kinds = [cache(partial(kind, line)) for kind in good]
     cuts = [0]
     for k in range(1, num_fragments):
         cut = _nearest(kinds, k * width, width / 2, cuts[-1], num_chars)
@@ -84,6 +91,19 @@ class _Boundaries:
 
 def _between_texts(line: Sequence[_Text]) -> _Boundaries:
     return _Boundaries([text.first_token for text in line[1:]], [text.first_char for text in line[1:]])
+
+
+def _at_ends(ends: Collection[tuple[Place, int]], line: Sequence[_Text]) -> _Boundaries:
+    there: dict[Place, list[int]] = {}
+    for place, at in ends:
+        there.setdefault(place, []).append(at)
+    found = {
+        (text.first_token + bisect_left(text.starts, at - text.piece.start), text.first_char + at - text.piece.start)
+        for text in line
+        for at in there.get(text.piece.place, ())
+        if text.piece.start <= at <= text.piece.end
+    }
+    return _Boundaries([token for token, _ in sorted(found)], [char for _, char in sorted(found)])
 
 
 def _behind(pattern: re.Pattern[str]) -> Callable[[Sequence[_Text]], _Boundaries]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import EMPTY, Omissions
-from acmserve.context.transcript.omitted_tokens import lasting_tokens, shown_tokens
+from acmserve.context.transcript.omitted_tokens import lasting_tokens, said_tokens, shown_tokens
 from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.token_counts import TokenCounts
 
@@ -56,6 +56,10 @@ class ConversationView:
     def lasting_tokens(self) -> int:
         """Tokens that hardly any eviction will take."""
         return lasting_tokens(self.outline, self.token_counts, self.omissions)
+
+    def said_tokens(self, start: int = 0) -> int:
+        """Tokens shown of what users and the system wrote, from entry `start` on. Without the base."""
+        return said_tokens(self.outline, self.token_counts, self.omissions, start)
 
     def first_difference(self, after: Omissions) -> int:
         """The first entry that another choice of omissions shows otherwise.

@@ -4,13 +4,15 @@
     clear_tool_uses   old results, one by one, the oldest first     keeps the calls, and the last results
     recency           whole steps, the oldest first                 keeps the last step
     compact           a summary of what notes and steps are left    a model writes it
+    user_messages     what users said, the oldest first             keeps the beginning, and the newest turn
 
-So a budget is kept for every agent, whether it marks its work, calls tools or writes plain text. What every policy
-here protects stays: what users and the system wrote, and the last step.
+So a budget is kept for every agent, whether it marks its work, calls tools or writes plain text. What the system wrote
+and the last step stay. What users said goes only where all that is not enough for the budget itself.
 
 Decision: all stages take down to one target, the low watermark, in one plan. The prompt changes once for them, and then
-grows by appending. The last stage needs a model, so whoever carries the plan out asks (`with_summary`). After the
-stages before it a summary finds little but the notes of episodes, and it is asked for only where those weigh more.
+grows by appending. `compact` needs a model, so whoever carries the plan out asks, and then lets messages of users go
+(`with_stage`). After the stages before it a summary finds little but the notes of episodes, and it is
+asked for only where those weigh more.
 """
 
 from __future__ import annotations
@@ -23,26 +25,28 @@ from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses, ClearToolUsesPolicy, plan_clear_tool_uses
 from acmserve.context.eviction.compact import CompactPolicy
 from acmserve.context.eviction.cwl import BULK_TOOLS, INTERMEDIATE_TOOLS, Cwl
+from acmserve.context.eviction.oldest_first.recency import Recency
 from acmserve.context.eviction.plan import EvictionPlan, Stage
 from acmserve.context.eviction.policy import Option
-from acmserve.context.eviction.recency import Recency
 
-CWL, COMPACT = "cwl", "compact"
+CWL, COMPACT, USER_MESSAGES = "cwl", "compact", "user_messages"
 NO_MARKS = "no episode is marked"
 REACHED = "the target was reached before"
+KEPT = "the budget is kept without it"
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """`cwl`, then `clear_tool_uses`, then `recency`, then `compact`. Their options are those of the stages."""
+    """`cwl`, `clear_tool_uses`, `recency`, `compact`, `user_messages`. Their options are those of the stages."""
 
     summary: ClassVar[str] = (
-        "finished episodes where any are marked, then old results, then the oldest steps, then a summary"
+        "finished episodes where any are marked, then old results, then the oldest steps, then a summary,"
+        " and at the very last what users said"
     )
     options: ClassVar[tuple[Option, ...]] = (*Cwl.options, *ClearToolUsesPolicy.options, *CompactPolicy.options)
     needs_episodes: ClassVar[bool] = True
     needs_model: ClassVar[bool] = False
-    ends_in_summary: ClassVar[bool] = True
+    has_last_resorts: ClassVar[bool] = True
 
     bulk_tools: frozenset[str] = BULK_TOOLS
     intermediate_tools: frozenset[str] = INTERMEDIATE_TOOLS
@@ -108,19 +112,19 @@ def _joined(view: ConversationView, target: int, done: Sequence[EvictionPlan], s
     )
 
 
-def with_summary(plan: EvictionPlan, summarized: EvictionPlan | None, reason: str = "") -> EvictionPlan:
-    """The plan with its last stage, a summary that was written behind it. `reason` says why there is none."""
-    if summarized is None:
-        return replace(plan, stages=(*plan.stages, Stage(COMPACT, reason=reason)))
-    stage = Stage(COMPACT, summarized.num_before - summarized.num_after)
+def with_stage(plan: EvictionPlan, name: str, done: EvictionPlan | None, reason: str = "") -> EvictionPlan:
+    """The plan with one stage more, which was planned behind it. `reason` says why it did nothing."""
+    if done is None:
+        return replace(plan, stages=(*plan.stages, Stage(name, reason=reason)))
     return replace(
-        summarized,
+        done,
         num_before=plan.num_before,
-        steps=(*plan.steps, *summarized.steps),
-        first_entry=_first((plan, summarized)),
+        steps=(*plan.steps, *done.steps),
+        first_entry=_first((plan, done)),
         cleared_tool_uses=plan.cleared_tool_uses,
         cleared_thinking_turns=plan.cleared_thinking_turns,
-        stages=(*plan.stages, stage),
+        num_written=plan.num_written + done.num_written,
+        stages=(*plan.stages, Stage(name, done.num_before - done.num_after)),
     )
 
 

@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
+from acmserve.context.eviction.protected import said_and_rest
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import NOTHING, omit_from_messages
@@ -159,12 +160,8 @@ def plan_nothing(view: ConversationView, target: int) -> EvictionPlan:
 def _unmet(view: ConversationView, target: int, num_shown: int) -> BudgetUnmet | None:
     if num_shown <= target:
         return None
-    num_kept = view.token_counts.num_tokens - view.token_counts.omittable_between(0, len(view.outline))
-    left = (
-        Protected("system and user messages", num_kept),
-        Protected("the summary and the steps behind it", num_shown - num_kept),
-    )
-    return BudgetUnmet(num_shown - target, tuple(item for item in left if item.num_tokens))
+    left = said_and_rest(view, num_shown, "the summary and the steps behind it")
+    return BudgetUnmet(num_shown - target, left)
 
 
 def _finish(compaction: Compaction, view: ConversationView, editor: OmissionEditor) -> EvictionPlan:

@@ -44,8 +44,7 @@ def protected_tokens(view: ConversationView, num_shown: int) -> tuple[Protected,
     episodes, token_counts, num_all = view.episodes, view.token_counts, len(view.outline)
     start = num_all if episodes.prologue_end is None else episodes.prologue_end
     found = [Protected("prologue", token_counts.base_tokens + token_counts.between(0, start))]
-    behind = token_counts.between(start, num_all) - token_counts.omittable_between(start, num_all)
-    found.append(Protected("user turns", behind))
+    found.append(Protected("user turns", view.said_tokens(start)))
     active = episodes.active
     if active is not None:
         found.append(Protected(f"active: {active.label}", episode_tokens(view, active)))
@@ -57,6 +56,13 @@ def protected_tokens(view: ConversationView, num_shown: int) -> tuple[Protected,
     rest = num_shown - sum(item.num_tokens for item in found)
     found.append(Protected("descriptions and the step that runs", rest))
     return largest_first(found, num_shown)
+
+
+def said_and_rest(view: ConversationView, num_shown: int, rest: str) -> tuple[Protected, ...]:
+    """What is left where no episode is known: what users and the system wrote, and the `rest` by that name."""
+    num_said = view.token_counts.base_tokens + view.said_tokens()
+    left = (Protected("system and user messages", num_said), Protected(rest, num_shown - num_said))
+    return tuple(item for item in left if item.num_tokens)
 
 
 def largest_first(found: Iterable[Protected], num_shown: int) -> tuple[Protected, ...]:

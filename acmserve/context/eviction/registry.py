@@ -19,8 +19,9 @@ from acmserve.context.eviction.chain import Chain
 from acmserve.context.eviction.clear_tool_uses import ClearToolUsesPolicy
 from acmserve.context.eviction.compact import CompactPolicy
 from acmserve.context.eviction.cwl import Cwl, PiCwl
+from acmserve.context.eviction.oldest_first.recency import Recency
+from acmserve.context.eviction.oldest_first.user_messages import UserMessages
 from acmserve.context.eviction.policy import Option, Policy
-from acmserve.context.eviction.recency import Recency
 from acmserve.context.session.budget import Budget
 from acmserve.errors import InvalidRequest
 from acmserve.validation import echo_json
@@ -32,6 +33,7 @@ POLICIES: dict[str, type[Policy]] = {
     "clear_tool_uses": ClearToolUsesPolicy,
     "recency": Recency,
     "compact": CompactPolicy,
+    "user_messages": UserMessages,
 }
 _PARTS = ("summary", "options", "needs_episodes", "needs_model", "plan")
 _loaded: dict[str, type[Policy]] = {}
@@ -61,9 +63,9 @@ def policy_of(budget: Budget) -> Policy:
     return build(**budget.options)
 
 
-def ends_in_summary(budget: Budget) -> bool:
-    """Whether a summary is asked for where the plan of the policy does not reach its target."""
-    return bool(getattr(find(budget.policy), "ends_in_summary", False))
+def has_last_resorts(budget: Budget) -> bool:
+    """Whether a summary is asked for, and then messages of users may go, where the plan of the policy is not enough."""
+    return bool(getattr(find(budget.policy), "has_last_resorts", False))
 
 
 def load(name: str, field: str = "--eviction-policy") -> type[Policy]:

@@ -4,13 +4,15 @@
     message 4  (another role: not part of it)                a piece is a span of characters in one text,
     message 5  "[= piece 1 =]........................"       and never changes once it is cut
 
-A fragment holds offsets, never text: the text stays where it is, so a restore shows it byte for byte whatever happened
-in between. While it is not visible, `shown` has what stands in the place of each piece, fixed when it was hidden. The
-same edits give the same bytes for ever, which is what keeps the prefix of the conversation cached.
+Fragments may lie in one another, and never cross (`nesting.py`). A fragment holds offsets, never text: the text stays
+where it is, so a restore shows it byte for byte whatever happened in between. While it is not visible, `shown` has what
+stands in the place of each piece, fixed when it was hidden. The same edits give the same bytes for ever, which is what
+keeps the prefix of the conversation cached.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
@@ -37,6 +39,9 @@ class Piece:
     def overlaps(self, other: Piece) -> bool:
         return self.place == other.place and self.start < other.end and other.start < self.end
 
+    def covers(self, other: Piece) -> bool:
+        return self.place == other.place and self.start <= other.start and other.end <= self.end
+
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
@@ -58,6 +63,10 @@ class Fragment:
     @property
     def hidden(self) -> bool:
         return self.visibility is not Visibility.VISIBLE
+
+    def shown_at(self, piece: Piece) -> str:
+        """What stands in the place of one of its pieces while it is hidden."""
+        return "" if self.shown is None else self.shown[bisect_left(self.pieces, piece)]
 
     def summary(self, focus: str) -> str | None:
         """The stored summary with this focus, if there is one."""

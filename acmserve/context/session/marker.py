@@ -5,6 +5,8 @@ The wording is part of the cached prefix: a changed byte here recomputes every c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 RESTORE_TOOLS = {
     "sculptor": ("restore_fragment", "restore_fragment"),
     "sculptor-v1": ("expand_fragment", "revert_summary"),
@@ -42,3 +44,11 @@ def _rest(fragment_id: str, num_pieces: int) -> list[str]:
 def continued(fragment_id: str) -> str:
     """What stands for every further piece of a fragment."""
     return f"[{fragment_id} continued]"
+
+
+def more(fragment_ids: Sequence[str], num_tokens: int) -> str:
+    """What follows the marker of a fold for the folds right behind it. Nothing where those have markers elsewhere."""
+    if not fragment_ids:
+        return ""
+    which = fragment_ids[0] if len(fragment_ids) == 1 else f"{len(fragment_ids)} more up to {fragment_ids[-1]}"
+    return f"[and {which}: {num_tokens:,} tokens]"

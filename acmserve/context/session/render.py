@@ -4,6 +4,8 @@ an eviction took out.
     original   "Read this:\n[line 1 ......... line 400]\nWhat is it?"      "Let me look." ls   result      "It is 7."
     rendered   "Read this:\n[folded f1a2b3: ... hidden; ...]\nWhat is it?"                                "It is 7."
 
+Of fragments that lie in one another the outermost hidden one shows its marker.
+
 An edit neither adds, removes nor reorders messages. Only an eviction under a budget leaves some out, without moving the
 others. Where the served template refuses what is left, neighbours are merged or bridged (`alternation.py`). That
 happens only where something was left out. A message of which nothing is hidden is the very object that the client sent.
@@ -15,8 +17,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
-from acmserve.context.session.fragment import Piece
+from acmserve.context.session import marker
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.nesting import outermost
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.alternation import alternate, alternate_entries
 from acmserve.context.transcript.message import Message, Place, text_at, with_texts
@@ -88,10 +93,59 @@ def splice(text: str, hidden: Sequence[tuple[Piece, str]]) -> str:
 
 
 def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
-    """The pieces that are not visible, by text, ascending, each with what stands in its place."""
-    found: dict[Place, list[tuple[Piece, str]]] = defaultdict(list)
-    for fragment in state.fragments:
-        if fragment.shown is not None:
-            for piece, shown in zip(fragment.pieces, fragment.shown, strict=True):
-                found[piece.place].append((piece, shown))
-    return {place: sorted(pieces) for place, pieces in found.items()}
+    """The spans that are not visible, by text, ascending and disjoint, each with what stands in its place.
+
+    Folds that follow each other are one span with one marker, and so is the white space between them.
+    """
+    shown: dict[Place, list[tuple[Piece, str]]] = {}
+    hidden = [fragment for fragment in state.fragments if fragment.shown is not None]
+    if len(hidden) == 1:
+        [alone] = hidden
+        for piece, text in zip(alone.pieces, alone.shown or (), strict=True):
+            shown.setdefault(piece.place, []).append((piece, text))
+        return shown
+    for place, pieces in outermost(hidden).items():
+        runs = _runs(state.text_at(place), pieces) if len(pieces) > 1 else [pieces]
+        shown[place] = [_shown(run) for run in runs]
+    return shown
+
+
+_Run = list[tuple[Piece, Fragment]]
+
+
+def _runs(text: str, pieces: _Run) -> list[_Run]:
+    """The pieces of one text, those of neighbouring folds together."""
+    runs = [[pieces[0]]]
+    for (before, last), (piece, fragment) in pairwise(pieces):
+        both = last.visibility is fragment.visibility is Visibility.FOLDED
+        if both and not text[before.end : piece.start].strip():
+            runs[-1].append((piece, fragment))
+        else:
+            runs.append([(piece, fragment)])
+    return runs
+
+
+def _shown(run: _Run) -> tuple[Piece, str]:
+    """One span for a run of pieces: the marker of the first, how many follow, and the line break of the last."""
+    (first, fragment), (last, last_fragment) = run[0], run[-1]
+    text = fragment.shown_at(first)
+    further = [other for piece, other in run[1:] if piece == other.pieces[0]]
+    if len(run) > 1:
+        line_end = "\n" if last_fragment.shown_at(last).endswith("\n") else ""
+        more = marker.more([f.fragment_id for f in further], sum(f.num_tokens for f in further))
+        text = text.removesuffix("\n") + more + line_end
+    return Piece(first.place, first.start, last.end), text
+
+
+def readable_text(state: SessionState, fragment: Fragment) -> str:
+    """The original text of a fragment, its pieces joined by a line break, and what was redacted in it marked."""
+    gone = outermost(inner for inner in state.fragments if inner.visibility is Visibility.REDACTED)
+    texts = []
+    for piece in fragment.pieces:
+        inside = [
+            (Piece(piece.place, other.start - piece.start, other.end - piece.start), redaction.shown_at(other))
+            for other, redaction in gone.get(piece.place, ())
+            if piece.covers(other)
+        ]
+        texts.append(splice(state.piece_text(piece), inside))
+    return "\n".join(texts)

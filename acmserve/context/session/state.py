@@ -17,7 +17,6 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import pairwise
 
 from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.session.branches.branch import Branch, check_branches, open_of
@@ -25,7 +24,9 @@ from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.nesting import check_tree
 from acmserve.context.session.precompute_options import PrecomputeOptions
+from acmserve.context.session.rollout.record import NO_ROLLOUT, RolloutRecord
 from acmserve.context.transcript.message import Message, Place, text_at
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import EMPTY, Omissions
@@ -80,7 +81,8 @@ class SessionState:
 
     `omissions` is what an eviction took out, by entry, and what closed branches hold. `budget` and `precompute` are the
     session's own, None where it has none, as is `observation_rule`. `parent` is the session of which this is a branch,
-    `thread` its place in a family of threads. `redacted` knows every text that was ever redacted, as digests.
+    `thread` its place in a family of threads. `redacted` knows every text that was ever redacted, as digests. `rollout`
+    is what is recorded for training.
     """
 
     entries: tuple[TranscriptEntry, ...] = ()
@@ -97,6 +99,7 @@ class SessionState:
     thread: Thread | None = None
     redacted: tuple[RedactedText, ...] = ()
     observation_rule: ObservationRule | None = None
+    rollout: RolloutRecord = NO_ROLLOUT
 
     @property
     def observations(self) -> frozenset[int]:
@@ -113,9 +116,10 @@ class SessionState:
         return max(self.num_turns, *(entry.turn + 1 for entry in entries if entry.origin is Author.ANSWER), 0)
 
     def fragment(self, fragment_id: str, field_name: str = "fragment_id") -> Fragment:
-        """The fragment of that id. Raises `NotFound` naming those that exist."""
+        """The fragment of that id, in any case and with spaces. Raises `NotFound` naming those that exist."""
+        wanted = _as_id(fragment_id)
         for fragment in self.fragments:
-            if fragment.fragment_id == fragment_id:
+            if fragment.fragment_id == wanted:
                 return fragment
         known = ", ".join(f.fragment_id for f in self.fragments[-20:])
         remedy = f"Known fragments: {known}." if known else "There are no fragments yet; call fragment_context first."
@@ -123,8 +127,9 @@ class SessionState:
 
     def hit(self, search_id: str) -> SearchHit:
         """The search result of that id. Raises `NotFound`."""
+        wanted = _as_id(search_id)
         for hit in reversed(self.hits):
-            if hit.search_id == search_id:
+            if hit.search_id == wanted:
                 return hit
         raise NotFound(
             "search_id",
@@ -165,7 +170,7 @@ class SessionState:
         return any(f.fragment_id == made for f in self.fragments) or any(h.search_id == made for h in self.hits)
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` with the numbers when ids repeat, spans overlap or leave their texts, markers lack."""
+        """Raise `IntegrityError` with the numbers when ids repeat, spans cross or leave their texts, markers lack."""
         ids = [f.fragment_id for f in self.fragments] + [h.search_id for h in self.hits]
         if len(set(ids)) != len(ids):
             raise IntegrityError(f"session: {len(ids)} ids, {len(set(ids))} of them different")
@@ -174,16 +179,15 @@ class SessionState:
             length = len(self.text_at(span.place)) if 0 <= span.place.entry < len(self.entries) else -1
             if not 0 <= span.start < span.end <= length:
                 raise IntegrityError(f"session: {span} in a text of {length} characters")
-        for before, after in pairwise(sorted(pieces)):
-            if before.overlaps(after):
-                raise IntegrityError(f"session: {before} and {after} overlap")
         for fragment in self.fragments:
             _check_fragment(fragment)
+        check_tree(self.fragments)
         self.omissions.check_integrity()
         ends = [end for _, end in self.omissions.gone[-1:]] + [max(self.omissions.entries, default=-1) + 1]
         if max(ends) > len(self.entries):
             raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
         check_branches(self.branches, [entry.message for entry in self.entries], self.omissions)
+        self.rollout.check_integrity()
 
 
 def _check_fragment(fragment: Fragment) -> None:
@@ -198,6 +202,11 @@ def _check_fragment(fragment: Fragment) -> None:
         )
     if (fragment.focus is not None) != (fragment.visibility is Visibility.SUMMARIZED):
         raise IntegrityError(f"session: {name} is {fragment.visibility.value} with focus {fragment.focus!a}")
+
+
+def _as_id(written: str) -> str:
+    """An id as it was given out. Models write `F1A2B3`, and put quotes or brackets around it."""
+    return "".join(written.split()).strip("\"'`[]()<>.,:").lower()
 
 
 def _short(text: str) -> str:

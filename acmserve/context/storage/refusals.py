@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from acmserve.context.storage.codecs.state import entry_value, fragment_rows, fragment_value, pack
+from acmserve.context.storage.codecs.changes import sizes_of
 from acmserve.context.storage.session import Key, Session, SessionLimits
 from acmserve.errors import Conflict, IntegrityError, NotFound
 
@@ -46,10 +46,9 @@ def check_sessions(sessions: Mapping[Key, Session]) -> None:
         if key != session.key or key != named:
             raise IntegrityError(f"store: session {named} is filed as {key}")
         session.state.check_integrity()
-        entries = [len(pack(entry_value(entry))) for entry in session.state.entries]
-        fragments = [len(pack(fragment_value(fragment))) for fragment in fragment_rows(session.state)]
-        if (entries, fragments) != (session.entry_bytes, session.fragment_bytes):
+        sizes = sizes_of(session.state)
+        if sizes != session.sizes:
             raise IntegrityError(
-                f"store: {session.session_id!a} has {len(entries)} entries and {len(fragments)} fragments of "
-                f"{sum(entries) + sum(fragments)} bytes, {session.num_bytes} were counted"
+                f"store: {session.session_id!a} has {len(sizes.entries)} entries, {len(sizes.fragments)} fragments and "
+                f"{len(sizes.rollout)} rows of its rollout of {sizes.num_bytes} bytes, {session.num_bytes} were counted"
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from acmserve.context.session.state import SessionState
+from acmserve.context.storage.codecs.changes import RowSizes
 from acmserve.context.tools.suites import SCULPTOR
 from acmserve.errors import InvalidRequest, StorageFailed
 
@@ -25,9 +26,9 @@ class SessionUse:
 class Session:
     """`tenant` is "" on a server without API keys. Times are seconds since the epoch.
 
-    `entry_bytes` and `fragment_bytes` hold the size of each entry and fragment as JSON. The store keeps them. `key`
-    names a session, since the same id of another tenant is another session. `unsaved` says why the file has not this
-    state. It is None where the file has it, or where there is none.
+    `sizes` are those of the rows of its state. The store keeps them. `key` names a session, since the same id of
+    another tenant is another session. `unsaved` says why the file has not this state. It is None where the file has it,
+    or where there is none.
     """
 
     tenant: str
@@ -36,8 +37,7 @@ class Session:
     suite: str = SCULPTOR
     created_at: float = 0.0
     used_at: float = 0.0
-    entry_bytes: list[int] = field(default_factory=list, repr=False)
-    fragment_bytes: list[int] = field(default_factory=list, repr=False)
+    sizes: RowSizes = field(default_factory=RowSizes, repr=False)
     unsaved: StorageFailed | None = None
     key: Key = field(init=False, repr=False)
 
@@ -47,7 +47,7 @@ class Session:
     @property
     def num_bytes(self) -> int:
         """Bytes that count against `SessionLimits.max_bytes`."""
-        return sum(self.entry_bytes) + sum(self.fragment_bytes)
+        return self.sizes.num_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.state import StateChange, plan_change, plan_whole
+from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_whole
 from acmserve.context.storage.fair_share import plan_victims, room
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
@@ -226,9 +226,8 @@ class SessionStore:
         return plan_victims(sizes, self.limits.memory, lambda key: key == keep or key in self._uses)
 
     def _write(self, session: Session, state: SessionState, change: StateChange, now: float) -> None:
-        entry_bytes = change.entries.sizes(session.entry_bytes)
-        fragment_bytes = change.fragments.sizes(session.fragment_bytes)
-        num_bytes = sum(entry_bytes) + sum(fragment_bytes)
+        sizes = change.sizes(session.sizes)
+        num_bytes = sizes.num_bytes
         self._check_room(session, num_bytes)
         self._erase(self._expired(now, session.key), at_once=False)
         dropped: Sequence[Key] = ()
@@ -239,8 +238,7 @@ class SessionStore:
             failure = self._tried(partial(self._stored.save, session, state, now, written, dropped))
         victims = self._victims(session.key, num_bytes)
         self.num_bytes += num_bytes - self._size_of(session.key)
-        session.state, session.used_at = state, now
-        session.entry_bytes, session.fragment_bytes = entry_bytes, fragment_bytes
+        session.state, session.used_at, session.sizes = state, now, sizes
         self._sessions[session.key] = session
         self._sessions.move_to_end(session.key)
         if self._stored is not None and failure is None:
@@ -256,7 +254,7 @@ class SessionStore:
 
     def _size_of(self, key: Key) -> int:
         session = self._sessions.get(key)
-        return 0 if session is None else sum(session.entry_bytes) + sum(session.fragment_bytes)
+        return 0 if session is None else session.num_bytes
 
     def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
         """Write so many sessions whose copies in the file are behind, as long as that succeeds."""

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from acmserve.context.edits import fragments as edit
-from acmserve.context.edits.cost import EditCost, edit_cost, num_tokens_shown
+from acmserve.context.edits.cost import EditCost, effect_of, num_tokens_shown
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.fragment import Fragment
+from acmserve.context.session.render import readable_text
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.tool import SummaryWanted, ToolContext
 from acmserve.errors import InvalidRequest
@@ -76,14 +78,14 @@ def run_batch(
                 missing = _missing_summary(state, fragment, wanted, summaries)
                 if missing is not None:
                     return BatchOutcome(before, needs=missing)
-            num_before = num_tokens_shown(fragment, context.tokenizer)
+            num_before = num_tokens_shown(state, fragment, context.tokenizer)
+            shown = state
             state = _apply(state, fragment, wanted, context, summaries)
         except InvalidRequest as error:
             raise type(error)(f"edits[{index}].{error.field}", error.message, error.remedy) from None
         new = state.fragment(fragment.fragment_id)
-        num_after = num_tokens_shown(new, context.tokenizer)
-        cost = edit_cost(state, new, num_after, context.fidelity, context.tokenizer)
-        done.append(EditDone(wanted.kind, new, num_before, num_after, cost))
+        effect = effect_of(shown, state, context.fidelity, context.tokenizer)
+        done.append(EditDone(wanted.kind, new, num_before, num_before - effect.num_saved, effect.cost))
     return BatchOutcome(state, tuple(done))
 
 
@@ -95,7 +97,7 @@ def _target(state: SessionState, wanted: Edit, context: ToolContext) -> tuple[Se
     if wanted.kind is EditKind.RESTORE:
         raise InvalidRequest("messages", "a restore needs the id of a fragment.", "GET .../context lists the ids.")
     assert wanted.messages is not None
-    cut = edit.cut_messages(state, *wanted.messages, context.tokenizer)
+    cut = cut_messages(state, *wanted.messages, context.tokenizer)
     return cut.state, cut.fragments[0]
 
 
@@ -106,7 +108,7 @@ def _missing_summary(
     edit.check_summarizable(state, fragment.fragment_id, focus)
     if fragment.summary(focus) is not None or (fragment.fragment_id, focus) in summaries:
         return None
-    return SummaryWanted(fragment.fragment_id, state.fragment_text(fragment), focus, fragment.num_tokens)
+    return SummaryWanted(fragment.fragment_id, readable_text(state, fragment), focus, fragment.num_tokens)
 
 
 def _focus(wanted: Edit) -> str:

@@ -13,7 +13,7 @@ from acmserve.context.tools.tool import Tool, ToolContext, ToolOutcome, as_writt
 from acmserve.errors import Conflict
 
 
-def _tool(schema: Schema, does: str) -> Tool:
+def _tool(operation: str, schema: Schema, does: str) -> Tool:
     name = schema["function"]["name"]
 
     def run(_: SessionState, __: object, ___: ToolContext) -> ToolOutcome:
@@ -23,8 +23,8 @@ def _tool(schema: Schema, does: str) -> Tool:
             "Send acm.tools, or make a branch with POST .../sessions/{session_id}/branches.",
         )
 
-    return Tool(schema, run, does, read=as_written)
+    return Tool(operation, schema, run, does, read=as_written)
 
 
-BRANCH = _tool(BRANCH_TOOL, "opens a branch for a task of many steps")
-RETURN = _tool(RETURN_TOOL, "ends the branch: its message stays, its steps leave the conversation")
+BRANCH = _tool("branch", BRANCH_TOOL, "opens a branch for a task of many steps")
+RETURN = _tool("return", RETURN_TOOL, "ends the branch: its message stays, its steps leave the conversation")

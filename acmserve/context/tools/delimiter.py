@@ -25,4 +25,6 @@ def _run(state: SessionState, arguments: object, context: ToolContext) -> ToolOu
     return ToolOutcome(state, marked.result, error=marked.error, scope=marked.scope)
 
 
-DELIMITER = Tool(DELIMITER_TOOL, _run, "marks where an episode of the work starts or ends", read=as_written)
+DELIMITER = Tool(
+    "delimiter", DELIMITER_TOOL, _run, "marks where an episode of the work starts or ends", read=as_written
+)

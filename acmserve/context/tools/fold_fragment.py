@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acmserve.context.edits.cost import edit_cost, num_tokens_shown
+from acmserve.context.edits.cost import effect_of
 from acmserve.context.edits.fragments import fold
 from acmserve.context.schema.tool_schema import tool_schema
 from acmserve.context.session.state import SessionState
@@ -18,19 +18,24 @@ _SCHEMA = tool_schema(
 
 
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
-    return hidden(fold(state, args["fragment_id"], context.suite, context.tokenizer), args["fragment_id"], context)
+    return hidden(state, fold(state, args["fragment_id"], context.suite, context.tokenizer), args, context)
 
 
-def hidden(new: SessionState, fragment_id: str, context: ToolContext) -> ToolOutcome:
+def hidden(before: SessionState, after: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
     """The outcome of a fold, or of a summary."""
-    fragment = new.fragment(fragment_id)
-    num_shown = num_tokens_shown(fragment, context.tokenizer)
-    cost = edit_cost(new, fragment, num_shown, context.fidelity, context.tokenizer)
+    fragment = after.fragment(args["fragment_id"])
+    effect = effect_of(before, after, context.fidelity, context.tokenizer)
+    name = fragment.fragment_id
     result = (
-        f"{fragment_id} is {fragment.visibility.value}, {fragment.num_tokens - num_shown:,} tokens fewer. The next "
-        f"step {cost}; folds of text behind it, asked for now, add nothing to that."
+        f"{name} is {fragment.visibility.value}, {fewer(effect.num_saved)}. The next step {effect.cost}; "
+        "folds of text behind it, asked for now, add nothing to that."
     )
-    return ToolOutcome(new, result, changed=True, fragment_ids=(fragment_id,))
+    return ToolOutcome(after, result, changed=True, fragment_ids=(name,))
 
 
-FOLD_FRAGMENT = Tool(_SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")
+def fewer(num_saved: int) -> str:
+    """By how much the conversation is shorter, or longer."""
+    return f"{num_saved:,} tokens fewer" if num_saved >= 0 else f"{-num_saved:,} tokens more"
+
+
+FOLD_FRAGMENT = Tool("fold", _SCHEMA, _run, "hides a fragment behind a marker", "what stands behind the fragment")

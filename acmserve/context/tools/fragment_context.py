@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acmserve.context.edits.cost import EditCost, edit_cost
-from acmserve.context.edits.fragments import Cut, cut_between, num_marker_tokens
+from acmserve.context.edits.cost import EditCost, fold_costs
+from acmserve.context.edits.cut import Cut, cut_between
 from acmserve.context.schema.tool_schema import choice, integer, text, tool_schema
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.state import SessionState
@@ -30,10 +30,7 @@ _SCHEMA = tool_schema(
 def _run(state: SessionState, args: Arguments, context: ToolContext) -> ToolOutcome:
     tokenizer, num_asked = context.tokenizer, args["num_fragments"]
     cut = cut_between(state, args["start_marker"], args["end_marker"], num_asked, args["role"], tokenizer)
-    costs = [
-        edit_cost(cut.state, f, num_marker_tokens(f, context.suite, tokenizer), context.fidelity, tokenizer)
-        for f in cut.fragments
-    ]
+    costs = fold_costs(cut.state, cut.fragments, context.suite, context.fidelity, tokenizer)
     ids = tuple(fragment.fragment_id for fragment in cut.fragments)
     return ToolOutcome(cut.state, _words(cut, costs, num_asked), fragment_ids=ids)
 
@@ -58,6 +55,7 @@ def _ends(state: SessionState, fragment: Fragment) -> tuple[str, str]:
 
 
 FRAGMENT_CONTEXT = Tool(
+    "fragment",
     _SCHEMA,
     _run,
     "cuts the text between two markers into fragments, at line or sentence ends",

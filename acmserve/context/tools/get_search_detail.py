@@ -23,4 +23,6 @@ def _run(state: SessionState, args: Arguments, _: ToolContext) -> ToolOutcome:
     return ToolOutcome(state, str(match))
 
 
-GET_SEARCH_DETAIL = Tool(_SCHEMA, _run, "shows more of the text around a result", "nothing: the result is appended")
+GET_SEARCH_DETAIL = Tool(
+    "search_detail", _SCHEMA, _run, "shows more of the text around a result", "nothing: the result is appended"
+)

@@ -22,5 +22,9 @@ def _run(state: SessionState, _: Arguments, __: ToolContext) -> ToolOutcome:
 
 
 RESTORE_CONTEXT = Tool(
-    _SCHEMA, _run, "shows everything again and forgets the fragments", "what stands behind the first hidden fragment"
+    "restore_all",
+    _SCHEMA,
+    _run,
+    "shows everything again and forgets the fragments",
+    "what stands behind the first hidden fragment",
 )

@@ -17,6 +17,7 @@ from acmserve.context.tools.tool import (
     ToolCall,
     ToolContext,
     ToolOutcome,
+    parsed_arguments,
     refused,
     with_input,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "ToolContext",
     "ToolOutcome",
     "find_tool",
+    "parsed_arguments",
     "refused",
     "run_tool",
     "with_input",

@@ -85,5 +85,7 @@ def _quote(query: str) -> str:
 
 
 _COMPUTES = "nothing: the result is appended"
-SEARCH_CONTEXT = Tool(_SCHEMA, _run, "finds exact text, hidden text included", _COMPUTES)
-SEARCH_CONTEXT_V1 = Tool(_SCHEMA_V1, _run, "finds text, hidden text included, exactly or by meaning", _COMPUTES)
+SEARCH_CONTEXT = Tool("search", _SCHEMA, _run, "finds exact text, hidden text included", _COMPUTES)
+SEARCH_CONTEXT_V1 = Tool(
+    "search", _SCHEMA_V1, _run, "finds text, hidden text included, exactly or by meaning", _COMPUTES
+)

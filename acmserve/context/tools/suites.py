@@ -146,6 +146,12 @@ def find_suite(suites: Collection[str], tool: str) -> str:
     return next((suite for suite in suites if tool in tool_names(suite)), next(iter(suites)))
 
 
+def find_operation(suites: Collection[str], tool: str) -> str | None:
+    """What a tool of these suites does. None where none has it."""
+    found = (known for suite in suites for known in _suite(suite).tools if known.name == tool)
+    return next((known.operation for known in found), None)
+
+
 def offered_beside(suite: str) -> tuple[str, ...]:
     """An editing suite, and those that go together with every other."""
     return (suite, *(name for name in SUITES if name not in EDITING_SUITES))

@@ -12,6 +12,7 @@ in `needs`, and the caller calls again with what was needed in `supplied`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,9 +90,11 @@ class ToolOutcome:
 class Tool:
     """One tool. `does` and `computes` (what the next turn computes again under `exact`) are its row in the docs.
 
-    `read` makes of the arguments, as they were written, what `run` takes.
+    `operation` names what it does, whatever the tool is called. `read` makes of the arguments, as they were written,
+    what `run` takes.
     """
 
+    operation: str
     schema: Schema
     run: Callable[[SessionState, Any, ToolContext], ToolOutcome]
     does: str
@@ -102,6 +105,16 @@ class Tool:
     def name(self) -> str:
         name: str = self.schema["function"]["name"]
         return name
+
+
+def parsed_arguments(arguments: object) -> object:
+    """Arguments as the model wrote them, parsed where they are JSON."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 def with_input(context: ToolContext, supplied: str | Sequence[Sequence[float]]) -> ToolContext:

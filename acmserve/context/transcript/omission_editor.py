@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
-from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
+from acmserve.context.transcript.omissions import NOTHING, USERS_LEFT_OUT, MessageOmissions, Omissions
 from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
 from acmserve.context.transcript.outline import TEXT, Outline, Use
 from acmserve.context.transcript.parts import Role
@@ -56,7 +56,8 @@ class OmissionEditor:
         kept = self._changed.get(entry) or self._before.entries.get(entry)
         if kept is not None:
             return kept
-        if not self._before.gone or not self._before.in_gone(entry):
+        is_ranged = self._lines[entry].role is not Role.PROTECTED
+        if not is_ranged or not self._before.gone or not self._before.in_gone(entry):
             return NOTHING
         return MessageOmissions(reasoning=True, text=True, calls=frozenset(range(len(self._lines[entry].names))))
 
@@ -133,6 +134,21 @@ class OmissionEditor:
         self.drop_calls([Use(entry, number) for number in range(len(self._lines[entry].names))])
         self.drop_text(entry)
 
+    def drop_user(self, entry: int) -> None:
+        """Take out a message of the user. A marker takes the place of the first that goes, in front of all others."""
+        if self.of(entry).text:
+            return
+        taken = self._taken_users
+        is_first = not any(other < entry for other in taken)
+        for other in [other for other in taken if is_first and self.of(other).notes]:
+            self._set(other, replace(self.of(other), notes=()))
+        self._set(entry, MessageOmissions(text=True, notes=(USERS_LEFT_OUT,) if is_first else ()))
+
+    @property
+    def _taken_users(self) -> list[int]:
+        entries = {*self._before.entries, *self._changed}
+        return [entry for entry in entries if self._lines[entry].is_user and self.of(entry).text]
+
     def add_note(self, entry: int, note: str) -> None:
         """Put a line behind what is left of a message."""
         kept = self.of(entry)
@@ -154,7 +170,7 @@ class OmissionEditor:
             return self._before
         entries, gone = dict(self._before.entries), set(self._gone)
         for entry, kept in self._changed.items():
-            if is_left(self._lines[entry], kept):
+            if self._lines[entry].is_user or is_left(self._lines[entry], kept):
                 entries[entry] = kept
             else:
                 entries.pop(entry, None)
@@ -165,7 +181,7 @@ class OmissionEditor:
 
     def _ranges(self, gone: set[int], entries: dict[int, MessageOmissions]) -> tuple[tuple[int, int], ...]:
         """The ranges from before and new entries, grown together where nothing else lies between."""
-        cut = sorted(entries)
+        cut = sorted(entry for entry in entries if self._lines[entry].role is not Role.PROTECTED)
         pieces = sorted([*self._before.gone, *((entry, entry + 1) for entry in gone)])
         merged: list[tuple[int, int]] = []
         for start, end in pieces:
@@ -192,7 +208,7 @@ class OmissionEditor:
         if old is NOTHING or is_left(line, old):
             took_text = new.text and not old.text
             took_reasoning = new.reasoning and not old.reasoning
-            said = (took_text and line.has_text) or (took_reasoning and line.has_reasoning)
+            said = (took_text and (line.has_text or line.is_user)) or (took_reasoning and line.has_reasoning)
             self._touch(entry, said or replace(new, text=old.text, reasoning=old.reasoning) != old)
 
     def _result_tokens(self, result: int, kept: MessageOmissions, number: int) -> int:

@@ -9,8 +9,9 @@ away shows everything again. Rendering is a pure function, deterministic to the 
 
 - A result shares the fate of its call, so neither is ever left alone. Results are found by pairing, not by the data.
 - An observation shares the fate of the text that it answers. Which messages are observations the caller says.
+- A message of the user is left out only where its own entry says so, never by a range. A marker may take its place.
 - A message of the assistant that would say nothing and call nothing is left out. `tool_calls` is never an empty list.
-- Messages of the user and the system, and all of which nothing is taken, are the very objects that came in.
+- Messages of the system, and all of which nothing is taken, are the very objects that came in.
 
 Decision: of an exploration the message that ended it stays, as a short text of the assistant in its place. Where the
 model spoke twice in a row after that, the template decides how it looks. No role is invented to stand between. A
@@ -33,11 +34,13 @@ from acmserve.errors import IntegrityError
 
 PLACEHOLDER = "[tool result cleared]"
 CLEARED_ARGUMENTS = "{}"
+USERS_LEFT_OUT = "[some messages of the user were left out from here on]"
+"""Stands in the place of the first message of a user that an eviction took, and speaks for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageOmissions:
-    """What is taken out of one message of the assistant. Numbers are indices into its `tool_calls`.
+    """What is taken out of one message of the assistant, or of a user. Numbers are indices into its `tool_calls`.
 
     `calls` are gone with their results. The results of `cleared` are a placeholder (`TEXT`: that of the text), the
     arguments of `inputs` are empty. `notes` are lines that stand behind what is left of the text. `summary` stands in
@@ -69,7 +72,7 @@ NOTHING = MessageOmissions()
 class Omissions:
     """`gone` are ranges `[start, end)` of entries, ascending and apart, whose messages are left out altogether.
 
-    An entry in `entries` is rendered as that says, inside such a range too. User and system messages always stay.
+    An entry in `entries` is rendered as that says, inside such a range too. A user's goes only so. The system's stay.
     """
 
     gone: tuple[tuple[int, int], ...] = ()
@@ -170,6 +173,8 @@ def omit_from_messages(
             left = (None if omissions.in_gone(entry) else message) if kept is None else omit_from_message(message, kept)
         elif role is Role.RESULT:
             left = _omit_from_result(entry, message, use, omissions)
+        elif (kept := omissions.entries.get(entry)) is not None and message.get("role") == "user":
+            left = _omit_from_user(message, kept)
         rendered.append(left)
     return rendered
 
@@ -183,6 +188,13 @@ def _omit_from_result(entry: int, message: Message, use: Use | None, omissions: 
     if use.number in omissions.entries.get(use.entry, NOTHING).cleared:
         return {**message, "content": PLACEHOLDER}
     return message
+
+
+def _omit_from_user(message: Message, omissions: MessageOmissions) -> Message | None:
+    """A message of the user, or the marker in its place. None where neither is left."""
+    if not omissions.text:
+        return message
+    return {"role": "user", "content": "\n".join(omissions.notes)} if omissions.notes else None
 
 
 def omit_from_message(message: Message, omissions: MessageOmissions) -> Message | None:

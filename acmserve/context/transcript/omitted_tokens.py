@@ -56,7 +56,7 @@ def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissio
         line = outline.lines[entry]
         if entry >= start:
             size = token_counts.sizes[entry]
-            is_in_gone = bool(omissions.gone) and omissions.in_gone(entry)
+            is_in_gone = bool(omissions.gone) and not line.is_user and omissions.in_gone(entry)
             total += message_tokens(line, size, kept, token_counts) - (0 if is_in_gone else size.total)
         for index in kept.cleared - kept.calls if kept.cleared else ():
             result = line.results[index] if index != TEXT else None if kept.text else line.observation
@@ -71,6 +71,17 @@ def lasting_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omiss
     left = sum(
         message_tokens(outline.lines[entry], token_counts.sizes[entry], kept, token_counts)
         for entry, kept in omissions.entries.items()
+        if not outline.lines[entry].is_user
     )
+    return token_counts.base_tokens + said_tokens(outline, token_counts, omissions) + left
+
+
+def said_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissions, start: int = 0) -> int:
+    """Tokens shown of what users and the system wrote, from entry `start` on, markers in their place included."""
     num_all = len(token_counts.sizes)
-    return token_counts.num_tokens - token_counts.omittable_between(0, num_all) + left
+    total = token_counts.between(start, num_all) - token_counts.omittable_between(start, num_all)
+    for entry, kept in omissions.entries.items():
+        line, size = outline.lines[entry], token_counts.sizes[entry]
+        if entry >= start and line.is_user:
+            total += message_tokens(line, size, kept, token_counts) - size.total
+    return total

@@ -25,7 +25,7 @@ from acmserve.kernels import dispatch
 from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import MoveRun
 from acmserve.plan.rules.rotations import MAX_ROTATIONS, bound_of
 
 if TYPE_CHECKING:
@@ -148,8 +148,11 @@ class KVMover:
         for index, (group, found) in enumerate(zip(groups, names, strict=True)):
             if found or not layers:
                 block_size = group.kv_cache_spec.block_size
-                self._check_blocks([layers[name] for name in found], block_size)
-                built[index] = (block_size, dispatch.LayerMover([layers[name] for name in found], self._num_threads))
+                members = [layers[name] for name in found]
+                self._check_blocks(members, block_size)
+                mover = dispatch.LayerMover(members, self._num_threads, block_size=block_size)
+                mover.warm_up()
+                built[index] = (block_size, mover)
         return built
 
     def _check_blocks(self, layers: Sequence[KVLayer], block_size: int) -> None:
@@ -176,8 +179,8 @@ class KVMover:
         of_tokens = [copy for copy in copies if isinstance(copy, KVCopy)]
         assert all(copy.group in self._groups for copy in of_tokens)
         for group, (block_size, mover) in self._groups.items():
-            if found := [copy for copy in of_tokens if copy.group == group]:
-                self._carry_out_group(found, block_size, mover)
+            if found := [run_of(copy, block_size) for copy in of_tokens if copy.group == group]:
+                mover.move(found)
         if self._states is not None:
             self._states.carry_out(move for move in copies if isinstance(move, StateMove))
 
@@ -190,13 +193,8 @@ class KVMover:
         """The transitions that the step has recorded, by number."""
         return {} if self._states is None else self._states.take_recorded()
 
-    @staticmethod
-    def _carry_out_group(copies: Sequence[KVCopy], bs: int, mover: dispatch.LayerMover) -> None:
-        src, dst, segments = [], [], []
-        start = 0
-        for copy in copies:
-            src.append(slot_range(copy.src_block_ids, copy.src_start % bs, copy.num_tokens, bs))
-            dst.append(slot_range(copy.dst_block_ids, copy.dst_start % bs, copy.num_tokens, bs))
-            segments.append(SlotRun(start, start + copy.num_tokens, copy.delta))
-            start += copy.num_tokens
-        mover.move(torch.cat(src), torch.cat(dst), segments)
+
+def run_of(copy: KVCopy, block_size: int) -> MoveRun:
+    """The copy as the kernels take it."""
+    src_offset, dst_offset = copy.src_start % block_size, copy.dst_start % block_size
+    return MoveRun(copy.src_block_ids, src_offset, copy.dst_block_ids, dst_offset, copy.num_tokens, copy.delta)

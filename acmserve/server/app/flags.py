@@ -175,6 +175,13 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
         help="find the session of a request without an id by its content: the one of the same API key and cache salt "
         "whose conversation it goes on with, else a new one (default: such a request has no session)",
     )
+    parser.add_argument(
+        "--rollout",
+        action="store_true",
+        default=None,
+        help="record token ids and operations of every session for training, unless acm.rollout says otherwise "
+        "(default: only where a request asks)",
+    )
 
 
 def _positive(text: str) -> int:

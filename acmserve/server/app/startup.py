@@ -64,6 +64,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         identifier=open_identifier(config, store, served),
         renderers=PromptRenderers(state, tokenizer, piece_counter(tokenizer)),
         observations=config.observation_rule,
+        rollout=config.rollout,
     )
 
 

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.eviction import registry
-from acmserve.context.eviction.chain import REACHED, with_summary
+from acmserve.context.eviction import chain, registry
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
 from acmserve.context.eviction.compact import Compaction, Summary, plan_nothing
 from acmserve.context.eviction.context_meter import ContextMeter
@@ -146,6 +145,10 @@ class Enforcement:
                 plan = self._planned(budget, meter, state)
             state = state if plan is None else replace(state, omissions=plan.omissions)
             meter = self._budgets.meter_at(self._session, state)
+            if plan is not None and plan.unmet is not None and registry.has_last_resorts(budget):
+                users = self._fitting.plan_users(meter, state, budget, plan.target)
+                state = replace(state, omissions=users.omissions)
+                meter = self._budgets.meter_at(self._session, state)
         return state, meter.num_tokens
 
     async def evict(self, *, dry_run: bool) -> Evicted:
@@ -213,16 +216,16 @@ class Enforcement:
             return meter, state, BudgetReport(budget, kept)
         plan, before = self._planned(budget, meter, state), state
         state = self._fitting.carry_out(meter, state, plan)
-        if not registry.ends_in_summary(budget):
+        if not registry.has_last_resorts(budget):
             return meter, state, BudgetReport(budget, plan)
-        if plan.num_after <= plan.target * (1 + SLACK_SHARE):
-            return meter, state, BudgetReport(budget, with_summary(plan, None, REACHED), {"summary": None})
-        done = await self._summarize(meter, state, plan.target, _instructions(budget), before)
-        plan = with_summary(plan, done.plan, done.reason)
+        done = _Summarized(meter, state, reason=chain.REACHED)
+        if plan.num_after > plan.target * (1 + SLACK_SHARE):
+            done = await self._summarize(meter, state, plan.target, _instructions(budget), before)
+        plan = chain.with_stage(plan, chain.COMPACT, done.plan, done.reason)
         if done.plan is not None and self._fitting.measure(done.meter, done.state):
             plan = replace(plan, num_after=done.meter.num_tokens)
-        plan = done.meter.judge(plan, budget)
-        return done.meter, done.state, BudgetReport(budget, plan, {"summary": summary_json(done.summary)})
+        plan, state = self._fitting.let_users_go(done.meter, done.state, budget, plan)
+        return done.meter, state, BudgetReport(budget, plan, {"summary": summary_json(done.summary)})
 
     def _kept_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:
         """The eviction that was planned before, where the budget demands it, or soon will and it is ready."""

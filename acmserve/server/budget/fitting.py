@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from acmserve.context.accounting.rendered_spans import PromptRenderer, read_sizes
+from acmserve.context.eviction.chain import KEPT, USER_MESSAGES, with_stage
 from acmserve.context.eviction.context_meter import ContextMeter
+from acmserve.context.eviction.oldest_first.user_messages import NO_USERS, UserMessages
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.render import render, render_whole
@@ -85,6 +87,28 @@ class PromptFitting:
                 break
             plan = again
         return meter.judge(fitted, budget)
+
+    def plan_users(self, meter: ContextMeter, state: SessionState, budget: Budget, target: int) -> EvictionPlan:
+        """The last resort of a chain: messages of users go until the target is met. The meter follows the state."""
+        self.measure(meter, state)
+
+        def plan_again(target: int) -> EvictionPlan:
+            return UserMessages().plan(meter.view, target)
+
+        return self.fit(meter, state, budget, plan_again(target), plan_again)
+
+    def let_users_go(
+        self, meter: ContextMeter, state: SessionState, budget: Budget, plan: EvictionPlan
+    ) -> tuple[EvictionPlan, SessionState]:
+        """The plan that was carried out on the state, judged, and where it breaks the budget with its last resort."""
+        plan = meter.judge(plan, budget)
+        if plan.unmet is None:
+            return with_stage(plan, USER_MESSAGES, None, KEPT), state
+        users = self.plan_users(meter, state, budget, plan.target)
+        if not users.changes:
+            return with_stage(plan, USER_MESSAGES, None, NO_USERS), state
+        state = self.carry_out(meter, state, users)
+        return meter.judge(with_stage(plan, USER_MESSAGES, users), budget), state
 
     def carry_out(self, meter: ContextMeter, state: SessionState, plan: EvictionPlan) -> SessionState:
         """The state, which the meter follows, after a plan, and the meter at what the template writes of it."""

@@ -11,17 +11,18 @@ do instead, and the loop goes on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.storage.session import Session
-from acmserve.context.tools.run import ToolCall, refused
+from acmserve.context.tools.run import ToolCall, parsed_arguments, refused
 from acmserve.context.tools.suites import find_suite
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
 from acmserve.server.chat.branches import NAMES, LoopBranches
 from acmserve.server.context.server import ContextServer
+from acmserve.server.sessions.rollout import operate_rollout
 
 Call = dict[str, Any]
 
@@ -75,15 +76,18 @@ class ContextTools:
     async def carry_out(self, call: Call, num_before: int) -> Operation:
         """One call, after `num_before` others of the same answer. Never raises for a wrong call."""
         name, arguments = call_name(call), call["function"].get("arguments")
-        made = Operation(str(call.get("id")), name, _parsed(arguments))
+        made = Operation(str(call.get("id")), name, parsed_arguments(arguments))
         try:
             self._check(name, num_before)
             self.branches.check_other(name)
             if name in NAMES:
                 fields = self.branches.call(made.call_id, name, arguments, self.session.state)
+                state = operate_rollout(self.session.state, Initiator.MODEL, name, made.arguments)
+                self.server.store.save(self.session, state)
                 return replace(made, result=fields, changed=True)
             suite = find_suite(self.suites, name)
-            outcome = await self.server.editor.call_tool(self.session, ToolCall(name, arguments), suite, self.fidelity)
+            tool_call, by = ToolCall(name, arguments), Initiator.MODEL
+            outcome = await self.server.editor.call_tool(self.session, tool_call, suite, self.fidelity, by)
         except InvalidRequest as error:
             return replace(made, result=refused(error), is_error=True)
         except Unavailable as error:
@@ -108,12 +112,3 @@ class ContextTools:
 def call_name(call: Mapping[str, Any]) -> str:
     """The tool that a call of a step names."""
     return str(call["function"].get("name") or "")
-
-
-def _parsed(arguments: object) -> object:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments

@@ -63,7 +63,8 @@ class ChatRequest:
 
     `found` says how its session was found. Request and body share nothing: vLLM changes the messages of its request in
     place, and those of `body` become the transcript. With `goes_on_from`, an answer's id, the session holds the
-    history, and `body` has what follows. `answer_fields` are kept with the message of the answer.
+    history, and `body` has what follows. `answer_fields` are kept with the message of the answer. With `rollout` the
+    session records what is sampled.
     """
 
     request: ChatCompletionRequest
@@ -81,6 +82,12 @@ class ChatRequest:
     query_finished: bool | None = None
     goes_on_from: str | None = None
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
+    rollout: bool = False
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites whose tools the server carries out."""
+        return () if self.loop is None else self.loop.suites
 
 
 def converted(body: Mapping[str, Any], sent: Mapping[str, Any], raw_request: Request, found: Identified) -> ChatRequest:
@@ -104,14 +111,14 @@ def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
         )
     if chat.body.get("acm") or chat.body.get(FIELD) is not None:
         return read_options(server, chat)
-    return chat
+    return replace(chat, rollout=True) if server.rollout else chat
 
 
 def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
     """The request with what its body asks for. Raises `InvalidRequest`."""
     acm = chat.body.get("acm") or {}
     budget, precompute = acm.get("budget"), acm.get("precompute")
-    observations, finished = acm.get("observations"), acm.get("query_finished")
+    observations, finished, rollout = (acm.get(name) for name in ("observations", "query_finished", "rollout"))
     edits = parse_context_management(chat.body)
     _check_no_pause(edits or ())
     return replace(
@@ -123,6 +130,7 @@ def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
         precompute=None if precompute is None else parse_precompute(precompute, "acm.precompute"),
         observations=None if observations is None else parse_observations(observations, "acm.observations"),
         query_finished=None if finished is None else check_boolean(finished, "acm.query_finished"),
+        rollout=server.rollout if rollout is None else check_boolean(rollout, "acm.rollout"),
     )
 
 

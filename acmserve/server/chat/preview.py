@@ -15,8 +15,8 @@ from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.options import ChatRequest, with_options
+from acmserve.server.chat.recording import taken_in
 from acmserve.server.chat.request import LoopRequest
-from acmserve.server.chat.turn import taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.precompute.background_request import frame_of
 

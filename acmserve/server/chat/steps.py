@@ -40,6 +40,7 @@ from acmserve.server.chat.model_step import Spoken, Step
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, Exchange
+from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.http.errors import problem_response
 from acmserve.server.maps.turn import MapTurn, num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
@@ -47,6 +48,7 @@ from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.sessions.rollout import complete_rollout, enforce_rollout
 from acmserve.server.sessions.storage import storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
 
@@ -74,6 +76,7 @@ class Turn:
     found: Identified | None = None
     dropped: Mapping[str, Any] = field(default_factory=dict)
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
+    rollout: bool = False
 
 
 @dataclass(slots=True)
@@ -179,6 +182,7 @@ class ToolLoop:
         turn = self.turn
         sessions = turn.server.sessions
         self._exchange = sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
+        self._exchange.sampled = SampledAnswers() if turn.rollout else None
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
 
@@ -195,7 +199,7 @@ class ToolLoop:
             turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits, live
         )
         if self._enforced.state is not turn.session.state:
-            turn.server.store.save(turn.session, self._enforced.state)
+            turn.server.store.save(turn.session, enforce_rollout(turn.session.state, self._enforced))
         return self._enforced
 
     async def ask_again(self) -> Response | None:
@@ -228,6 +232,7 @@ class ToolLoop:
         inside = {} if open_now is None else {"branch": open_now.call_id}
         self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json)
         self.num_completion_tokens += step.num_completion_tokens
+        self._complete(step)
         tools = self._context_tools()
         for call in ours:
             operation = await tools.carry_out(call, self.num_calls)
@@ -238,6 +243,13 @@ class ToolLoop:
         self.stopped_by = self._reason_to_stop(step, was_last, done)
         self.late_texts = self.spoken.end_step(last=self.stopped_by is not None)
         self._record(step, ours, done)
+
+    def _complete(self, step: Step) -> None:
+        """Put the completion into the rollout record, in front of what it asks for."""
+        turn, sampled = self.turn, None if self._exchange is None else self._exchange.sampled
+        if sampled is not None:
+            state = complete_rollout(turn.session.state, sampled, step.message, turn.options.suites)
+            turn.server.store.save(turn.session, state)
 
     def _context_tools(self) -> ContextTools:
         turn, options = self.turn, self.turn.options

@@ -19,6 +19,7 @@ from acmserve.context.accounting.rendered_spans import PromptRenderer
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
+from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
@@ -29,6 +30,7 @@ from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
+from acmserve.server.budget.report import steps_json
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
@@ -39,6 +41,7 @@ from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
 from acmserve.server.sessions.identifier import Identified, Identifier
+from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
 from acmserve.server.sessions.storage import StorageFailures
 
@@ -65,11 +68,12 @@ class ContextServer:
         identifier: Identifier | None = None,
         renderers: Callable[[Mapping[str, Any], Placing], PromptRenderer] | None = None,
         observations: ObservationRule = AUTO,
+        rollout: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
-        self.observations = observations
+        self.observations, self.rollout = observations, rollout
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
@@ -157,7 +161,10 @@ class ContextServer:
         """Evict down to the low watermark, and store the state. The caller holds the lock. A dry run only plans."""
         evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)
         if not dry_run:
-            self.store.save(session, replace(session.state, omissions=evicted.plan.omissions))
+            state = replace(session.state, omissions=evicted.plan.omissions)
+            told = {"evicted": steps_json(evicted.plan.steps)}
+            saved = evicted.plan.cleared_input_tokens
+            self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
         return evicted
 
     def _enforcement(

@@ -31,6 +31,7 @@ from acmserve.server.exchange.answer import stream_with_field, stream_with_recei
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
+from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
@@ -64,7 +65,8 @@ class Exchange:
     `on_send` is called when the request goes to the engine, `on_receipt` with the receipt and the seconds to the first
     token. What `fields` holds joins `acm`. `slot` is that of a context map in the prompt. A background request does not
     `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end. `finished` turns true with the
-    last output, before vLLM renders it: the rendering that follows is the answer's end.
+    last output, before vLLM renders it: the rendering that follows is the answer's end. `sampled` takes the token ids,
+    where somebody wants them.
     """
 
     params: SessionParams
@@ -77,6 +79,7 @@ class Exchange:
     remembers: bool = True
     num_cut: int = 0
     on_send: Callable[[], None] | None = None
+    sampled: SampledAnswers | None = None
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
@@ -103,6 +106,8 @@ class Exchange:
         _send(sampling_params, self.params)
         self._sent_at, self._seconds, self._has_receipt = time.monotonic(), None, False
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
+        if self.sampled is not None:
+            self.sampled.begin()
 
     def prepare(self, prompt: Any, num_room: int) -> Any:
         """The prompt with the session's own outputs as the tokens that were sampled, in at most `num_room` tokens.
@@ -130,6 +135,8 @@ class Exchange:
         A request may pass the engine several times (tool loops of /v1/responses): the last receipt counts.
         """
         self.finished = output.finished
+        if self.sampled is not None:
+            self.sampled.take(output, in_deltas=self._in_deltas)
         if self._seconds is None:
             self._seconds = time.monotonic() - self._sent_at
         transfer = output.kv_transfer_params

@@ -20,7 +20,8 @@ The cost of a request is one look for each unit, and at most `2 * MAX_COMPARED` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
 from acmserve.server.identity.fingerprint import TAIL, Fingerprint, HistoryLikeness, compare_history
 from acmserve.server.identity.prompt import PromptUnits
@@ -32,7 +33,6 @@ MIN_SHARE = 4
 MAX_COMPARED = 8
 _MAX_LISTED = 64
 _MAX_COUNTED = 1024
-_NOBODY: dict[str, None] = {}
 
 
 class ContentIndex:
@@ -85,27 +85,28 @@ class ContentIndex:
         """
         exact: dict[str, None] = {}
         longest = 0
-        for number in range(len(prompt), 0, -1):
-            names = self._listed(prompt.chain[number - 1])
-            longest = longest or (number if names else 0)
-            exact |= dict.fromkeys(list(reversed(names))[:_MAX_LISTED])
+        for number, mark in self._known(prompt.chain):
+            longest = longest or number
+            exact |= dict.fromkeys(list(reversed(self._names[mark]))[:_MAX_LISTED])
             if len(exact) >= MAX_COMPARED:
                 break
         if longest * 4 >= len(prompt) * 3:
             return list(exact)[:MAX_COMPARED]
         counts: Counter[str] = Counter()
         num_counted = 0
-        for mark in reversed(prompt.digests):
-            names = self._listed(mark)
+        for _, mark in self._known(prompt.digests):
+            names = self._names[mark]
             if len(names) <= _MAX_LISTED and num_counted < _MAX_COUNTED:
                 counts.update(names.keys())
                 num_counted += len(names)
         changed = [name for name, _ in counts.most_common(2 * MAX_COMPARED) if name not in exact]
         return [*list(exact)[:MAX_COMPARED], *changed[:MAX_COMPARED]]
 
-    def _listed(self, mark: int) -> dict[str, None]:
-        self.num_looked += 1
-        return self._names.get(mark, _NOBODY)
+    def _known(self, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Those that are listed with their place, counted from 1, the last first. All are looked up at C speed."""
+        self.num_looked += len(marks)
+        is_listed = map(self._names.__contains__, reversed(marks))
+        return compress(zip(range(len(marks), 0, -1), reversed(marks), strict=True), is_listed)
 
 
 def _marks(conversation: Fingerprint) -> set[int]:

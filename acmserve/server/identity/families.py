@@ -298,4 +298,4 @@ def derived_id(family: str, name: str) -> str:
     return f"{family[: MAX_SESSION_ID_CHARS // 2]}.{digest_id(family)}{MARK}{name}"
 
 
-NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0, (), ()))
+NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0))

@@ -37,7 +37,8 @@ class ContextConfig:
     `observations` says which messages of the user are results (`acm.observations`), "" for auto.
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
-    `infer_sessions` finds the session of a request without an id by its content.
+    `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session for
+    training (`acm.rollout`).
     """
 
     data_dir: str = ""
@@ -61,6 +62,7 @@ class ContextConfig:
     share_prefixes: bool = False
     session_from: str = ""
     infer_sessions: bool = False
+    rollout: bool = False
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:

@@ -32,7 +32,7 @@ from acmserve.server.options.loop_options import LOOP_KEYS
 from acmserve.validation import check_object
 
 DIRECT = "kv_transfer_params.acm.session_id"
-CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished")
+CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished", "rollout")
 _Value = TypeVar("_Value", str, Repair)
 ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
 

@@ -4,6 +4,7 @@
     POST   /sessions                           make          GET  list
     GET    /sessions/{session_id}              show          DELETE
     GET    /sessions/{session_id}/context      what the model sees now
+    GET    /sessions/{session_id}/rollout      what was recorded for training
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
     POST   /sessions/{session_id}/prepare      precompute the result of edits
@@ -38,6 +39,7 @@ from acmserve.server.routes.budget import budget_router
 from acmserve.server.routes.edits import edits_router
 from acmserve.server.routes.maps import maps_router
 from acmserve.server.routes.prepare import prepare_router
+from acmserve.server.routes.rollout import rollout_router
 from acmserve.server.routes.sessions import sessions_router
 from acmserve.server.routes.tools import tools_router
 
@@ -54,6 +56,7 @@ def router() -> APIRouter:
         edits_router,
         prepare_router,
         budget_router,
+        rollout_router,
         branches_router,
         maps_router,
     ):

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.edits.cost import turn_cost
+from acmserve.context.edits.cost import effect_of, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
+from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
@@ -26,6 +27,7 @@ from acmserve.context.tools.run import (
     ToolCall,
     ToolContext,
     ToolOutcome,
+    parsed_arguments,
     refused,
     run_tool,
     with_input,
@@ -33,6 +35,7 @@ from acmserve.context.tools.run import (
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
 
 
@@ -70,7 +73,9 @@ class SessionEditor:
         self._summaries = summaries
         self._on_redacted = on_redacted
 
-    async def call_tool(self, session: Session, call: ToolCall, suite: str, fidelity: str | None) -> ToolOutcome:
+    async def call_tool(
+        self, session: Session, call: ToolCall, suite: str, fidelity: str | None, by: Initiator = Initiator.CALLER
+    ) -> ToolOutcome:
         """Carry out one tool call and store the state. The caller holds the lock."""
         context = self._context(suite, fidelity)
         if call.name == DELIMITER:
@@ -84,16 +89,33 @@ class SessionEditor:
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
             outcome = run_tool(session.state, call, with_input(context, supplied))
+        outcome = self._recorded(session.state, call, outcome, by)
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
         return outcome
+
+    def _recorded(self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator) -> ToolOutcome:
+        """The outcome with its place in the rollout record. A call that was refused has none."""
+        if outcome.error is not None or before.rollout.header is None:
+            return outcome
+        effect = effect_of(before, outcome.state, "exact", self._budgets.tokenizer) if outcome.changed else None
+        saved = None if effect is None else effect.num_saved
+        state = operate_rollout(outcome.state, by, call.name, parsed_arguments(call.arguments), saved)
+        return replace(outcome, state=state)
 
     async def edit(self, session: Session, batch: Sequence[Edit], fidelity: str | None) -> BatchOutcome:
         """Carry out all edits or none, and store the state. The caller holds the lock. Raises InvalidRequest."""
         outcome = await self._run(
             lambda: session.state, batch, self._context(session.suite, fidelity), dict(self._summaries(session))
         )
-        self._sessions.store.save(session, outcome.state)
+        state = outcome.state
+        for wanted, done in zip(batch, outcome.done, strict=True):
+            arguments = {"fragment_id": done.fragment.fragment_id}
+            arguments |= {} if wanted.focus is None else {"focus": wanted.focus}
+            saved = done.num_tokens_before - done.num_tokens_after
+            state = operate_rollout(state, Initiator.CALLER, done.kind.value, arguments, saved)
+        outcome = replace(outcome, state=state)
+        self._sessions.store.save(session, state)
         if any(done.kind is EditKind.REDACT for done in outcome.done):
             self._on_redacted(session)
         return outcome

@@ -1,7 +1,7 @@
 """`move` on vLLM's CPU layouts through the C++ kernel (csrc/mover.hpp).
 
 The table of layers is built once: KV caches do not move while an engine lives. A call costs the kernel plus about
-20 microseconds. Does not check slots (`slots.py` does) beyond what keeps addresses inside of the cache.
+20 microseconds. Does not check slots (`runs.py` does) beyond what keeps addresses inside of the cache.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 import acmserve._native as _native
 from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import SlotRun
+from acmserve.kernels.runs import MoveRun
 
 
 class CpuMover:
     """Moves KV in a fixed set of layers, all of one block size."""
 
-    def __init__(self, layers: Sequence[KVLayer], num_threads: int, cpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, layers: Sequence[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None = None
+    ) -> None:
         """Keep the layers' memory alive and build the table.
 
         Args:
             layers: of layouts and types that csrc/layout.hpp knows.
+            block_size: tokens of a block of the runs, a multiple of the layers' own.
             num_threads: upper bound of threads, the caller's included.
             cpus: cores for the helper threads. None: every core that some thread of this process may use at the time
                 of construction. Inheriting would not do: an OpenMP runtime pins the main thread to one core.
@@ -34,20 +36,21 @@ class CpuMover:
         """
         self._layers = tuple(layers)
         self._ropes: tuple[Rope, ...] = tuple(dict.fromkeys(layer.rope for layer in layers if layer.rope is not None))
+        self._block_size = block_size
         self._num_threads = num_threads
         self._cpus = list(process_cpus() if cpus is None else cpus)
         self._native = _native.Mover(
             [self._describe(layer) for layer in self._layers], [(rope.rot_dim, rope.is_neox) for rope in self._ropes]
         )
 
-    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
-        """Move all layers. Arguments as `dispatch.move`."""
-        deltas = [segment.delta for segment in segments]
+    def move(self, runs: Sequence[MoveRun]) -> None:
+        """Move all layers. Arguments as `dispatch.LayerMover.move`."""
+        deltas = [run.delta for run in runs]
         tables = [angles(rope, deltas) for rope in self._ropes]
         self._native.move(
-            src_slots.numpy(),
-            dst_slots.numpy(),
-            np.array([segment.end for segment in segments], dtype=np.int64),
+            np.concatenate([run.source.slots(self._block_size) for run in runs]),
+            np.concatenate([run.destination.slots(self._block_size) for run in runs]),
+            np.cumsum([run.num_tokens for run in runs], dtype=np.int64),
             np.array(deltas, dtype=np.int64),
             [cos.astype(np.float32) for cos, _ in tables],
             [sin.astype(np.float32) for _, sin in tables],

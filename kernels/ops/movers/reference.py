@@ -12,7 +12,7 @@ from torch import Tensor
 
 from acmserve.kernels.layout import FP8_TYPES, KVLayer, KVLayout
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import SlotRun
+from acmserve.kernels.runs import MoveRun
 
 # Elements are copied as integers: bit for bit whatever they hold, and torch cannot index 8-bit floats everywhere.
 STORED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -54,15 +54,15 @@ def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.clamp(-largest, largest).to(dtype)
 
 
-def move(layers: Sequence[KVLayer], src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
-    """Copy K and V between slots, K turned by each segment's delta (arguments as `dispatch.move`, unchecked)."""
+def move(layers: Sequence[KVLayer], runs: Sequence[MoveRun], block_size: int) -> None:
+    """Copy K and V, K turned by each run's delta (arguments as `dispatch.LayerMover.move`, unchecked)."""
     for layer in layers:
-        for segment in segments:
-            src = src_slots[segment.start : segment.end].to(layer.kv.device)
-            dst = dst_slots[segment.start : segment.end].to(layer.kv.device)
+        for run in runs:
+            src = torch.from_numpy(run.source.slots(block_size)).to(layer.kv.device)
+            dst = torch.from_numpy(run.destination.slots(block_size)).to(layer.kv.device)
             key, value = gather(layer.kv, layer.layout, src)
-            if layer.rope is not None and segment.delta != 0:
-                key = narrow(rotate(key, layer.rope, segment.delta), key.dtype)
+            if layer.rope is not None and run.delta != 0:
+                key = narrow(rotate(key, layer.rope, run.delta), key.dtype)
             scatter(layer.kv, layer.layout, dst, key, value)
 
 

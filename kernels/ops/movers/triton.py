@@ -3,7 +3,8 @@
 A row is K and V side by side (`strided`), or MLA's latent and its rotary key (`latent`).
 
 One launch serves all layers of one geometry, whatever their strides, rotations (two thetas, none) and addresses: those
-are tables with a row per layer. It serves all segments too: each token names its row of the angle table.
+are tables with a row per layer. It serves all runs too: they are rows of one more table, with their block ids behind
+them. The table is made of blocks, and it is the kernel that counts tokens.
 
     program (tile of tokens, head, layer):
 
@@ -11,12 +12,15 @@ are tables with a row per layer. It serves all segments too: each token names it
                    | turn by cos/sin   |  | copy                             | copy               | turn
               |K pairs ..........|K rest|V ............|                 |kv_c ..............|k_pe pairs|
 
-A token whose segment has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by integer
+A token whose run has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by integer
 arithmetic. So every GPU and Triton's interpreter agree on the rounding, and no scale is needed (`layout.py`).
 
 Addresses are 64-bit. Where all of a group's are multiples of 16 bytes, a constant says so to the compiler. It cannot
 see through a table, and would else load 2 bytes at a time. Importing this module needs triton. `dispatch` imports it
-when a row cache on a GPU appears. Does not check slots (`slots.py` does).
+when a row cache on a GPU appears. Does not check runs (`runs.py` does).
+
+The host never waits for the GPU: tables are copied from pinned memory, behind what the stream does already. torch
+keeps such memory until the copy is through.
 """
 
 # ruff: noqa: N803, N806 -- Triton's convention: compile-time constants in capitals
@@ -25,17 +29,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 from torch import Tensor
 
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.slots import SlotRun
+from acmserve.kernels.runs import MoveRun
 
 BLOCK_TOKENS = 16
 ALIGNMENT = 16  # bytes of the widest load
@@ -82,19 +88,19 @@ def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr):  # type: ignore[
     return stored
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_runs", "num_turns"])
 def move_kernel(  # type: ignore[no-untyped-def]
     layers,  # int64 [num_layers, 5]: address; block, head and token stride in elements; row of the rope or -1
-    tokens,  # int64 [3, num_tokens]: source slot, destination slot, row of the segment or -1 where its delta is 0
-    turns,  # float32 [2, num_ropes, num_segments, HALF]: cos, then sin
-    num_tokens,
-    num_segments,
+    table,  # int64, see `run_table`
+    turns,  # float32 [2, num_ropes, num_runs, HALF]: cos, then sin
+    num_runs,
     num_turns,  # elements of one half of `turns`
     stride_dim,
     DTYPE: tl.constexpr,
     MANTISSA: tl.constexpr,
     ALIGNED: tl.constexpr,  # elements that every address and stride is a multiple of, or 1
-    BLOCK_SIZE: tl.constexpr,
+    RUN_BLOCK: tl.constexpr,  # tokens of a block of the runs
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block of the cache; RUN_BLOCK is a multiple
     ROW_SIZE: tl.constexpr,
     KEY_START: tl.constexpr,
     HALF: tl.constexpr,  # rot_dim / 2; 0 where no layer turns
@@ -103,29 +109,33 @@ def move_kernel(  # type: ignore[no-untyped-def]
     TILE_PAIRS: tl.constexpr,
     TILE_REST: tl.constexpr,
 ):
-    """One program: TILE_TOKENS tokens of one head of one layer."""
-    token = tl.program_id(0) * TILE_TOKENS + tl.arange(0, TILE_TOKENS)
-    here = token < num_tokens
+    """One program: TILE_TOKENS tokens of one run, one head of one layer."""
     layer = layers + tl.program_id(2) * 5
     base = tl.multiple_of(tl.load(layer).to(tl.pointer_type(DTYPE)), 16 if ALIGNED > 1 else 1)
     stride_block = tl.multiple_of(tl.load(layer + 1), ALIGNED)
     stride_head = tl.multiple_of(tl.load(layer + 2), ALIGNED)
     stride_token = tl.multiple_of(tl.load(layer + 3), ALIGNED)
-    src = tl.load(tokens + token, mask=here, other=0)
-    dst = tl.load(tokens + num_tokens + token, mask=here, other=0)
+    tile = table + num_runs * 6 + tl.program_id(0)
+    index = tl.load(tile)
+    run = table + index * 6
+    token = tl.load(tile + tl.num_programs(0)) + tl.arange(0, TILE_TOKENS)
+    here = token < tl.load(run + 4)
+    src_at = tl.load(run + 1) + token
+    dst_at = tl.load(run + 3) + token
+    src = tl.load(table + tl.load(run) + src_at // RUN_BLOCK, mask=here, other=0) * RUN_BLOCK + src_at % RUN_BLOCK
+    dst = tl.load(table + tl.load(run + 2) + dst_at // RUN_BLOCK, mask=here, other=0) * RUN_BLOCK + dst_at % RUN_BLOCK
     head = tl.program_id(1) * stride_head
     src_row = base + (src // BLOCK_SIZE * stride_block + src % BLOCK_SIZE * stride_token + head)[:, None]
     dst_row = base + (dst // BLOCK_SIZE * stride_block + dst % BLOCK_SIZE * stride_token + head)[:, None]
 
     if HALF > 0:
         rope = tl.load(layer + 4)
-        segment = tl.load(tokens + 2 * num_tokens + token, mask=here, other=-1)
-        turning = (tl.minimum(segment, rope) >= 0)[:, None]
+        num_pairs = tl.where((tl.load(run + 5) != 0) & (rope >= 0), HALF, 0)
         pair = tl.arange(0, TILE_PAIRS)[None, :]
-        angle = ((rope * num_segments + segment) * HALF)[:, None] + pair
-        wanted = turning & (pair < HALF)
-        c = tl.load(turns + angle, mask=wanted, other=1.0)
-        s = tl.load(turns + num_turns + angle, mask=wanted, other=0.0)
+        angle = (rope * num_runs + index) * HALF + pair
+        turning = pair < num_pairs
+        c = tl.load(turns + angle, mask=turning, other=1.0)
+        s = tl.load(turns + num_turns + angle, mask=turning, other=0.0)
         if IS_NEOX:
             first = (KEY_START + pair).to(tl.int64) * stride_dim
             second = (KEY_START + HALF + pair).to(tl.int64) * stride_dim
@@ -147,7 +157,7 @@ def move_kernel(  # type: ignore[no-untyped-def]
             wide_a, wide_b = tl.split(tl.reshape(widen(row, MANTISSA), (TILE_TOKENS, TILE_PAIRS, 2)))
             joined = tl.join(wide_a * c - wide_b * s, wide_b * c + wide_a * s)
             turned = narrow(tl.reshape(joined, (TILE_TOKENS, 2 * TILE_PAIRS)), DTYPE, MANTISSA)
-            tl.store(dst_row + offset, tl.where(turning, turned, row), mask=valid)
+            tl.store(dst_row + offset, tl.where(dim < 2 * num_pairs, turned, row), mask=valid)
 
     # The rest of a row is one piece: behind the pairs in `strided`, before them in `latent`.
     REST_START: tl.constexpr = 0 if KEY_START > 0 else 2 * HALF
@@ -186,8 +196,9 @@ class _Group:
 class StridedMover:
     """Moves KV in a fixed set of row caches of one device. `num_launches` kernels a call."""
 
-    def __init__(self, layers: Sequence[KVLayer]) -> None:
-        """Keep the layers' memory alive and build the tables."""
+    def __init__(self, layers: Sequence[KVLayer], block_size: int) -> None:
+        """Keep the layers' memory alive and build the tables. `block_size` is that of the runs' blocks, in tokens."""
+        self._block_size = block_size
         self._layers = tuple(layers)
         # Layers without rotation join those with one: their rows are copied.
         pairs = {_geometry(layer): _pairing(layer.rope) for layer in layers if layer.rope is None}
@@ -200,19 +211,44 @@ class StridedMover:
 
     @property
     def num_launches(self) -> int:
-        """Kernels that one call of `move` starts, whatever the number of tokens and segments."""
+        """Kernels that one call of `move` starts, whatever the number of tokens and runs."""
         return len(self._groups)
 
-    def move(self, src_slots: Tensor, dst_slots: Tensor, segments: Sequence[SlotRun]) -> None:
-        """Move all layers. Arguments as `dispatch.move`."""
-        if src_slots.numel() == 0:
-            return
-        lengths = torch.tensor([segment.end - segment.start for segment in segments])
-        rows = torch.tensor([row if segment.delta != 0 else -1 for row, segment in enumerate(segments)])
-        tokens = torch.stack((src_slots, dst_slots, rows.repeat_interleave(lengths)))
-        on_device = tokens.to(self._layers[0].kv.device)
+    def move(self, runs: Sequence[MoveRun]) -> None:
+        """Move all layers. Arguments as `dispatch.LayerMover.move`."""
+        table, num_tiles = run_table(runs)
+        on_device = _send(table, self._layers[0].kv.device)
         for group in self._groups:
-            _launch(group, on_device, [segment.delta for segment in segments])
+            _launch(group, on_device, num_tiles, [run.delta for run in runs], self._block_size)
+
+
+def run_table(runs: Sequence[MoveRun]) -> tuple[NDArray[np.int64], int]:
+    """What a launch knows of the runs, and its number of tiles.
+
+    run      6 numbers a run     where its source block ids begin in the table, offset in the first one,
+                                 the same for its destination, number of tokens, delta
+    tile     one number a tile   the run that it belongs to
+    first    one number a tile   its first token, counted in the run
+    ids      source and destination block ids of each run
+    """
+    num_tiles = np.array([-(-run.num_tokens // BLOCK_TOKENS) for run in runs], dtype=np.int64)
+    total = int(num_tiles.sum())
+    tiles = np.repeat(np.arange(len(runs), dtype=np.int64), num_tiles)
+    first = BLOCK_TOKENS * (np.arange(total, dtype=np.int64) - np.repeat(num_tiles.cumsum() - num_tiles, num_tiles))
+    rows, ids = [], []
+    end = 6 * len(runs) + 2 * total
+    for run in runs:
+        src_at, dst_at = end, end + len(run.src_block_ids)
+        end = dst_at + len(run.dst_block_ids)
+        rows.append([src_at, run.src_offset, dst_at, run.dst_offset, run.num_tokens, run.delta])
+        ids += [np.asarray(run.src_block_ids, dtype=np.int64), np.asarray(run.dst_block_ids, dtype=np.int64)]
+    return np.concatenate([np.array(rows, dtype=np.int64).reshape(-1), tiles, first, *ids]), total
+
+
+def _send(values: NDArray[Any], device: torch.device) -> Tensor:
+    """The values on the device, for the kernels behind this call on its stream."""
+    here = torch.from_numpy(values)
+    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
 
 
 def _geometry(layer: KVLayer) -> tuple[object, ...]:
@@ -224,31 +260,29 @@ def _pairing(rope: Rope | None) -> tuple[int, bool]:
     return (0, True) if rope is None else (rope.rot_dim, rope.is_neox)
 
 
-def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> Tensor:
-    """float32 `[2, num_ropes, num_segments, rot_dim / 2]`: cos, then sin. One unread number where nothing turns."""
+def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> NDArray[np.float32]:
+    """`[2, num_ropes, num_runs, rot_dim / 2]`: cos, then sin. One unread number where nothing turns."""
     if not ropes:
-        return torch.zeros(1)
-    tables = [angles(rope, deltas) for rope in ropes]
-    return torch.from_numpy(np.stack(tables, axis=1).astype(np.float32))
+        return np.zeros(1, dtype=np.float32)
+    return np.stack([angles(rope, deltas) for rope in ropes], axis=1).astype(np.float32)
 
 
-def _launch(group: _Group, tokens: Tensor, deltas: Sequence[int]) -> None:
+def _launch(group: _Group, table: Tensor, num_tiles: int, deltas: Sequence[int], block_size: int) -> None:
     layer, layout = group.first, group.first.layout
     assert isinstance(layout, StridedLayout)
     half = group.ropes[0].rot_dim // 2 if group.ropes else 0
-    turns = _turns(group.ropes, deltas).to(tokens.device)
-    num_tokens, num_layers = tokens.shape[1], group.table.shape[0]
-    move_kernel[triton.cdiv(num_tokens, BLOCK_TOKENS), layout.num_kv_heads, num_layers](
+    turns = _send(_turns(group.ropes, deltas), table.device)
+    move_kernel[num_tiles, layout.num_kv_heads, group.table.shape[0]](
         group.table,
-        tokens,
+        table,
         turns,
-        num_tokens,
         len(deltas),
         turns.numel() // 2,
         layer.kv.stride(3),
         DTYPE=TYPES.get(layer.kv.dtype, tl.uint8),
         MANTISSA=MANTISSA_BITS.get(layer.kv.dtype, 0),
         ALIGNED=group.aligned,
+        RUN_BLOCK=block_size,
         BLOCK_SIZE=layout.block_size,
         ROW_SIZE=layout.row_size,
         KEY_START=layout.key_start,

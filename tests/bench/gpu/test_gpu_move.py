@@ -65,14 +65,14 @@ def test_a_wrong_move_is_not_timed() -> None:
     from acmserve.bench.gpu.main import is_right
     from acmserve.bench.gpu.shapes import MODELS, make_pool
     from acmserve.kernels.movers import reference
-    from acmserve.kernels.slots import SlotRun
+    from acmserve.kernels.runs import MoveRun
 
     for shape in (model.tiny() for model in MODELS):
         layer = shape.layers(make_pool(4 * 16 * shape.bytes_per_token, "cpu"))[0]
-        src, dst, segments = torch.arange(20), torch.arange(64, 84), [SlotRun(0, 20, 7)]
-        reference.move([layer], src, dst, segments)
-        assert is_right(layer, src, dst, segments)
+        runs = [MoveRun([0, 1], 0, [4, 5], 0, 20, 7)]
+        reference.move([layer], runs, 16)
+        assert is_right(layer, runs)
         for index in (0, -1):
             layer.kv[4, 0, 3, index] *= 1.02
-            assert not is_right(layer, src, dst, segments)
-            reference.move([layer], src, dst, segments)
+            assert not is_right(layer, runs)
+            reference.move([layer], runs, 16)

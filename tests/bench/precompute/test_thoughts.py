@@ -33,7 +33,7 @@ def rendered(messages: list[dict[str, Any]]) -> str:
 
 
 def test_the_template_drops_the_thoughts_when_the_user_speaks() -> None:
-    chain: list[dict[str, Any]] = [dict(message) for message in make_chain(0, Characters())]
+    chain: list[dict[str, Any]] = [dict(message) for message in make_chain(0, Characters(), NUM_STEPS)]
     assert len(chain) == 1 + 2 * NUM_STEPS
     before = rendered(chain)
     after = rendered([*chain, {"role": "assistant", "content": "Done."}, {"role": "user", "content": "And now?"}])
@@ -44,7 +44,7 @@ def test_the_template_drops_the_thoughts_when_the_user_speaks() -> None:
 
 
 def test_chains_have_texts_of_their_own() -> None:
-    one, other = (make_chain(number, Characters()) for number in (0, 1))
+    one, other = (make_chain(number, Characters(), NUM_STEPS) for number in (0, 1))
     assert not {str(message) for message in one} & {str(message) for message in other}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from acmserve.context.edits import cost
-from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cost import EditCost
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.state import SessionState
 from acmserve.plan import repair
 from acmserve.plan.repair import Repair
@@ -18,7 +18,7 @@ FIRST = "f9e375"
 
 def state() -> SessionState:
     made = state_of(user("Read this:"), user(lines(10)), user("What is it ?"), assistant("It is nothing ."))
-    return edits.cut_messages(made, 1, 2, WORDS).state
+    return cut_messages(made, 1, 2, WORDS).state
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_fewer_fragments_than_asked_for_are_explained() -> None:
 def test_hidden_text_behind_a_fold_counts_as_its_marker() -> None:
     made = state_of(user(lines(10)), user(lines(10)))
     for message in (0, 1):
-        made = edits.cut_messages(made, message, message + 1, WORDS).state
+        made = cut_messages(made, message, message + 1, WORDS).state
     second = call(made, "fold_fragment", fragment_id=made.fragments[1].fragment_id)
     first = call(second.state, "fold_fragment", fragment_id=made.fragments[0].fragment_id)
     assert "recomputes about 18 tokens;" in second.result

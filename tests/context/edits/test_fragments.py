@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_between, cut_messages
 from acmserve.context.session import marker
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import SummaryWanted
@@ -33,7 +34,7 @@ FIRST = "f9e375"
 def whole_log() -> SessionState:
     """Three messages; the second is a log of 401 tokens and, as a whole, fragment `FIRST`."""
     state = state_of(user("Read this:\n"), user(LOG), user("What is it?"))
-    return edits.cut_messages(state, 1, 2, WORDS).state
+    return cut_messages(state, 1, 2, WORDS).state
 
 
 def test_folded_text_leaves_its_marker_and_its_line_break() -> None:
@@ -101,7 +102,7 @@ def test_markers_are_both_included_and_the_first_visible_start_counts() -> None:
 
 
 def test_a_start_marker_in_folded_text_is_passed_over() -> None:
-    state = edits.cut_messages(state_of(user(LOG), user(f"see line 3 and {LOG}")), 0, 1, WORDS).state
+    state = cut_messages(state_of(user(LOG), user(f"see line 3 and {LOG}")), 0, 1, WORDS).state
     state = edits.fold(state, FIRST, "sculptor", WORDS)
     state, [fragment_id] = cut(state, "line 3 and", "line 5")
     assert state.fragment(fragment_id).pieces[0].place == Place(1)
@@ -122,9 +123,7 @@ def test_the_same_words_may_begin_and_end_a_fragment() -> None:
     assert state.fragment_text(state.fragment(alone)) == "two"
     state, [between] = cut(state_of(user("x --- a --- b --- y")), "---", "---")
     assert state.fragment_text(state.fragment(between)) == "--- a ---"
-    state = edits.fold(
-        edits.cut_messages(state_of(user(LOG), user("line 7")), 0, 1, WORDS).state, FIRST, "sculptor", WORDS
-    )
+    state = edits.fold(cut_messages(state_of(user(LOG), user("line 7")), 0, 1, WORDS).state, FIRST, "sculptor", WORDS)
     state, [behind] = cut(state, "line 7", "line 7")
     assert state.fragment_text(state.fragment(behind)) == "line 7"
 
@@ -141,27 +140,15 @@ def test_all_means_every_role_but_the_instructions() -> None:
     )
 
 
-def test_overlap_is_refused_and_names_the_fragment() -> None:
-    state, _ = cut(state_of(user(f"a {LOG} z")), "line 5", "line 9", num=2)
-    outcome = call(state, "fragment_context", start_marker="line 8", end_marker="line 12")
-    assert refusal(state, outcome) == (
-        f"Error: start_marker: this text overlaps fragment {state.fragments[1].fragment_id}. "
-        "Use those ids, or choose markers outside of them; a text belongs to one fragment only."
-    )
-    outcome = call(state, "fragment_context", start_marker="a line", end_marker="z")
-    both = ", ".join(fragment.fragment_id for fragment in state.fragments)
-    assert f"overlaps fragments {both}." in refusal(state, outcome)
-
-
 def test_a_fold_that_saves_nothing_is_refused_with_the_numbers() -> None:
     state, [fragment_id] = cut(state_of(user("just a few words")), "just", "words")
     assert refusal(state, call(state, "fold_fragment", fragment_id=fragment_id)) == (
-        f"Error: fragment_id: folding {fragment_id} would save nothing: its text has 4 tokens, "
-        "what would stand there has 17. Leave it visible, or fragment a longer text."
+        f"Error: fragment_id: folding {fragment_id} would save nothing: its text shows 4 tokens, "
+        "what would stand there has 17. Leave it visible, or fragment a longer text around it."
     )
     long_winded = call(whole_log(), "summarize_fragment", fragment_id=FIRST, focus="all", supplied="word " * 500)
     assert long_winded.error is not None
-    assert "summarizing f9e375 would save nothing: its text has 401 tokens" in long_winded.result
+    assert "summarizing f9e375 would save nothing: its text shows 401 tokens" in long_winded.result
 
 
 def test_summaries_are_kept_by_focus_and_cost_nothing_again() -> None:
@@ -255,11 +242,11 @@ def test_markers_that_are_not_found_say_where_to_look() -> None:
     state = state_of(user("alpha beta"), assistant("gamma"))
     assert refusal(state, call(state, "fragment_context", start_marker="gamma", end_marker="beta")) == (
         "Error: start_marker: no message of role 'user' contains it. "
-        "Copy the marker exactly, or search_context for it; role 'all' looks into every message."
+        "A message of role 'assistant' does: use role 'all'."
     )
     assert refusal(state, call(state, "fragment_context", start_marker="beta", end_marker="alpha")) == (
         "Error: end_marker: no message of role 'user' contains it behind the start marker. "
-        "Choose words that stand after the start marker, or swap the two."
+        "It stands before it: swap the two."
     )
     assert refusal(state, call(state, "fragment_context", start_marker=" \n", end_marker="beta")) == (
         "Error: start_marker: is empty. Give the first (or last) words of the text to fragment."
@@ -288,18 +275,25 @@ def test_restore_context_shows_everything_and_voids_the_ids() -> None:
 @pytest.mark.parametrize(("start", "end"), [(-1, 1), (0, 0), (2, 1), (0, 4), (3, 4)])
 def test_a_range_of_messages_must_exist(start: int, end: int) -> None:
     with pytest.raises(InvalidRequest, match=r"messages: \[.*\) is not a range of the 3 messages of this session"):
-        edits.cut_messages(whole_log(), start, end, WORDS)
+        cut_messages(whole_log(), start, end, WORDS)
 
 
 def test_messages_without_text_cannot_be_hidden() -> None:
     state = state_of(user(None), user([{"type": "image_url", "image_url": {"url": "data:,"}}]))
     with pytest.raises(InvalidRequest, match=r"messages \[0, 2\) have no text that could be hidden"):
-        edits.cut_messages(state, 0, 2, WORDS)
+        cut_messages(state, 0, 2, WORDS)
 
 
-def test_a_range_that_overlaps_a_fragment_is_refused() -> None:
-    with pytest.raises(Conflict, match="messages: this text overlaps fragment f9e375"):
-        edits.cut_messages(whole_log(), 0, 3, WORDS)
+def test_a_range_may_hold_fragments_and_never_a_part_of_one() -> None:
+    whole = cut_messages(whole_log(), 0, 3, WORDS)
+    whole.state.check_integrity()
+    assert len(whole.fragments[0].pieces) == 3
+    assert cut_messages(whole.state, 1, 2, WORDS).fragments[0].fragment_id == FIRST
+    spanning = cut_messages(state_of(user("a"), user(LOG), user("b")), 1, 3, WORDS).state
+    refused = r"messages: \[0, 2\) has a part of fragment f9e375 only\. Name the fragment, or messages \[0, 3\)\."
+    with pytest.raises(Conflict, match=refused):
+        cut_messages(spanning, 0, 2, WORDS)
+    assert cut_messages(spanning, 0, 3, WORDS).fragments
 
 
 def test_redaction_erases_the_text_and_keeps_its_neighbours() -> None:
@@ -323,7 +317,7 @@ def test_no_marker_is_found_in_what_was_redacted() -> None:
     state = edits.redact(whole_log(), FIRST)
     for words in ("line 5", "\x00"):
         with pytest.raises(NotFound, match="start_marker: no message of role 'user' contains it"):
-            edits.cut_between(state, words, words, 1, "user", WORDS)
+            cut_between(state, words, words, 1, "user", WORDS)
 
 
 def test_ids_come_back_after_a_million_and_never_while_in_use() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.eviction.budget_json import budget_value, parse_budget
-from acmserve.context.eviction.chain import NO_MARKS, REACHED, Chain, with_summary
+from acmserve.context.eviction.chain import NO_MARKS, REACHED, Chain, with_stage
 from acmserve.context.eviction.compact import HEAD
 from acmserve.context.eviction.plan import EvictionPlan, Level, Stage
 from acmserve.context.session.budget import DEFAULT_POLICY
@@ -155,12 +155,12 @@ def test_a_summary_behind_the_other_stages_is_one_plan_with_them() -> None:
     compaction = meter.compaction(0, 5)
     assert compaction is not None
     done = meter.summarized(compaction, "All found .")
-    joined = with_summary(plan, done)
+    joined = with_stage(plan, "compact", done)
     assert joined.stages[-1].policy == "compact"
     assert joined.num_before - joined.num_after == sum(stage.num_tokens for stage in joined.stages)
     shown = render(meter.carry_out(joined, state))
     assert [m["content"] for m in shown if HEAD in str(m["content"])] == [f"{HEAD}\nAll found ."]
-    assert with_summary(plan, None, "too short").stages[-1] == Stage("compact", reason="too short")
+    assert with_stage(plan, "compact", None, "too short").stages[-1] == Stage("compact", reason="too short")
 
 
 def test_a_judged_message_keeps_its_class_and_the_file_has_it() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses, plan_clear_tool_uses
 from acmserve.context.eviction.compact import (
@@ -168,7 +169,7 @@ def test_a_redaction_takes_a_summary_away_that_may_tell_of_it(entry: int, stays:
     messages = reads(5).messages
     state = adopt(SessionState(digest_key=KEY), messages).state
     state = replace(state, omissions=compacted(messages, EMPTY, 0).omissions)
-    cut = edits.cut_messages(state, entry, entry + 1, SpaceWords()).state
+    cut = cut_messages(state, entry, entry + 1, SpaceWords()).state
     redacted = edits.redact(cut, cut.fragments[0].fragment_id)
     assert (HEAD in str(render(redacted))) is stays
     assert bool(redacted.omissions) is stays

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.episodes.episode import Episode
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter
@@ -115,7 +116,7 @@ def test_a_fold_and_its_restore_are_counted_again() -> None:
     meter, messages = new_meter(), worked(1)
     state = meter.follow(state_of(messages))
     before = meter.num_tokens
-    cut = edits.cut_messages(state, 5, 6, SpaceWords()).state
+    cut = cut_messages(state, 5, 6, SpaceWords()).state
     folded = edits.fold(cut, cut.fragments[0].fragment_id, "sculptor", SpaceWords())
     meter.follow(folded)
     assert before - meter.num_tokens > 5

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.clear_thinking import count_cleared, plan_clear_thinking
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses, plan_clear_tool_uses
+from acmserve.context.eviction.oldest_first.recency import Recency
 from acmserve.context.eviction.plan import EvictionPlan, Level
-from acmserve.context.eviction.recency import Recency
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, PLACEHOLDER, Omissions, render_without
 from acmserve.context.transcript.outline import Outline

@@ -59,7 +59,9 @@ def test_a_new_policy_is_one_file_and_one_line() -> None:
     assert parse_budget(budget_value(budget), WINDOW) == budget
     with pytest.raises(InvalidRequest, match=r"budget\.keep: is no option of policy lru"):
         parse_budget({"policy": "lru", "keep": 3}, WINDOW)
-    with pytest.raises(InvalidRequest, match="Choose chain, cwl, pi-cwl, clear_tool_uses, recency, compact, lru"):
+    with pytest.raises(
+        InvalidRequest, match="Choose chain, cwl, pi-cwl, clear_tool_uses, recency, compact, user_messages, lru"
+    ):
         parse_budget({"policy": "fifo"}, WINDOW)
     assert "`lru`: the tool results that were used longest ago" in registry.describe()
     assert any(row.startswith("| `lru` |") and "`spare_tools` (`none`)" in row for row in registry.table())

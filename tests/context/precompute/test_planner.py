@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.eviction.clear_thinking import ClearThinking
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.context_meter import ContextMeter
@@ -249,7 +250,7 @@ def test_what_makes_a_kept_plan_void() -> None:
     assert plan(grown) is not None
     assert plan(grown, budget(1081, 700, "recency")) is None, "another budget"
     assert plan(adopt(state, more(messages, 450)).state) is None, "what is new does not fit"
-    cut = edits.cut_messages(grown, 5, 6, WORDS).state
+    cut = cut_messages(grown, 5, 6, WORDS).state
     assert plan(cut) is not None, "a name changes nothing"
     folded = edits.fold(cut, cut.fragments[0].fragment_id, "sculptor", WORDS)
     assert plan(folded) is None, "an edit"
@@ -446,7 +447,7 @@ def test_fragments_are_foreseen_folded_the_newest_first() -> None:
     meter, state = new_meter(), state_of(messages)
     ids = []
     for index in range(5):
-        state = edits.cut_messages(state, index, index + 1, WORDS).state
+        state = cut_messages(state, index, index + 1, WORDS).state
         ids.append(state.fragments[-1].fragment_id)
     state = edits.fold(state, ids[4], "sculptor", WORDS)
     meter.follow(state)
@@ -458,7 +459,7 @@ def test_fragments_are_foreseen_folded_the_newest_first() -> None:
 
 
 def test_a_short_fragment_that_a_fold_would_lengthen_is_passed_over() -> None:
-    state = edits.cut_messages(state_of([{"role": "user", "content": "Hi ."}]), 0, 1, WORDS).state
+    state = cut_messages(state_of([{"role": "user", "content": "Hi ."}]), 0, 1, WORDS).state
     meter = new_meter()
     meter.follow(state)
     assert plan_precompute(meter, state, view(), WORDS) == ()

@@ -8,6 +8,7 @@ import pytest
 
 from acmserve.context.alignment.normal_form import digest_normal_form
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
@@ -21,7 +22,7 @@ LOG = lines(20)
 
 
 def folded(state: SessionState, start: int, end: int) -> SessionState:
-    cut = edits.cut_messages(state, start, end, WORDS)
+    cut = cut_messages(state, start, end, WORDS)
     return edits.fold(cut.state, cut.fragments[0].fragment_id, "sculptor", WORDS)
 
 
@@ -115,7 +116,7 @@ def test_a_fragment_that_reaches_behind_the_divergence_is_dropped_as_a_whole() -
 def test_a_redaction_outlives_the_divergence_behind_it() -> None:
     """The fragment reaches behind the divergence; what it erased in front of it stays erased, and says so."""
     history = [user(f"secret {LOG}"), user(LOG)]
-    cut = edits.cut_messages(state_of(*history), 0, 2, WORDS)
+    cut = cut_messages(state_of(*history), 0, 2, WORDS)
     state = edits.redact(cut.state, "f9e375")
     adoption = adopt(state, [history[0], user("else")])
     adoption.state.check_integrity()
@@ -127,7 +128,7 @@ def test_a_redaction_outlives_the_divergence_behind_it() -> None:
 
 def test_the_client_resends_what_was_redacted_and_it_stays_redacted() -> None:
     history = [user(f"secret {LOG}")]
-    state = edits.redact(edits.cut_messages(state_of(*history), 0, 1, WORDS).state, "f9e375")
+    state = edits.redact(cut_messages(state_of(*history), 0, 1, WORDS).state, "f9e375")
     adoption = adopt(state, [*history, user("next")])
     assert adoption.num_known == 1
     assert contents(adoption.state) == ["[redacted f9e375: 202 tokens removed]\n", "next"]

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from acmserve.context.edits.fragments import cut_messages, fold, redact
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import fold, redact
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.branches.branch_tool import BRANCH_TOOL, read_branch, read_return
 from acmserve.context.session.branches.branching import INTERRUPTED, Spent, close_branch, open_branch

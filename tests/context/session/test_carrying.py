@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.branches.branch import open_of
 from acmserve.context.session.branches.branching import Spent
 from acmserve.context.session.branches.fork import fork, place_result
@@ -37,12 +38,12 @@ def system(content: str) -> dict[str, Any]:
 
 
 def folded(state: SessionState, entry: int) -> SessionState:
-    cut = edits.cut_messages(state, entry, entry + 1, WORDS)
+    cut = cut_messages(state, entry, entry + 1, WORDS)
     return edits.fold(cut.state, cut.fragments[0].fragment_id, "sculptor", WORDS)
 
 
 def redacted(state: SessionState, entry: int) -> SessionState:
-    cut = edits.cut_messages(state, entry, entry + 1, WORDS)
+    cut = cut_messages(state, entry, entry + 1, WORDS)
     return edits.redact(cut.state, cut.fragments[0].fragment_id)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.state import SearchHit, SessionState
 from acmserve.context.transcript.message import Place
@@ -21,7 +22,7 @@ def sound() -> SessionState:
     """Two fragments, the first folded, and a search result."""
     state = state_of(user(lines(20)), user(lines(20)))
     for message in (0, 1):
-        state = edits.cut_messages(state, message, message + 1, WORDS).state
+        state = cut_messages(state, message, message + 1, WORDS).state
     state = edits.fold(state, state.fragments[0].fragment_id, "sculptor", WORDS)
     state = replace(state, hits=(SearchHit("s00001", Place(0), 5, 9),))
     state.check_integrity()
@@ -42,10 +43,17 @@ def visible(state: SessionState, *spans: tuple[int, int], entry: int = 0) -> Ses
     return replace(state, fragments=(fragment, *state.fragments[1:]))
 
 
+def both(state: SessionState, *spans: tuple[int, int]) -> SessionState:
+    """The state with two visible fragments of one piece each."""
+    found = (Fragment(f"f0000{n}", "user", pieces(span), 1) for n, span in enumerate(spans))
+    return replace(state, fragments=tuple(found))
+
+
 CASES: dict[str, tuple[Callable[[SessionState], SessionState], str]] = {
     "an id twice": (lambda s: first(s, fragment_id=s.fragments[1].fragment_id), "3 ids, 2 of them different"),
     "an id of both kinds": (lambda s: replace(s, hits=(*s.hits, *s.hits)), "4 ids, 3 of them different"),
-    "fragments overlap": (lambda s: visible(s, (3, 5), entry=1), r"start=0.* and .*start=3.* overlap"),
+    "fragments cross": (lambda s: both(s, (3, 9), (5, 12)), r"start=3, end=9.* and .*start=5, end=12.* cross"),
+    "fragments of the same text": (lambda s: both(s, (3, 9), (3, 9)), r"start=3, end=9.* and .*start=3, end=9.* cross"),
     "pieces overlap": (lambda s: visible(s, (0, 9), (5, 12)), r"start=0, end=9.* and .*start=5.* overlap"),
     "beyond its text": (lambda s: visible(s, (0, LENGTH + 1)), f"in a text of {LENGTH} characters"),
     "beyond the entries": (lambda s: visible(s, (0, 1), entry=2), "in a text of -1 characters"),

@@ -3,7 +3,7 @@
 rules       the client writes on, resends, rewinds, diverges; the server answers with calls of its own in between;
             every tool of both suites with right and wrong arguments; cuts of whole messages; redactions
 after each  messages keep count, order and identity; hidden text comes back byte for byte, in any order;
-            a call that fails changes nothing; what an edit is said to cost is what stands behind it
+            a call that fails changes nothing; what is told of an edit is what it does; visible text can be cut
 at the end  the whole script once more, from nothing: the same bytes, ids and results at every step
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,16 +29,18 @@ from hypothesis.stateful import (
 )
 
 from acmserve.context.edits import fragments as edits
-from acmserve.context.edits.cost import edit_cost
-from acmserve.context.edits.find import pieces_by_place, texts_of
-from acmserve.context.session.fragment import Fragment, Visibility
+from acmserve.context.edits.cost import effect_of
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.find import HIDDEN, pieces_by_place, stretches, texts_of
+from acmserve.context.session.fragment import Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.nesting import crossing, hiding
 from acmserve.context.session.render import hidden_pieces, render, splice
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, run_tool
 from acmserve.context.tools.suites import EDITING_SUITES, tool_names
-from acmserve.context.transcript.message import Message, text_at, texts, with_texts
+from acmserve.context.transcript.message import Message, Place, text_at, texts, with_texts
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, Characters, as_bytes, bench
 
@@ -89,9 +92,55 @@ def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
     assert (outcome.error is None) == (not outcome.result.startswith("Error: "))
     if outcome.error is not None or outcome.needs is not None:
         assert outcome.state is state
+    if outcome.error is not None:
+        follow_remedy(state, step, outcome.error)
     if not outcome.changed:
         assert as_bytes(render(outcome.state)) == as_bytes(render(state))
     return outcome.state, outcome.result
+
+
+def follow_remedy(state: SessionState, step: Step, error: InvalidRequest) -> None:
+    """What a refusal advises is never refused itself."""
+    suite, name, arguments, supplied = step.arguments
+
+    def works(tool: str, changed: Mapping[str, Any]) -> None:
+        tried = run_tool(state, ToolCall(tool, arguments | changed), bench(suite, supplied=supplied))
+        assert tried.error is None, (name, arguments, str(error), tried.result)
+
+    for fragment_id in re.findall(r"Restore (f\w{5}) first|Call \w+_fragment\(\"(f\w{5})\"\)", error.remedy):
+        edits.restore(state, "".join(fragment_id))
+    if "use role 'all'" in error.remedy and error.field == "start_marker":
+        works(name, {"role": "all", "end_marker": arguments["start_marker"], "num_fragments": 1})
+    if "swap the two" in error.remedy:
+        works(name, {"start_marker": arguments["end_marker"], "end_marker": arguments["start_marker"]})
+    if instead := re.search(r"Call (\w+) instead", error.remedy):
+        works(instead[1], {})
+    if known := re.search(r"Known fragments: (.+)\.", error.remedy):
+        assert all(state.fragment(fragment_id) for fragment_id in known[1].split(", "))
+    if "a longer text around it" in error.remedy:
+        fragment = state.fragment(arguments["fragment_id"])
+        entries = [piece.place.entry for piece in fragment.pieces]
+        outer = hiding(state.fragments, fragment.pieces)
+        assert outer in (None, fragment)
+        for around in widening(state, min(entries), max(entries) + 1):
+            wider = cut_messages(state, *around, bench().tokenizer)
+            if wider.fragments[0].num_tokens > 200:
+                edits.fold(wider.state, wider.fragments[0].fragment_id, suite, bench().tokenizer)
+                break
+
+
+def widening(state: SessionState, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges of messages around one, ever wider, that cross no fragment."""
+    for more in range(len(state.entries)):
+        around = max(0, start - more), min(len(state.entries), end + more)
+        pieces = [
+            Piece(Place(index, part), 0, len(text))
+            for index in range(*around)
+            for part, text in texts(state.entries[index].message)
+        ]
+        outer = hiding(state.fragments, pieces)
+        if not crossing(state.fragments, pieces) and outer is None:
+            yield around
 
 
 class EditScript(RuleBasedStateMachine):
@@ -263,13 +312,29 @@ class EditScript(RuleBasedStateMachine):
         assert len(self.state.entries) == len(rendered) == len(self.held)
         for shown, held in zip(rendered, self.held, strict=True):
             assert without_texts(shown) == without_texts(held.message)
-        num_characters = {place: len(self.state.text_at(place)) for place in hidden_pieces(self.state)}
-        for fragment in self.state.fragments:
-            for piece, text in zip(fragment.pieces, fragment.shown or (), strict=fragment.hidden):
-                num_characters[piece.place] += len(text) - (piece.end - piece.start)
-                assert text in text_at(rendered[piece.place.entry], piece.place.part)
-        for place, num in num_characters.items():
-            assert len(text_at(rendered[place.entry], place.part)) == num
+        for place, hidden in hidden_pieces(self.state).items():
+            shown_here = text_at(rendered[place.entry], place.part)
+            assert all(text in shown_here for _, text in hidden)
+            num_gone = sum(piece.end - piece.start - len(text) for piece, text in hidden)
+            assert len(shown_here) == len(self.state.text_at(place)) - num_gone
+
+    @invariant()
+    def visible_text_can_be_fragmented(self) -> None:
+        """Whatever the model sees and was not told to leave: any two stretches of it may be the markers."""
+        draw = random.Random(len(self.script))
+        visible = visible_stretches(self.state)
+        if not visible:
+            return
+        first = draw.randrange(len(visible))
+        last = draw.randrange(first, min(first + 4, len(visible)))
+        start, end = markers_in(visible[first], draw)
+        end = end if first == last else markers_in(visible[last], draw)[1]
+        arguments = {"start_marker": start, "end_marker": end, "role": "all", "num_fragments": draw.randint(1, 5)}
+        outcome = run_tool(self.state, ToolCall("fragment_context", arguments), bench())
+        assert outcome.error is None, (arguments, outcome.result)
+        outcome.state.check_integrity()
+        assert outcome.fragment_ids
+        assert not any(outcome.state.fragment(name).hidden for name in outcome.fragment_ids)
 
     @invariant()
     def hidden_text_comes_back_in_any_order(self) -> None:
@@ -286,14 +351,22 @@ class EditScript(RuleBasedStateMachine):
         assert all(shown is held.message for shown, held in zip(rendered, self.held, strict=True))
 
     @invariant()
-    def an_edit_costs_what_stands_behind_it(self) -> None:
-        rendered = render(self.state)
-        for fragment in self.state.fragments:
-            shown = fragment.shown if fragment.shown is not None else (self.state.fragment_text(fragment),)
-            num_shown = sum(map(len, shown)) - (len(fragment.pieces) - 1) * (fragment.shown is None)
-            cost = edit_cost(self.state, fragment, num_shown, "exact", Characters())
-            assert cost.num_computed == num_characters_from(self.state, fragment, rendered)
-            assert edit_cost(self.state, fragment, num_shown, "reuse", Characters()).num_computed == num_shown
+    def what_is_told_of_an_edit_is_what_it_does(self) -> None:
+        """A token is a character here, so the sums have to agree to the last one."""
+        for fragment in self.state.fragments[-8:]:
+            other = edits.folded(self.state, fragment, "sculptor")
+            if fragment.hidden:
+                other = replace(fragment, visibility=Visibility.VISIBLE, shown=None, focus=None)
+            if fragment.visibility is Visibility.REDACTED:
+                continue
+            after = self.state.replace_fragment(other)
+            effect = effect_of(self.state, after, "exact", Characters())
+            shown, then = characters(self.state), characters(after)
+            assert effect.num_saved == len(shown) - len(then)
+            same = next((at for at, (a, b) in enumerate(zip(shown, then, strict=False)) if a != b), len(then))
+            assert len(then) - same <= effect.cost.num_computed
+            moved = effect_of(self.state, after, "reuse", Characters()).cost
+            assert moved.num_computed + moved.num_moved == effect.cost.num_computed
 
     def teardown(self) -> None:
         state = SessionState(digest_key=KEY)
@@ -361,18 +434,27 @@ def without_texts(message: Message) -> Message:
     return {name: value for name, value in bare.items() if value}
 
 
-def num_characters_from(state: SessionState, fragment: Fragment, rendered: list[Message]) -> int:
-    """Characters of the rendered conversation from where the fragment begins."""
-    first = fragment.pieces[0]
-    before = [(piece, shown) for piece, shown in hidden_pieces(state).get(first.place, []) if piece < first]
-    total = -len(splice(state.text_at(first.place)[: first.start], before))
-    for index in range(first.place.entry, len(rendered)):
-        total += sum(
-            len(text)
-            for part, text in texts(rendered[index])
-            if index > first.place.entry or part == first.place.part or (part or 0) > (first.place.part or 0)
-        )
-    return total
+def characters(state: SessionState) -> str:
+    """All that the model reads."""
+    return "".join(text for message in render(state) for _, text in texts(message))
+
+
+def visible_stretches(state: SessionState) -> list[str]:
+    """The texts between what is hidden, without white space around them."""
+    hidden = pieces_by_place(state, *HIDDEN)
+    found = []
+    for entry, part, text in texts_of(state, "all"):
+        for start, end in stretches(len(text), hidden.get(Place(entry, part), ())):
+            found.append(text[start:end])
+    return [text for text in found if text.strip()]
+
+
+def markers_in(text: str, draw: random.Random) -> tuple[str, str]:
+    """Two markers in a text, the second one not before the first one, and none of them blank."""
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    first = draw.randrange(len(words))
+    last = draw.randrange(first, len(words))
+    return text[slice(*words[first])], text[words[last][0] : words[last][1]]
 
 
 @pytest.mark.parametrize("machine", [EditScript, RedactionScript])

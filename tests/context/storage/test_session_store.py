@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.context.edits.fragments import cut_messages, redact
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.session.history import append_internal
+from acmserve.context.session.rollout.record import RolloutRecord, Sampled
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, SessionLimits
 from acmserve.context.storage.session_store import SessionStore
@@ -143,6 +145,18 @@ def test_a_session_that_alone_is_too_large_keeps_its_old_state() -> None:
     store.check_integrity()
 
 
+def test_a_rollout_record_counts_against_the_bound() -> None:
+    store = SessionStore(SessionLimits(max_bytes=2000))
+    session = store.open("", "a")
+    record = RolloutRecord().begun("m", None).completed(range(100), Sampled(()), "main")
+    store.save(session, replace(conversation(["hello"]), rollout=record))
+    assert 500 < session.num_bytes < 800
+    with pytest.raises(Conflict, match="the bounds leave 2,000 to it"):
+        store.save(session, replace(session.state, rollout=record.completed(range(1000, 1500), Sampled(()), "main")))
+    assert session.state.rollout == record
+    store.check_integrity()
+
+
 def test_what_json_cannot_say_is_refused_and_changes_nothing() -> None:
     store = SessionStore()
     session = store.create("", "a")
@@ -229,7 +243,10 @@ def _lose(store: SessionStore) -> None:
     [
         (_miscount, r"store: \d+ bytes counted, the sessions have \d+"),
         (_overfill, "store: 2 sessions of 1, "),
-        (_swap_state, r"store: 'a' has 1 entries and 0 fragments of \d+ bytes, \d+ were counted"),
+        (
+            _swap_state,
+            r"'a' has 1 entries, 0 fragments and 0 rows of its rollout of \d+ bytes, \d+ were counted",
+        ),
         (_change_in_place, r"store: 'a' has 1 entries of \d+ bytes, in the archive 1 of \d+"),
         (_misfile, r"store: session \('', 'c'\) is filed as \('', 'a'\)"),
         (_lose, r"store: 2 sessions of \d+ bytes, the archive has 1 of \d+, not the same ones"),

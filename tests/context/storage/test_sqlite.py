@@ -18,10 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.edits.fragments import cut_messages, redact, summarize
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact, summarize
 from acmserve.context.eviction import registry
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
+from acmserve.context.session.rollout.record import Initiator, RolloutRecord, Sampled
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
@@ -72,7 +74,7 @@ def test_a_session_survives_a_restart(tmp_path: Path, states: list[SessionState]
     found = again.get("tenant", "a")
     assert found.state == states[-1]
     assert (found.suite, found.created_at) == (session.suite, session.created_at)
-    assert (found.entry_bytes, found.fragment_bytes) == (session.entry_bytes, session.fragment_bytes)
+    assert found.sizes == session.sizes
     again.check_integrity()
     again.close()
 
@@ -108,6 +110,18 @@ def test_redacted_text_leaves_the_files(store: SessionStore, path: Path, size: i
     store.save(session, redact(state, fragment_id))
     assert b"0451" not in files(path)
     assert b"bye" in files(path)
+
+
+def test_redacted_text_leaves_the_rollout_record(store: SessionStore, path: Path) -> None:
+    """What an operation quotes is no message, and goes with the record all the same."""
+    state = cut_messages(conversation(["hello", "a text", "bye"]), 1, 2, Characters()).state
+    record = RolloutRecord().begun("m", None).completed([7, 8], Sampled((9,)), "main")
+    record = record.operated(Initiator.MODEL, "search_context", {"query": SECRET}, None)
+    session = saved(store, replace(state, rollout=record))
+    assert SECRET.encode() in files(path)
+    store.save(session, redact(session.state, state.fragments[0].fragment_id))
+    assert SECRET.encode() not in files(path)
+    assert session.state.rollout.events == ()
 
 
 def test_deleted_replaced_and_dropped_text_leaves_the_files(store: SessionStore, path: Path) -> None:
@@ -194,7 +208,7 @@ def damage(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("UPDATE meta SET value = 5", "has version 5, this acmserve reads version 4. Start the acmserve that wrote it"),
+        ("UPDATE meta SET value = 6", "has version 6, this acmserve reads version 5. Start the acmserve that wrote it"),
         ("DELETE FROM meta", "has version none"),
         ("DROP TABLE entries_1", "no such table: entries_1"),
         ("DROP TABLE sessions", "no such table: sessions"),
@@ -224,6 +238,8 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
     for statement in (
         "DROP TABLE limits_1",
         "DROP TABLE limits_2",
+        "DROP TABLE rollout_1",
+        "DROP TABLE rollout_2",
         "ALTER TABLE sessions DROP COLUMN head",
         "UPDATE meta SET value = 1",
     ):

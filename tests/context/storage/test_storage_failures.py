@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.context.edits.fragments import cut_messages, redact
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive

@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from acmserve.context.edits.fragments import cut_messages, redact
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, SessionLimits, SessionUse

@@ -14,7 +14,7 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolContext
 from acmserve.context.transcript.message import texts
-from acmserve.errors import Conflict, InvalidRequest, NotFound
+from acmserve.errors import InvalidRequest, NotFound
 from tests.support.context.conversation import Characters, bench, contents, lines, state_of, user
 
 FOLD, RESTORE, SUMMARIZE, REDACT = EditKind.FOLD, EditKind.RESTORE, EditKind.SUMMARIZE, EditKind.REDACT
@@ -55,7 +55,6 @@ def test_edits_see_the_edits_before_them() -> None:
             NotFound,
             r"edits\[1\]\.fragment_id: there is no fragment 'f00000'\. Known fragments: f9e37",
         ),
-        (Edit(FOLD, messages=(0, 2)), Conflict, r"edits\[1\]\.messages: this text overlaps fragment f9e375"),
         (
             Edit(FOLD, messages=(3, 9)),
             InvalidRequest,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_between, cut_messages
 from acmserve.context.edits.find import find_all, stretches
 from acmserve.context.session.fragment import Piece
 from acmserve.context.session.history import append_internal
@@ -94,7 +95,7 @@ def test_any_text_is_found_in_the_other_case_where_it_stands(before: str, text: 
 
 
 def test_folded_text_is_found_and_said_to_be_folded() -> None:
-    state = edits.cut_messages(state_of(user(lines(20)), user("line 7 again")), 0, 1, WORDS).state
+    state = cut_messages(state_of(user(lines(20)), user("line 7 again")), 0, 1, WORDS).state
     visible = call(state, "search_context", query="line 7")
     assert "(message 0, user):" in visible.result
     folded = call(edits.fold(state, "f9e375", "sculptor", WORDS), "search_context", query="line 7", context_size=50)
@@ -134,7 +135,7 @@ def test_results_of_our_own_tools_are_not_found() -> None:
 
 def test_redacted_text_is_neither_found_nor_shown_and_a_clients_nul_is_text() -> None:
     state = state_of(user(f"needle\x00one {lines(9)}needle two"))
-    state = edits.cut_between(state, "line 0", "line 8", 1, "user", WORDS).state
+    state = cut_between(state, "line 0", "line 8", 1, "user", WORDS).state
     known = call(state, "search_context", query="line 4")
     state = edits.redact(known.state, "f9e375")
     assert state.hits == ()
@@ -233,7 +234,7 @@ def test_passages_are_short_and_cover_every_word(texts: list[str]) -> None:
 def test_passages_end_with_a_line_and_skip_what_was_redacted() -> None:
     state = state_of(user(lines(100)))
     assert all(passage.text.endswith("\n") for passage in passages(state, "user"))
-    state = edits.redact(edits.cut_between(state, "line 10", "line 90", 1, "user", WORDS).state, "f9e375")
+    state = edits.redact(cut_between(state, "line 10", "line 90", 1, "user", WORDS).state, "f9e375")
     left = "".join(passage.text for passage in passages(state, "user"))
     assert "\x00" not in left
     assert "line 9 " in left

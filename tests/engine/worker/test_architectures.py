@@ -31,6 +31,7 @@ from acmserve.engine.worker.model_verdict import judge_model
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.support.engine.edits import cut, text
 from tests.support.engine.engine import TINY_SETTINGS, start_engine
+from tests.support.engine.latent import REFERENCE_BACKEND
 from tests.support.engine.tiny_model import VOCAB_SIZE, save_random
 
 COMMON: dict[str, Any] = {
@@ -140,7 +141,7 @@ def test_latent_attention_is_refused_by_name(tmp_path: Path) -> None:
         rope_parameters=PLAIN,
     )
     path = save_random(config, tmp_path / "model")
-    with start_engine(path, plugin={}, own_process=False, **TINY_SETTINGS) as engine:
+    with start_engine(path, plugin={}, own_process=False, **TINY_SETTINGS | REFERENCE_BACKEND) as engine:
         engine.ask(HISTORY, "s", "reuse")
         answer = engine.ask(CONTEXT, "s", "reuse")
         assert answer.receipt is not None

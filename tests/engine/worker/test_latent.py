@@ -14,7 +14,7 @@ from acmserve.engine.worker.copies import KVCopy
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.support.engine.edits import Tokens, cut, insert, swap, text
 from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
-from tests.support.engine.latent import small_deepseek, with_prefix_caching
+from tests.support.engine.latent import REFERENCE_BACKEND, small_deepseek, with_prefix_caching
 from tests.support.engine.oracle import check_reuse
 from tests.support.engine.tiny_model import save_random
 
@@ -33,7 +33,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path = save_random(small_deepseek(), tmp_path_factory.mktemp("models") / "model")
     with pytest.MonkeyPatch.context() as patch:
         with_prefix_caching(patch)
-        with start_engine(path, plugin={"min_move_tokens": 16}, own_process=False, **TINY_SETTINGS) as started:
+        settings = TINY_SETTINGS | REFERENCE_BACKEND
+        with start_engine(path, plugin={"min_move_tokens": 16}, own_process=False, **settings) as started:
             yield started
 
 

@@ -33,9 +33,9 @@ from acmserve.errors import MoveRefused
 from acmserve.kernels.dispatch import LayerMover
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.movers import reference
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import BlockSpan
 from tests.support.engine.latent import DEEPSEEK_YARN
-from tests.support.kernels.cases import HALF_STEP, HALF_ULP, bits, make_rope
+from tests.support.kernels.cases import HALF_STEP, HALF_ULP, bits, cut_runs, make_rope, slots
 
 NUM_BLOCKS, BLOCK_SIZE, LATENT, ROPE = 6, 64, 512, 64
 DS_MLA_BYTES = 656
@@ -84,7 +84,8 @@ def test_the_rotary_key_turns_and_everything_else_is_copied(
 ) -> None:
     """By bytes: the last 64 numbers of a row are the key, in its own type. In front of it no bit changes."""
     kv, rope, delta = view_of(spec_of(cache_dtype, dtype)), make_rope(ROPE, False), -1980
-    src, dst = slot_range([1, 4], 50, 70, BLOCK_SIZE), slot_range([0, 2], 9, 70, BLOCK_SIZE)
+    source, destination = BlockSpan([1, 4], 50, 70), BlockSpan([0, 2], 9, 70)
+    src, dst = slots(source, BLOCK_SIZE), slots(destination, BLOCK_SIZE)
     generator = torch.Generator().manual_seed(2)
     keys = torch.randn(70, ROPE, generator=generator).to(key_type)
     rows = kv.view(torch.uint8)[:, 0]
@@ -94,7 +95,7 @@ def test_the_rotary_key_turns_and_everything_else_is_copied(
 
     layer = replace(find_layer("layer", attention(cache_dtype), kv), rope=rope)
     assert layer.kv.data_ptr() == kv.data_ptr()
-    LayerMover([layer]).move(src, dst, [SlotRun(0, 30, delta), SlotRun(30, 70, 0)])
+    LayerMover([layer]).move(cut_runs(source, destination, {30: delta, 70: 0}, BLOCK_SIZE))
 
     source, moved = before[src // BLOCK_SIZE, src % BLOCK_SIZE], rows[dst // BLOCK_SIZE, dst % BLOCK_SIZE]
     assert torch.equal(moved[:, :-num_key_bytes], source[:, :-num_key_bytes])

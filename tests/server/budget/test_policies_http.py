@@ -42,7 +42,7 @@ def test_a_client_cannot_name_a_module(server: ContextServer) -> None:
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == "budget.policy"
-    assert "Choose chain, cwl, pi-cwl, clear_tool_uses, recency, compact." in error["remedy"]
+    assert "Choose chain, cwl, pi-cwl, clear_tool_uses, recency, compact, user_messages." in error["remedy"]
     assert "--eviction-policy MODULE:CLASS" in error["remedy"]
     assert put(make_client(server), {"spare_tools": ["edit"]}).json()["error"]["param"] == "spare_tools"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from acmserve.context.transcript.omissions import USERS_LEFT_OUT
 from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session
@@ -31,7 +32,7 @@ def worked(url: str, num_turns: int, **acm: Any) -> tuple[list[dict[str, Any]], 
             "cache_salt": session,
             "temperature": 0,
             "max_tokens": 100,
-            "acm": {"budget": BUDGET, **acm},
+            "acm": {"budget": BUDGET} | acm,
             "vllm_xargs": {"script_id": uuid.uuid4().hex, "script": [line]},
         }
         answer = http.post(f"{url}/v1/chat/completions", json=body)
@@ -53,7 +54,7 @@ def test_the_budget_holds_and_every_stage_says_what_it_did(scripted_server: str)
     assert 2 <= len(evictions) <= 8
     for budget in evictions:
         stages = {stage["policy"]: stage for stage in budget["stages"]}
-        assert list(stages) == ["cwl", "clear_tool_uses", "recency", "compact"]
+        assert list(stages) == ["cwl", "clear_tool_uses", "recency", "compact", "user_messages"]
         assert stages["cwl"]["reason"] == "no episode is marked"
         assert sum(stage["evicted_tokens"] for stage in budget["stages"]) == budget["evicted_tokens"]
     assert shown[1] == TASK
@@ -64,10 +65,21 @@ def test_the_budget_holds_and_every_stage_says_what_it_did(scripted_server: str)
 
 
 def test_without_them_the_budget_of_the_same_agent_is_unmet(scripted_server: str) -> None:
-    """The control: results that count as turns of the user stay, and the answer says so."""
-    said, _ = worked(scripted_server, 12, observations="off")
+    """The control: results that count as turns of the user stay under `recency`, and the answer says so."""
+    said, _ = worked(scripted_server, 12, observations="off", budget=BUDGET | {"policy": "recency"})
     assert any(acm["budget"]["unmet"] is not None for acm in said)
     assert max(acm["receipt"]["prompt_tokens"] for acm in said) > BUDGET["max_tokens"]
+
+
+def test_what_users_said_goes_where_nothing_else_is_left(scripted_server: str) -> None:
+    """The same agent under the default policy: the task and the newest turn stay, and the answer says what went."""
+    said, shown = worked(scripted_server, 12, observations="off")
+    assert all(acm["budget"]["unmet"] is None for acm in said)
+    assert max(acm["receipt"]["prompt_tokens"] for acm in said) <= BUDGET["max_tokens"]
+    freed = [stage["evicted_tokens"] for acm in said for stage in acm["budget"].get("stages", [])[-1:]]
+    assert any(freed)
+    assert shown[1] == TASK
+    assert [message["content"] for message in shown].count(USERS_LEFT_OUT) == 1
 
 
 @pytest.mark.parametrize("value", ["all", [], [""], {"user": True}])

@@ -25,8 +25,9 @@ from tests.support.server.acm_app import FirstSentence
 from tests.support.walk import Walk, count_walk
 
 # Eleven take the history in, render it and answer. The others find the session, its thread, and what the client
-# respelled: eight of `identity`, four of `alignment` and `carrying`, and what the session's own thread is kept in.
-MAX_FILES = 32
+# respelled: nine of `identity`, four of `alignment` and `carrying`, and what the session's own thread is kept in. The
+# rest keeps the turn: what changed in the state, its size, and what is written down once it was answered.
+MAX_FILES = 36
 # What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates.
 MAX_FILES_WITH_ENGINE = MAX_FILES + 4
 HISTORY = [

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 from starlette.testclient import TestClient
 
-from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.session.history import adopt
 from acmserve.context.session.precompute_options import PrecomputeOptions
@@ -448,7 +448,7 @@ def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
     )
 
     async def scene() -> None:
-        cut = edits.cut_messages(turn.session.state, 0, 1, turn.server.tokenizer).state
+        cut = cut_messages(turn.session.state, 0, 1, turn.server.tokenizer).state
         turn.server.store.save(turn.session, cut)
         await run_loop(turn, Model(said("Done.")), RAW, {"model": "m", "messages": MESSAGES, "n": 1})
         await asyncio.sleep(3 * PAUSE_SECONDS)

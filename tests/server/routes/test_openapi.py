@@ -31,6 +31,7 @@ OPERATIONS = {
     "acm_get_session",
     "acm_delete_session",
     "acm_get_context",
+    "acm_get_rollout",
     "acm_call_tool",
     "acm_edit_session",
     "acm_get_budget",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_between, cut_messages
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.branches.branch_tool import BranchCall
 from acmserve.context.session.branches.branching import Spent, close_branch, open_branch
@@ -155,11 +156,11 @@ def edit_session(made: AgentSession, rng: random.Random) -> None:
 def _cut(state: SessionState, entry: int, text: str, rng: random.Random) -> tuple[SessionState, str]:
     lines = text.split("\n")
     if rng.random() < 0.5 or len(lines) < 4:
-        cut = edits.cut_messages(state, entry, entry + 1, WORDS)
+        cut = cut_messages(state, entry, entry + 1, WORDS)
     else:
         first = rng.randint(0, len(lines) - 3)
         start, end = lines[first] or lines[first + 1], lines[first + 2] or lines[first + 1]
-        cut = edits.cut_between(state, start, end, 1, str(state.entries[entry].message["role"]), WORDS)
+        cut = cut_between(state, start, end, 1, str(state.entries[entry].message["role"]), WORDS)
     return cut.state, cut.fragments[0].fragment_id
 
 

@@ -20,4 +20,4 @@ def _run(state: SessionState, args: Arguments, _: ToolContext) -> ToolOutcome:
     return ToolOutcome(state, f"{counted(total, 'word')} of role {args['role']}.")
 
 
-COUNT_WORDS = Tool(_SCHEMA, _run, "counts words")
+COUNT_WORDS = Tool("count_words", _SCHEMA, _run, "counts words")

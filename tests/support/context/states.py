@@ -11,6 +11,15 @@ from acmserve.context.alignment.redacted_text import RedactedText, seal_text
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.rollout.lines import rollout_rows, row_value
+from acmserve.context.session.rollout.record import (
+    MAIN_THREAD,
+    NO_ROLLOUT,
+    CalledTool,
+    Initiator,
+    RolloutRecord,
+    Sampled,
+)
 from acmserve.context.session.state import SearchHit, SessionState, TranscriptEntry
 from acmserve.context.storage.codecs.state import entry_value, fragment_value, pack
 from acmserve.context.storage.session_store import SessionStore
@@ -62,7 +71,31 @@ def session_states(draw: st.DrawFn) -> SessionState:
         draw(_omissions(len(state.entries))),
         draw(st.none() | BUDGETS),
         redacted=draw(_redacted()),
+        rollout=draw(st.just(NO_ROLLOUT) | rollouts()),
     )
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> RolloutRecord:
+    """A record in which prompts go on from earlier ones, edit them, or begin anew."""
+    record = RolloutRecord().begun(draw(TEXTS), draw(st.none() | TEXTS))
+    tokens = st.lists(st.integers(0, 3), max_size=6)
+    for number in range(draw(st.integers(0, 5))):
+        if draw(st.booleans()):
+            arguments = draw(st.dictionaries(TEXTS, JSON, max_size=2))
+            record = record.operated(draw(st.sampled_from(Initiator)), draw(TEXTS), arguments, draw(st.none() | COUNTS))
+        before = draw(st.integers(0, number)) - 1
+        whole = [] if before < 0 else [*record.prompt(before), *record.completions[before].sampled.token_ids]
+        prompt = [*whole[: draw(st.integers(0, len(whole)))], *draw(tokens)]
+        sampled_ids = tuple(draw(tokens))
+        logprobs = draw(st.none() | st.just(tuple(-0.5 for _ in sampled_ids)))
+        calls = tuple(CalledTool(name, draw(st.none() | TEXTS)) for name in draw(st.lists(TEXTS, max_size=2)))
+        sampled = Sampled(sampled_ids, logprobs, draw(TEXTS), draw(st.none() | TEXTS), calls)
+        record = record.completed(prompt, sampled, draw(st.sampled_from([MAIN_THREAD, "b"])), draw(st.integers(0, 2)))
+    return record
+
+
+COUNTS = st.integers(-9, 9)
 
 
 @st.composite
@@ -143,7 +176,7 @@ class Clock:
 
 def size(state: SessionState) -> int:
     """Bytes of a state as the store counts them, all counted anew."""
-    entries = [pack(entry_value(entry)) for entry in state.entries]
-    return sum(
-        map(len, [*entries, *(pack(fragment_value(fragment)) for fragment in (*state.redacted, *state.fragments))])
-    )
+    rows = [entry_value(entry) for entry in state.entries]
+    rows += [fragment_value(fragment) for fragment in (*state.redacted, *state.fragments)]
+    rows += [row_value(row) for row in rollout_rows(state.rollout)]
+    return sum(len(pack(row)) for row in rows)

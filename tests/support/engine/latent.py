@@ -23,6 +23,10 @@ DEEPSEEK_YARN: dict[str, Any] = {
 """The scaling of DeepSeek V2 and V3. Without any, the CPU rotary op of vLLM 0.32 reads such keys with wrong strides."""
 
 
+REFERENCE_BACKEND: dict[str, Any] = {"attention_backend": "CPU_MLA"}
+"""Engine arguments. On machines with AMX vLLM would choose AMX_MLA, which takes no float32 weights."""
+
+
 def small_deepseek() -> DeepseekV2Config:
     """One layer with the sizes of DeepSeek's cache, 512 and 64, and an ordinary MLP."""
     return DeepseekV2Config(

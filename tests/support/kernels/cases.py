@@ -1,4 +1,4 @@
-"""Random KV caches and moves for the kernel tests: every layout, poisoned blocks, slots that start anywhere.
+"""Random KV caches and moves for the kernel tests: every layout, poisoned blocks, runs that start anywhere.
 
 The poison is a value that no kernel may produce or touch: elements outside the written slots must keep it.
 """
@@ -20,7 +20,7 @@ from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.layouts.unequal import UnequalLayout
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
-from acmserve.kernels.slots import SlotRun, slot_range
+from acmserve.kernels.runs import BlockSpan, MoveRun
 
 POISON = 12345.0
 MAX_DELTA = 131_072
@@ -44,14 +44,45 @@ class Case:
     """One move over some layers that share slots."""
 
     layers: tuple[KVLayer, ...]
-    src_slots: Tensor
-    dst_slots: Tensor
-    segments: tuple[SlotRun, ...]
+    runs: tuple[MoveRun, ...]
+
+    @property
+    def block_size(self) -> int:
+        return self.layers[0].layout.block_size
+
+    @property
+    def src_slots(self) -> Tensor:
+        return torch.cat([slots(run.source, self.block_size) for run in self.runs])
+
+    @property
+    def dst_slots(self) -> Tensor:
+        return torch.cat([slots(run.destination, self.block_size) for run in self.runs])
 
     def clone(self) -> Case:
         """The same move on copies of the caches, strides kept."""
         layers = tuple(KVLayer(_like(layer.kv, layer.kv), layer.layout, layer.rope) for layer in self.layers)
-        return Case(layers, self.src_slots, self.dst_slots, self.segments)
+        return Case(layers, self.runs)
+
+
+def slots(span: BlockSpan, block_size: int) -> Tensor:
+    return torch.from_numpy(span.slots(block_size))
+
+
+def cut_runs(source: BlockSpan, destination: BlockSpan, deltas: dict[int, int], block_size: int) -> tuple[MoveRun, ...]:
+    """The tokens of two spans as runs: one up to each of these ends, with its delta."""
+    runs, start = [], 0
+    for end, delta in deltas.items():
+        src, dst = (cut(span, start, end, block_size) for span in (source, destination))
+        runs.append(MoveRun(src.block_ids, src.offset, dst.block_ids, dst.offset, end - start, delta))
+        start = end
+    return tuple(runs)
+
+
+def cut(span: BlockSpan, start: int, end: int, block_size: int) -> BlockSpan:
+    """Tokens `[start, end)` of a span."""
+    first, offset = divmod(span.offset + start, block_size)
+    last = (span.offset + end - 1) // block_size
+    return BlockSpan(list(span.block_ids)[first : last + 1], offset, end - start)
 
 
 def make_rope(rot_dim: int, is_neox: bool, base: float = 10_000.0) -> Rope:
@@ -87,12 +118,13 @@ def check_result(before: Case, after: Case, half_ulp: dict[torch.dtype, float] =
         key, value = reference.gather(old.kv, old.layout, src)
         moved_key, moved_value = reference.gather(new.kv, new.layout, dst)
         assert torch.equal(bits(moved_value), bits(value))
-        for segment in before.segments:
-            part = slice(segment.start, segment.end)
-            if old.rope is None or segment.delta == 0:
+        start = 0
+        for run in before.runs:
+            part = slice(start, start := start + run.num_tokens)
+            if old.rope is None or run.delta == 0:
                 assert torch.equal(bits(moved_key[part]), bits(key[part]))
                 continue
-            exact = reference.rotate(key[part], old.rope, segment.delta)
+            exact = reference.rotate(key[part], old.rope, run.delta)
             norm = key[part].double().norm(dim=-1, keepdim=True)
             allowed = 2e-6 * norm + half_ulp[key.dtype] * exact.abs() + HALF_STEP.get(key.dtype, 0.0)
             assert ((moved_key[part].double() - exact).abs() <= allowed).all()
@@ -109,7 +141,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 @st.composite
 def cpu_cases(draw: st.DrawFn) -> Case:
-    """Up to three layers with their own ropes, up to four segments, in one CPU layout."""
+    """Up to three layers with their own ropes, up to four runs, in one CPU layout."""
     kind = draw(st.sampled_from(["vec", "amx", "latent"]))
     amx = kind == "amx"
     block_size = draw(st.sampled_from([16, 32, 48])) if amx else draw(st.sampled_from([1, 5, 16, 32, 80]))
@@ -147,21 +179,17 @@ def strided_cases(draw: st.DrawFn) -> Case:
 def _cases(draw: st.DrawFn, layout: KVLayout, dtype: torch.dtype, rot_step: int, orders: list[tuple[int, ...]]) -> Case:
     lengths = draw(st.lists(st.integers(1, 2 * layout.block_size + 3), min_size=1, max_size=4))
     deltas = [draw(st.integers(-MAX_DELTA, MAX_DELTA) | st.just(0)) for _ in lengths]
-    ends = np.cumsum(lengths).tolist()
-    segments = tuple(
-        SlotRun(end - length, end, delta) for end, length, delta in zip(ends, lengths, deltas, strict=True)
-    )
     src = [draw(st.integers(0, layout.block_size - 1)) for _ in lengths]
     dst = [draw(st.integers(0, layout.block_size - 1)) for _ in lengths]
     tokens = [offset + length for offset, length in zip(src + dst, lengths * 2, strict=True)]
     num_blocks = [-(-count // layout.block_size) for count in tokens]
     order = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).permutation(sum(num_blocks) + 2)
     tables = np.split(order, np.cumsum(num_blocks))[: len(num_blocks)]
-    slots = [
-        slot_range(block_ids.tolist(), offset, count - offset, layout.block_size)
-        for block_ids, offset, count in zip(tables, src + dst, tokens, strict=True)
-    ]
     half = len(lengths)
+    runs = tuple(
+        MoveRun(tables[i].tolist(), src[i], tables[half + i].tolist(), dst[i], lengths[i], deltas[i])
+        for i in range(half)
+    )
     ropes = [None] + [
         make_rope(rot_dim, is_neox, base)
         for rot_dim in range(rot_step, layout.head_size + 1, rot_step)
@@ -176,7 +204,7 @@ def _cases(draw: st.DrawFn, layout: KVLayout, dtype: torch.dtype, rot_step: int,
         make_layer(layout, dtype, len(order), draw(st.sampled_from(ropes)), draw(st.sampled_from(orders)))
         for _ in range(draw(st.integers(1, 3)))
     )
-    case = Case(layers, torch.cat(slots[:half]), torch.cat(slots[half:]), segments)
+    case = Case(layers, runs)
     fill_sources(case, draw(st.integers(0, 2**32 - 1)))
     return case
 

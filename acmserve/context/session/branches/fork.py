@@ -5,7 +5,7 @@
 
 A branch begins as its parent is, edits and evictions included, so that its first prompt repeats the parent's to the
 token. Where the parent's model waits for results of its calls, it begins in front of that step: no call may stand
-without its result.
+without its result. What is recorded for training begins anew.
 
 What a branch returns is placed into the parent as the model's own branches leave it: a call of `branch` and its result.
 Every chat template that knows tools can render that, and no message of a user is made up.
@@ -29,6 +29,7 @@ from acmserve.context.session.branches.parent import Parent, mark_of
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.history import append_internal
+from acmserve.context.session.rollout.record import NO_ROLLOUT
 from acmserve.context.session.state import PLACED, Author, SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.outline import Outline
@@ -41,7 +42,7 @@ def fork(state: SessionState, session_id: str, description: str, prompt: str) ->
     num_messages = sum(entry.origin is not Author.INTERNAL for entry in cut.entries)
     parent = Parent(session_id, mark_of(state.digest_key), description, prompt, len(cut.entries), num_messages)
     thread = None if state.thread is None else replace(state.thread, name=BRANCH)
-    return replace(cut, parent=parent, thread=thread)
+    return replace(cut, parent=parent, thread=thread, rollout=NO_ROLLOUT)
 
 
 def num_complete(state: SessionState) -> int:
@@ -75,7 +76,7 @@ def place_result(state: SessionState, call_id: str, parent: Parent, message: str
 
 def fork_thread(state: SessionState, thread: Thread) -> SessionState:
     """The state of a side thread that goes on from a thread of this state."""
-    return replace(state, thread=thread, parent=None, precompute=None)
+    return replace(state, thread=thread, parent=None, precompute=None, rollout=NO_ROLLOUT)
 
 
 def _call_and_result(branch: Branch, message: str) -> list[Message]:

@@ -42,7 +42,7 @@ from acmserve.context.session.carrying.redactions import (
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.parts import tool_calls
+from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
 UNKNOWN_REDACTION = (
     "it was made by an older version, and its message came in other words. The message stays as it was redacted."
@@ -171,9 +171,10 @@ def _names(call: Mapping[str, Any]) -> object:
 
 
 def _used(state: SessionState) -> frozenset[int]:
-    """The entries in which something is cut or found."""
+    """The entries in which something is cut or found, and those of users that are left out."""
     pieces = (piece.place.entry for fragment in state.fragments for piece in fragment.pieces)
-    return frozenset((*pieces, *(hit.place.entry for hit in state.hits)))
+    users = (at for at in state.omissions.entries if role_of(state.entries[at].message) is Role.PROTECTED)
+    return frozenset((*pieces, *(hit.place.entry for hit in state.hits), *users))
 
 
 def _landings(

@@ -18,6 +18,7 @@ from acmserve.context.alignment.core_text import TextMap
 from acmserve.context.session.carrying.record import CHANGED, OVERLAPS, REMOVED, DroppedEdit
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.marker import continued
+from acmserve.context.session.nesting import by_place, crosses
 from acmserve.context.session.state import SearchHit
 from acmserve.context.transcript.message import Place
 
@@ -49,7 +50,7 @@ def carry_fragments(
 
     `found` has what was redacted in messages that are changed or new, by the fragment's id.
     """
-    taken = _Taken(piece for pieces in found.values() for piece in pieces)
+    taken = _Taken(found.values())
     kept: list[Fragment] = []
     dropped: list[DroppedEdit] = []
     for fragment in fragments:
@@ -99,20 +100,24 @@ def dropped_hits(lost: Sequence[str]) -> list[DroppedEdit]:
 
 
 class _Taken:
-    """The spans that are given out."""
+    """The spans that are given out, none of which crosses another one."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._by_place: dict[Place, list[Piece]] = {}
-        for piece in pieces:
-            self._by_place.setdefault(piece.place, []).append(piece)
+    def __init__(self, spans: Iterable[Sequence[Piece]]) -> None:
+        self._by_place: dict[Place, list[Sequence[Piece]]] = {}
+        for pieces in spans:
+            self._give_out(pieces)
 
     def take(self, pieces: Sequence[Piece]) -> bool:
-        """Give these out. False, and nothing is, where one of them overlaps what is given out."""
-        if any(piece.overlaps(other) for piece in pieces for other in self._by_place.get(piece.place, ())):
+        """Give these out. False, and nothing is, where they cross what is given out, or are that."""
+        there = [other for place in by_place(pieces) for other in self._by_place.get(place, ())]
+        if any(crosses(pieces, other) or pieces == other for other in there):
             return False
-        for piece in pieces:
-            self._by_place.setdefault(piece.place, []).append(piece)
+        self._give_out(pieces)
         return True
+
+    def _give_out(self, pieces: Sequence[Piece]) -> None:
+        for place in by_place(pieces):
+            self._by_place.setdefault(place, []).append(tuple(pieces))
 
 
 def _carry(fragment: Fragment, landings: Landings) -> tuple[Fragment | None, str]:

@@ -4,21 +4,23 @@
     new   gone [3, 4), [6, 8), entry 9: call 0 ..          a message that came in between is shown
 
 What is new is never left out. What is taken out of a changed message stays so, unless it names calls that are others
-now. A summary speaks for all that was taken out before it. Where its message is gone it goes to the last one before
-that is left out. Where there is none, everything is shown again.
+now, or a user wrote it. The marker for what users said goes to the first message of a user that is left out. A summary
+speaks for all that was taken out before it. Where its message is gone it goes to the last one before that is left out.
+Where there is none, everything is shown again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from acmserve.context.alignment.likeness import Sketch, have_same_calls
+from acmserve.context.alignment.normal_form import normal_form
 from acmserve.context.session.branches.branch import Branch
 from acmserve.context.session.carrying.fragments import Landings
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import EMPTY, NOTHING, MessageOmissions, Omissions
+from acmserve.context.transcript.omissions import EMPTY, NOTHING, USERS_LEFT_OUT, MessageOmissions, Omissions
 from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
 
@@ -40,13 +42,27 @@ def carry_omissions(
         if omissions.in_gone(entry):
             hidden.append(landing.entry)
         kept = omissions.entries.get(entry)
-        if kept is not None and (not _names_calls(kept) or _have_same_calls(old[entry], new[landing.entry])):
+        if kept is not None and _holds(kept, old[entry], new[landing.entry]):
             entries[landing.entry] = kept
-    carried = Omissions(_ranges(hidden), entries)
+    carried = Omissions(_ranges(hidden), _with_marker(entries, new))
     summarized = omissions.summarized
     if summarized is None or carried.summarized is not None:
         return carried
     return _with_summary(carried, omissions.entries[summarized].summary, _behind(summarized, landings), new)
+
+
+def _holds(kept: MessageOmissions, old: Message, new: Message) -> bool:
+    """Whether what was taken out of a message is taken out of what it is now."""
+    if role_of(old) is Role.PROTECTED:
+        return old is new or normal_form(old) == normal_form(new)
+    return not _names_calls(kept) or _have_same_calls(old, new)
+
+
+def _with_marker(entries: Mapping[int, MessageOmissions], new: Sequence[Message]) -> dict[int, MessageOmissions]:
+    """The entries with the marker for what users said at the first of theirs, and at no other."""
+    users = sorted(entry for entry in entries if role_of(new[entry]) is Role.PROTECTED)
+    marks = {entry: (USERS_LEFT_OUT,) if entry == users[0] else () for entry in users}
+    return {entry: replace(kept, notes=marks[entry]) if entry in marks else kept for entry, kept in entries.items()}
 
 
 def _names_calls(kept: MessageOmissions) -> bool:
@@ -99,7 +115,7 @@ def dropped_omissions(
         entry
         for entry, landing in landings.items()
         if _hides_less(before, after, entry, landing.entry)
-        and role_of(old[entry]) is not Role.PROTECTED
+        and (role_of(old[entry]) is not Role.PROTECTED or entry in before.entries)
         and not any(branch.holds(entry) for branch in branches)
     ]
     if not shown:
@@ -116,4 +132,8 @@ def _hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool
         return before.in_gone(old) and not after.in_gone(new)
     if now is None:
         return not after.in_gone(new)
-    return was != now and replace(was, summary="") not in (replace(now, summary=""), NOTHING)
+    return was != now and _without_lines(was) not in (_without_lines(now), NOTHING)
+
+
+def _without_lines(kept: MessageOmissions) -> MessageOmissions:
+    return replace(kept, summary="", notes=())

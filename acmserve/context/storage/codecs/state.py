@@ -1,26 +1,26 @@
-"""A session's state as JSON, whole or row by row, and what changes in it from one save to the next.
+"""A session's state as JSON, whole or row by row.
 
     state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [omissions, budget, ..]      hits, counters, key
                       |  |  |  |                    |  |        one row, or none
     rows             one row each                 one each     read back equal, to the byte
 
 Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them). NUL stands for itself
-rather than for six characters, so that a redacted text is no larger than it was. Rows that are equal are not written
-again: a turn that appends two messages to a thousand writes two rows. It knows no file. `where` names one for errors.
+rather than for six characters, so that a redacted text is no larger than it was. What a save writes says
+`changes.py`. It knows no file. `where` names one for errors.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.eviction.budget_json import budget_value, parse_budget
 from acmserve.context.eviction.registry import known
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import parse_precompute
+from acmserve.context.session.rollout.lines import record_from, rollout_rows, row_value
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
 from acmserve.context.storage.codecs.branch import relations_from, relations_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
@@ -30,84 +30,14 @@ from acmserve.context.transcript.observations import parse_observations
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 
-VERSION = 3
+VERSION = 4
 FIRST_VERSION = 1
 REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
 
-_T = TypeVar("_T")
 _NUL = b"\\u0000"
 _MAX_KEY_BYTES = 64
 # Keys as files of acmserve 0.1 spell them.
 _RENAMED = {"shed": "omissions", "ahead": "precompute"}
-
-
-@dataclass(frozen=True, slots=True)
-class RowChange:
-    """Rows to write, by position. Rows from `num_rows` on are removed."""
-
-    rows: Mapping[int, bytes]
-    num_rows: int
-
-    def sizes(self, before: Sequence[int]) -> list[int]:
-        """Bytes of every row after the change."""
-        kept = list(before[: self.num_rows])
-        kept.extend(0 for _ in range(self.num_rows - len(kept)))
-        for position, row in self.rows.items():
-            kept[position] = len(row)
-        return kept
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """What a save writes. `hits` is None where they are as before. `removes_text`: what was readable is so no more."""
-
-    entries: RowChange
-    fragments: RowChange
-    limits: RowChange
-    hits: bytes | None
-    removes_text: bool
-
-
-def plan_change(old: SessionState, new: SessionState) -> StateChange:
-    """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
-    entries = _plan_rows(old.entries, new.entries, entry_value)
-    fragments = _plan_rows(fragment_rows(old), fragment_rows(new), fragment_value)
-    limits = _plan_rows(limit_values(old), limit_values(new), dict)
-    hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
-    removes_text = _removes_messages(old, new, entries) or not _summaries(old) <= _summaries(new)
-    return StateChange(entries, fragments, limits, hits, removes_text)
-
-
-def plan_whole(state: SessionState) -> StateChange:
-    """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
-    entries = _plan_rows((), state.entries, entry_value)
-    fragments = _plan_rows((), fragment_rows(state), fragment_value)
-    hits = pack([hit_value(hit) for hit in state.hits])
-    return StateChange(entries, fragments, _plan_rows((), limit_values(state), dict), hits, removes_text=True)
-
-
-def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
-    rows = {
-        position: pack(value(item))
-        for position, item in enumerate(new)
-        if position >= len(old) or (item is not old[position] and item != old[position])
-    }
-    return RowChange(rows, len(new))
-
-
-def _removes_messages(old: SessionState, new: SessionState, change: RowChange) -> bool:
-    """A client that resends a message in slightly other words (see `message.py`) has removed nothing."""
-    return len(new.entries) < len(old.entries) or any(
-        not old.entries[position].digest
-        or old.entries[position].digest != new.entries[position].digest
-        or old.entries[position].message.get("content") != new.entries[position].message.get("content")
-        for position in change.rows
-        if position < len(old.entries)
-    )
-
-
-def _summaries(state: SessionState) -> set[tuple[str, str, str]]:
-    return {(f.fragment_id, focus, text) for f in state.fragments for focus, text in f.summaries}
 
 
 def pack(value: object) -> bytes:
@@ -191,6 +121,7 @@ def state_value(state: SessionState) -> dict[str, Any]:
         "entries": [entry_value(entry) for entry in state.entries],
         "fragments": [fragment_value(fragment) for fragment in fragment_rows(state)],
         "limits": limit_values(state),
+        "rollout": [row_value(row) for row in rollout_rows(state.rollout)],
         "hits": [hit_value(hit) for hit in state.hits],
         "num_ids": state.num_ids,
         "num_turns": state.num_turns,
@@ -220,10 +151,11 @@ def state_from(value: Any, where: str) -> SessionState:
             num_ids=_field(value, "num_ids", int),
             num_turns=_field(value, "num_turns", int),
             digest_key=key,
+            rollout=record_from(_is(value.get("rollout", []), "rollout", list)),
             **limits,
         )
         state.check_integrity()
-    except (ValueError, TypeError, IntegrityError) as error:
+    except (ValueError, TypeError, KeyError, IntegrityError) as error:
         raise damaged(where, error) from None
     return state
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from acmserve.context.edits.find import FoundText, find_all, pieces_by_place, stretches, texts_of
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.nesting import outermost
 from acmserve.context.session.render import evicted_entries, splice
 from acmserve.context.session.state import MAX_SEARCH_HITS, SearchHit, SessionState
 from acmserve.context.transcript.message import Message, Place
@@ -91,19 +92,13 @@ def show(state: SessionState, spans: Sequence[tuple[Piece, float | None]], conte
 
 def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -> list[TextMatch]:
     """Each hit with `context_size` characters of its text on either side, as far as that goes."""
-    wanted = {hit.place for hit in hits}
-    hiding: dict[Place, list[tuple[Piece, Fragment]]] = {}
-    for fragment in state.fragments:
-        if fragment.hidden:
-            for piece in fragment.pieces:
-                if piece.place in wanted:
-                    hiding.setdefault(piece.place, []).append((piece, fragment))
+    hiding = outermost(fragment for fragment in state.fragments if fragment.hidden)
+    erased = pieces_by_place(state, Visibility.REDACTED)
     matches, evicted = [], evicted_entries(state)
     for hit in hits:
-        here = sorted(hiding.get(hit.place, ()), key=lambda found: found[0])
         span = Piece(hit.place, hit.start, hit.end)
-        hidden_in = next((fragment for piece, fragment in here if piece.overlaps(span)), None)
-        redacted = [piece for piece, fragment in here if fragment.visibility is Visibility.REDACTED]
+        hidden_in = next((f for piece, f in hiding.get(hit.place, ()) if piece.overlaps(span)), None)
+        redacted = erased.get(hit.place, ())
         role = str(state.entries[hit.place.entry].message.get("role"))
         excerpt = _excerpt(state.text_at(hit.place), hit, context_size, redacted)
         matches.append(TextMatch(hit, excerpt, role, hidden_in, evicted=hit.place.entry in evicted))

@@ -114,6 +114,9 @@ class AcmFields(BaseModel):
         default=None, description="Messages of the user that are results: `auto`, `user`, `off`, or how they begin."
     )
     query_finished: bool | None = Field(default=None, description="Whether the question of the user is answered now.")
+    rollout: bool | None = Field(
+        default=None, description="Record token ids and operations for training. Default: the server's `--rollout`."
+    )
 
 
 class EditFields(BaseModel):

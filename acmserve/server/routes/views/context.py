@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acmserve.context.edits.cost import num_tokens_shown
+from acmserve.context.edits.fragments import restore_all
 from acmserve.context.session.branches.branch import branch_at
 from acmserve.context.session.fragment import Fragment, Visibility
 from acmserve.context.session.precompute_options import PrecomputeOptions
@@ -83,14 +84,15 @@ def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None
     ]
     fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
     num_tokens = sum(message.num_tokens for message in messages)
-    num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(state))
+    num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(restore_all(state)))
+    redacted = (f for f in fragments if f.state == Visibility.REDACTED.value)
     return ContextView(
         session_id=session.session_id,
         messages=messages,
         fragments=fragments,
         branches=branch_infos(session, tokenizer),
         num_tokens=num_tokens,
-        num_tokens_original=max(num_whole + sum(f.num_tokens - f.num_tokens_shown for f in fragments), 0),
+        num_tokens_original=max(num_whole + sum(f.num_tokens - f.num_tokens_shown for f in redacted), 0),
     )
 
 
@@ -115,7 +117,7 @@ def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> 
         state=fragment.visibility.value,
         role=fragment.role,
         num_tokens=fragment.num_tokens,
-        num_tokens_shown=num_tokens_shown(fragment, tokenizer),
+        num_tokens_shown=num_tokens_shown(state, fragment, tokenizer),
         focus=fragment.focus,
         messages=pieces,
         preview=None if gone else state.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.context.edits.fragments import cut_messages, redact, summarize
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact, summarize
 from acmserve.context.session.history import adopt, append_answer
+from acmserve.context.session.rollout.lines import rollout_rows, row_value
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
+from acmserve.context.storage.codecs.changes import plan_change
 from acmserve.context.storage.codecs.state import (
     entry_value,
     fragment_value,
     limit_values,
     pack,
-    plan_change,
     state_from,
     state_value,
     unpack,
@@ -62,6 +64,10 @@ def test_a_message_that_json_cannot_say_is_refused() -> None:
         pack(entry_value(TranscriptEntry({"role": "user", "content": {1, 2}}, Author.CLIENT)))
 
 
+FREE = ("message", "arguments")
+"""Objects that may hold anything."""
+
+
 @given(session_states(), st.data())
 def test_damage_is_named_and_never_read_as_something_else(state: SessionState, data: st.DataObject) -> None:
     """Whatever one value of the JSON is exchanged for: an equal type may pass, anything else is an `AcmError`."""
@@ -69,10 +75,10 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
     target: Any = value
     while True:
         key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else range(len(target))))
-        if key == "message" or not isinstance(target[key], dict | list) or not target[key]:
+        if key in FREE or not isinstance(target[key], dict | list) or not target[key]:
             break
         target = target[key]
-    target[key] = {"strange": [1.5]} if key != "message" else 7
+    target[key] = {"strange": [1.5]} if key not in FREE else 7
     with pytest.raises(AcmError, match=r"sessions\.sqlite3 is damaged: .* Restore it from a backup"):
         state_from(value, "Session 'a' in sessions.sqlite3")
 
@@ -80,7 +86,7 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 4}, "version 4, this acmserve reads version 3"),
+        ({"version": 5}, "version 5, this acmserve reads version 4"),
         ({"version": True}, "version is bool, not int"),
         ({"digest_key": ""}, "digest_key has 0 bytes"),
         ({"digest_key": "xx"}, "non-hexadecimal"),
@@ -125,11 +131,19 @@ def test_a_change_leads_from_any_state_to_any_other(old: SessionState, new: Sess
             [pack(fragment_value(f)) for f in (*new.redacted, *new.fragments)],
         ),
         (change.limits, [pack(v) for v in limit_values(old)], [pack(v) for v in limit_values(new)]),
+        (
+            change.rollout,
+            [pack(row_value(row)) for row in rollout_rows(old.rollout)],
+            [pack(row_value(row)) for row in rollout_rows(new.rollout)],
+        ),
     ):
+        if rows is None:
+            assert before == after
+            continue
         table = dict(enumerate(before)) | dict(rows.rows)
         rebuilt = [table[position] for position in range(rows.num_rows)]
         assert [unpack(row) for row in rebuilt] == [unpack(row) for row in after]
-        assert rows.sizes([len(row) for row in before]) == [len(row) for row in rebuilt]
+        assert rows.sizes([len(row) for row in before]) == tuple(len(row) for row in rebuilt)
     assert (change.hits is None) == (old.hits == new.hits)
 
 

@@ -1,7 +1,7 @@
 """The policy `recency`: the oldest steps leave first, whatever they were about.
 
-A step is a message of the assistant with the results of its calls. Messages of the user and the system stay, as under
-every policy here, and so does the last step.
+A step is a message of the assistant with the results of its calls. Messages of the user and the system stay, and so
+does the last step.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, Protected, finish_plan
+from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option
+from acmserve.context.eviction.protected import said_and_rest
 from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role
 
@@ -38,7 +39,7 @@ class Recency:
                 steps.append(EvictionStep(f"message {entry}", Level.REMOVE, size - editor.num_tokens))
         unmet = None
         if editor.num_tokens > target:
-            unmet = BudgetUnmet(editor.num_tokens - target, _left(view, editor.num_tokens))
+            unmet = BudgetUnmet(editor.num_tokens - target, said_and_rest(view, editor.num_tokens, "the last step"))
         return finish_plan(view, editor, target, steps, unmet)
 
 
@@ -49,9 +50,3 @@ def _steps(outline: Outline) -> list[int]:
         for entry, line in enumerate(outline.lines)
         if line.role is Role.ASSISTANT or (line.role is Role.RESULT and line.use is None)
     ]
-
-
-def _left(view: ConversationView, num_shown: int) -> tuple[Protected, ...]:
-    kept = view.token_counts.num_tokens - view.token_counts.omittable_between(0, len(view.outline))
-    left = (Protected("system and user messages", kept), Protected("the last step", num_shown - kept))
-    return tuple(item for item in left if item.num_tokens)

@@ -1,0 +1,1 @@
+"""Policies that go by age alone: steps, and what users said."""

@@ -1,0 +1,137 @@
+"""What changes in a session's state from one save to the next, and what each row weighs.
+
+    before   entries [e0 e1 e2]         after   entries [e0 e1' e2 e3]         written: rows 1 and 3
+
+Rows that are equal are not written again: a turn that appends two messages to a thousand writes two rows. It knows the
+values of rows (`state.py`) and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from acmserve.context.session.rollout.lines import rollout_rows, row_value
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.codecs.state import (
+    entry_value,
+    fragment_rows,
+    fragment_value,
+    hit_value,
+    limit_values,
+    pack,
+)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class RowSizes:
+    """Bytes of each entry, fragment and row of the rollout record, as JSON."""
+
+    entries: tuple[int, ...] = ()
+    fragments: tuple[int, ...] = ()
+    rollout: tuple[int, ...] = ()
+    num_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_bytes", sum(self.entries) + sum(self.fragments) + sum(self.rollout))
+
+
+def sizes_of(state: SessionState) -> RowSizes:
+    """What every row of a state weighs, measured anew."""
+    return RowSizes(
+        tuple(len(pack(entry_value(entry))) for entry in state.entries),
+        tuple(len(pack(fragment_value(fragment))) for fragment in fragment_rows(state)),
+        tuple(len(pack(row_value(row))) for row in rollout_rows(state.rollout)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """Rows to write, by position. Rows from `num_rows` on are removed."""
+
+    rows: Mapping[int, bytes]
+    num_rows: int
+
+    def sizes(self, before: Sequence[int]) -> tuple[int, ...]:
+        """Bytes of every row after the change."""
+        kept = list(before[: self.num_rows])
+        kept.extend(0 for _ in range(self.num_rows - len(kept)))
+        for position, row in self.rows.items():
+            kept[position] = len(row)
+        return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """What a save writes. `hits` and `rollout` are None where they are as before.
+
+    `removes_text`: what was readable is so no more.
+    """
+
+    entries: RowChange
+    fragments: RowChange
+    limits: RowChange
+    rollout: RowChange | None
+    hits: bytes | None
+    removes_text: bool
+
+    def sizes(self, before: RowSizes) -> RowSizes:
+        """Bytes of every row after the change."""
+        return RowSizes(
+            self.entries.sizes(before.entries),
+            self.fragments.sizes(before.fragments),
+            before.rollout if self.rollout is None else self.rollout.sizes(before.rollout),
+        )
+
+
+def plan_change(old: SessionState, new: SessionState) -> StateChange:
+    """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
+    entries = _plan_rows(old.entries, new.entries, entry_value)
+    fragments = _plan_rows(fragment_rows(old), fragment_rows(new), fragment_value)
+    limits = _plan_rows(limit_values(old), limit_values(new), dict)
+    hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
+    is_recorded = new.rollout is not old.rollout
+    rollout = _plan_rows(rollout_rows(old.rollout), rollout_rows(new.rollout), row_value) if is_recorded else None
+    removes_text = (
+        _removes_messages(old, new, entries)
+        or not _summaries(old) <= _summaries(new)
+        or new.rollout.events[: len(old.rollout.events)] != old.rollout.events
+    )
+    return StateChange(entries, fragments, limits, rollout, hits, removes_text)
+
+
+def plan_whole(state: SessionState) -> StateChange:
+    """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
+    entries = _plan_rows((), state.entries, entry_value)
+    fragments = _plan_rows((), fragment_rows(state), fragment_value)
+    hits = pack([hit_value(hit) for hit in state.hits])
+    limits = _plan_rows((), limit_values(state), dict)
+    rollout = _plan_rows((), rollout_rows(state.rollout), row_value)
+    return StateChange(entries, fragments, limits, rollout, hits, removes_text=True)
+
+
+def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
+    rows = {
+        position: pack(value(item))
+        for position, item in enumerate(new)
+        if position >= len(old) or (item is not old[position] and item != old[position])
+    }
+    return RowChange(rows, len(new))
+
+
+def _removes_messages(old: SessionState, new: SessionState, change: RowChange) -> bool:
+    """A client that resends a message in slightly other words (see `message.py`) has removed nothing."""
+    return len(new.entries) < len(old.entries) or any(
+        not old.entries[position].digest
+        or old.entries[position].digest != new.entries[position].digest
+        or old.entries[position].message.get("content") != new.entries[position].message.get("content")
+        for position in change.rows
+        if position < len(old.entries)
+    )
+
+
+def _summaries(state: SessionState) -> set[tuple[str, str, str]]:
+    return {(f.fragment_id, focus, text) for f in state.fragments for focus, text in f.summaries}

@@ -1,0 +1,145 @@
+"""What one chat request of a session takes in when it begins, and what it leaves behind when it is answered.
+
+    client's history --taken_in--> state --> (model) --record--> state with the answer, and the rollout record
+
+Nothing is lost by a request that fails: the session keeps the state from before. What the client has been answered is
+recorded only if nobody changed the conversation meanwhile. It asks no model and knows no stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from acmserve.context.session.branches.branch import hide_closed
+from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.going_on import go_on
+from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.session import Session, SessionUse
+from acmserve.context.tools.suites import BRANCHES
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.omissions import Omissions
+from acmserve.errors import Conflict, InvalidRequest
+from acmserve.server.budget.budgets import set_budget
+from acmserve.server.chat.branches import fail_open
+from acmserve.server.chat.options import ChatRequest
+from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.maps.turn import MapTurn
+from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.sessions.rollout import complete_rollout
+from acmserve.server.sessions.storage import refused_fields, storage_fields
+
+
+def is_watched(server: ContextServer, session: Session, chat: ChatRequest) -> bool:
+    """Whether something may be precomputed behind this turn, or behind that of another session."""
+    return server.precompute.in_use or chat.precompute is not None or session.state.precompute is not None
+
+
+def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> Adoption:
+    """The session's state with the history, the budget and the `precompute` of a request, and what it dropped.
+
+    Without its tools a branch cannot go on.
+    """
+    if chat.observations is not None and state.observation_rule != chat.observations:
+        state = replace(state, observation_rule=chat.observations)
+    messages, answer = chat.body["messages"], chat.goes_on_from
+    adoption = adopt(state, messages, server.observations) if answer is None else go_on(state, answer, messages)
+    adopted = adoption.state
+    if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
+        raise InvalidRequest(
+            "messages",
+            f"begin with {adoption.num_of_parent} of the {state.parent.num_messages} messages that this branch had "
+            f"from {state.parent.session_id!a}.",
+            "Send the messages of that session as they were when the branch was made, then the branch's own.",
+        )
+    if adopted.branches and (chat.loop is None or BRANCHES not in chat.loop.suites):
+        adopted = fail_open(adopted, "a request without the tools of branches came.", server.tokenizer)
+    if chat.precompute is not None and adopted.precompute != chat.precompute:
+        adopted = replace(adopted, precompute=chat.precompute)
+    return replace(adoption, state=adopted if chat.budget is None else set_budget(adopted, chat.budget))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecording:
+    """What a request found when it began, and what it leaves behind when it is answered.
+
+    `after` is what was rendered for it: the history taken in, and what the budget demanded taken out. `use` keeps the
+    session in memory until the answer is recorded, or the client has left.
+    """
+
+    server: ContextServer
+    session: Session
+    before: SessionState
+    after: SessionState
+    chat: ChatRequest
+    exchange: Exchange
+    use: SessionUse
+    turn_map: MapTurn | None = None
+
+    def record(self, message: Message | None) -> None:
+        """Store the client's history and the answer.
+
+        An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
+        another request of the session was answered meanwhile, that one wins: the client will send what it made of the
+        two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
+        An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
+        """
+        if message is not None and self.chat.found is not None:
+            self.chat.found.answered(message)
+        if not self.server.store.holds(self.session):
+            return
+        if self.session.state.num_turns != self.before.num_turns:
+            if self.exchange.sampled is not None:
+                self._save(self._completed(self.session.state, message))
+            return
+        state = self.after
+        if self.session.state is not self.before:
+            omissions = self.session.state.omissions if self._is_stale else self.after.omissions
+            adoption = taken_in(self.server, self.session.state, self.chat)
+            self.exchange.add_fields(adoption.fields)
+            state = replace(adoption.state, omissions=hide_closed(omissions, adoption.state.branches))
+        if message is not None and not self.chat.request.continue_final_message:
+            said = {name: value for name, value in message.items() if value is not None}
+            state = append_answer(state, said | dict(self.chat.answer_fields))
+        if not self._save(self._completed(end_turn(state), message)):
+            return
+        chat = self.chat
+        if self.turn_map is not None:
+            self.server.maps.finished(self.turn_map, self.session)
+        elif is_watched(self.server, self.session, chat):
+            self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
+
+    def _completed(self, state: SessionState, message: Message | None) -> SessionState:
+        """The state with the completion in its rollout record. A prompt with a text that was redacted stays out."""
+        sampled = self.exchange.sampled
+        if sampled is None or _redacted(self.session.state) != _redacted(self.before):
+            return state
+        if state.rollout.header is None:
+            state = replace(state, rollout=self.after.rollout.emptied())
+        return complete_rollout(state, sampled, message)
+
+    def _save(self, state: SessionState) -> bool:
+        """Store the state. False where it is too large, which the answer then says."""
+        try:
+            self.server.store.save(self.session, state)
+        except Conflict as error:
+            self.exchange.add_fields(refused_fields(error))
+            return False
+        if self.session.unsaved is not None:
+            self.exchange.add_fields(storage_fields(self.session))
+        return True
+
+    @property
+    def _is_stale(self) -> bool:
+        """Whether an edit made meanwhile outdates what this request took out."""
+        now, before, after = self.session.state.omissions, self.before.omissions, self.after.omissions
+        return now != before or _summary(after) != _summary(before)
+
+
+def _redacted(state: SessionState) -> set[str]:
+    return {f.fragment_id for f in state.fragments if f.visibility is Visibility.REDACTED}
+
+
+def _summary(omissions: Omissions) -> str:
+    return "" if omissions.summarized is None else omissions.entries[omissions.summarized].summary
