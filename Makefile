@@ -62,8 +62,8 @@ sanitize: setup ## test the C++ extension with address and undefined-behaviour s
 audit: setup ## measure the keys of every decoder class of vLLM that can be built on a CPU
 	@ACMSERVE_AUDIT=1 $(BIN)/python -m pytest tests/engine/test_audit.py $(ARGS)
 
-windows: setup ## move KV on every shape of model with sliding windows, with a control for each
-	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py $(ARGS)
+windows: setup ## move KV and states on every shape of hybrid model, with a control for each
+	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py $(ARGS)
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
 	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)

@@ -6,12 +6,14 @@
 Only the one layer's attention, or state, shows in the logits. So `reuse` must equal `exact` in a model of any depth and
 mix, and where the copies of a step are left out it must not.
 
+The layers' MLPs answer nothing either. They would blow up what rounding does, and rounding would choose other experts.
+
 Knows vLLM's modules by what they are: a layer with a KV cache stands in a module with a projection of its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from torch import nn
 
 PROJECTIONS = ("o_proj", "out_proj", "wo", "wo_b", "dense", "c_proj")
+MLPS = ("mlp", "feed_forward")
 KINDS = {
     "FullAttentionSpec": "full",
     "SlidingWindowSpec": "window",
@@ -45,10 +48,16 @@ def output_projections(model: nn.Module, layers: Mapping[str, Any]) -> dict[str,
     return found
 
 
+def mlps_of(model: nn.Module) -> list[nn.Module]:
+    """The MLPs and experts of the model's layers."""
+    return [module for path, module in model.named_modules() if path.rpartition(".")[2] in MLPS]
+
+
 @contextmanager
-def attending(projections: Mapping[str, nn.Module], layer: str) -> Iterator[None]:
+def attending(projections: Mapping[str, nn.Module], layer: str, mlps: Sequence[nn.Module]) -> Iterator[None]:
     """Let this layer alone answer."""
-    handles = [projection.register_forward_hook(_silence) for name, projection in projections.items() if name != layer]
+    silent = [*(projection for name, projection in projections.items() if name != layer), *mlps]
+    handles = [module.register_forward_hook(_silence) for module in silent]
     try:
         yield
     finally:

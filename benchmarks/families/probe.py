@@ -182,13 +182,14 @@ def exact(engine: LocalEngine) -> dict[str, Any]:
 
 def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
     """For one layer of each kind that attends alone: `reuse` beside `exact`, and without the copies of its moves."""
-    from acmserve.bench.families.oracle import KINDS, attending, output_projections
+    from acmserve.bench.families.oracle import KINDS, attending, mlps_of, output_projections
     from acmserve.engine.worker.kv_mover import KVMover
 
     core = engine.llm.llm_engine.engine_core.engine_core
     config = core.vllm_config
     layers = config.compilation_config.static_forward_context
     (projections,) = engine.llm.apply_model(lambda model: output_projections(model, layers))
+    (mlps,) = engine.llm.apply_model(mlps_of)
     kinds: dict[str, str] = {}
     for group in core.scheduler.kv_cache_config.kv_cache_groups:
         for name in group.layer_names:
@@ -197,7 +198,7 @@ def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
                 kinds.setdefault(KINDS.get(type(spec).__name__, type(spec).__name__), name)
     rows = []
     for kind, layer in kinds.items():
-        with attending(projections, layer):
+        with attending(projections, layer, mlps):
             _ask(engine, SERVED, f"{kind} moved", "reuse")
             moved = _ask(engine, FOLDED, f"{kind} moved", "reuse")
             fresh = _ask(engine, FOLDED, f"{kind} fresh", None)

@@ -52,7 +52,7 @@ class ModelVerdict:
 
     def describe_windows(self) -> str | None:
         """What the groups with a window cost, in words. None for a model without."""
-        windows = [group for group in self.groups if group.reach is not None]
+        windows = [group for group in self.groups if group.reach is not None and group.mixed is None]
         if not windows:
             return None
         sizes = ", ".join(

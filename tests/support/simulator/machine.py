@@ -27,6 +27,7 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.utils.hashing import sha256
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -36,6 +37,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.request import Request
@@ -58,6 +60,7 @@ class Machine:
     `drafting/worker.py`, and with async scheduling its drafts stay on the device.
     `windows` add a KV cache group each, with blocks of `window_block_size` tokens (0: as the others). `retention` is
     vLLM's `prefix_cache_retention_interval`: None keeps the windows of every block, 0 those at the ends of prompts.
+    Behind them stand `num_recurrent` groups of states, one for each block of full attention where it is kept.
     Without `has_full` there are those groups alone. With `chunked` each window is one of local chunks of its size.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
@@ -83,6 +86,7 @@ class Machine:
     window_block_size: int = 0
     has_full: bool = True
     chunked: bool = False
+    num_recurrent: int = 0
     retention: int | None = None
 
     @property
@@ -166,7 +170,7 @@ class Factory:
         """A fresh scheduler, with its block pool and, unless stock, its connector."""
         config = self._config(machine)
         shape: dict[str, Any] = {"num_kv_heads": 1, "head_size": 16, "dtype": torch.float32}
-        specs = [
+        specs: list[Any] = [
             FullAttentionSpec(block_size=size, **shape)
             if window is None
             else ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=window, **shape)
@@ -174,6 +178,7 @@ class Factory:
             else SlidingWindowSpec(block_size=size, sliding_window=window, **shape)
             for size, window in machine.groups
         ]
+        specs += [_state_spec(machine.block_size, specs[0].page_size_bytes)] * machine.num_recurrent
         kv_cache = KVCacheConfig(
             num_blocks=machine.num_blocks,
             kv_cache_tensors=[],
@@ -232,8 +237,20 @@ class Factory:
         )
         config.__class__ = _RunnerV2Config if machine.runner_v2 else _RunnerV1Config
         config.scheduler_config.async_scheduling = machine.async_scheduling
+        config.cache_config.mamba_cache_mode = "align" if machine.num_recurrent else "none"
         config.cache_config.num_gpu_blocks = machine.num_blocks
         return config
+
+
+def _state_spec(block_size: int, num_bytes: int) -> MambaSpec:
+    """States of gated delta nets in so many bytes, with a convolution that mixes one token in."""
+    return MambaSpec(
+        block_size=block_size,
+        shapes=((1, num_bytes // 8), (num_bytes // 8,)),
+        dtypes=(torch.float32, torch.float32),
+        mamba_type=MambaAttentionBackendEnum.GDN_ATTN,
+        mamba_cache_mode="align",
+    )
 
 
 def _give_encoder(scheduler: Any, machine: Machine) -> None:

@@ -146,6 +146,20 @@ def chunked(script: Script) -> Script:
     )
 
 
+def recurrent(script: Script) -> Script:
+    """The same with one or two groups of recurrent states beside full attention. Half of the requests name pieces."""
+    rng = random.Random(f"states of {script.seed}")
+    num_recurrent = rng.choice((1, 1, 2))
+    machine = replace(
+        script.machine,
+        num_recurrent=num_recurrent,
+        retention=rng.choice((None, None, 0, 2 * script.machine.block_size)),
+        num_blocks=script.machine.num_blocks * (4 + num_recurrent) // 4,
+    )
+    turns = tuple(_with_pieces(rng, turn) if turn.session is not None else turn for turn in script.turns)
+    return replace(script, machine=machine, turns=turns)
+
+
 def _with_pieces(rng: random.Random, turn: Turn) -> Turn:
     if rng.random() < 0.5:
         return turn

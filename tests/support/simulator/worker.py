@@ -182,6 +182,7 @@ class Worker:
             first = memory.read_from(start)
             context = memory.read(reader, self.runner.block_table(request_id, group), start, first)
             inexact += [r for position, r in enumerate(context, first) if not reader.is_exact(r, position)]
+        inexact += self._inexact_states(request_id, start)
         taint = frozenset().union(*{record.taint for record in inexact})
         drafts = self._drafts.get(request_id, [])
         num_true = num_tokens - len(drafts) + self._num_accepted(request_id, num_tokens)
@@ -199,8 +200,16 @@ class Worker:
             record = sequence.exact(position)
             inexact_record = Record(record.token, position, MIXED, taint, record.shift)
             self._write(slots, inexact_record if inexact else record)
+        self._note_states(request_id, start + num_tokens, taint, is_exact=not inexact)
         prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
         self.token_counts[request_id].computed.update(range(start, prompt_end))
+
+    def _inexact_states(self, request_id: str, start: int) -> list[Record]:
+        """What a request goes on from in recurrent layers, as far as it is not exact. Here there are none."""
+        return []
+
+    def _note_states(self, request_id: str, end: int, taint: frozenset[Owner], *, is_exact: bool) -> None:
+        """A request has computed up to `end`: its states are those."""
 
     def _write(self, slots: tuple[int, ...], record: Record) -> None:
         """One token's KV, in the layers of every group."""

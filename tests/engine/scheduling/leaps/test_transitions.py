@@ -1,0 +1,78 @@
+"""Which transitions are known, for which tokens, under which budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
+from acmserve.engine.worker.copies import RecordedTransition
+from acmserve.errors import IntegrityError
+from acmserve.plan.source import ServedSequence
+
+BLOCK = 16
+HASHES = tuple(bytes([number]) * 4 for number in range(8))
+SOURCE = ServedSequence(np.arange(8 * BLOCK, dtype=np.int32), BLOCK, HASHES)
+
+
+def fact(norm: float = 0.5) -> RecordedTransition:
+    return RecordedTransition(norm, 100)
+
+
+def known(*spans: tuple[int, int], max_bytes: int = 1000) -> TransitionIndex:
+    """An index with the transitions over these tokens of the source."""
+    index = TransitionIndex(max_bytes)
+    for start, end in spans:
+        number = index.add(HASHES[end // BLOCK - 1], start)
+        assert number is not None
+        index.confirm({number: fact()})
+    return index
+
+
+def test_a_path_leads_over_adjacent_transitions() -> None:
+    index = known((16, 32), (32, 64), (64, 96))
+    path = index.find_path(SOURCE, 16, 64)
+    assert path is not None
+    assert (path.numbers, path.norm) == ((1, 2), 0.25)
+    assert index.find_path(SOURCE, 32, 96) is not None
+    assert index.find_path(SOURCE, 48, 96) is None, "a transition begins in front"
+    assert index.find_path(SOURCE, 16, 112) is None
+    other = ServedSequence(SOURCE.tokens, BLOCK, tuple(name + b"other" for name in HASHES))
+    assert index.find_path(other, 16, 64) is None
+
+
+def test_what_is_not_confirmed_is_not_used_and_may_be_recorded_again() -> None:
+    index = TransitionIndex(1000)
+    assert index.add(HASHES[1], 16) == 1
+    assert index.add(HASHES[1], 16) is None
+    assert index.find_path(SOURCE, 16, 32) is None
+    assert index.add(HASHES[3], 32) == 2
+    index.confirm({2: fact()})
+    assert index.take_dropped() == (1,)
+    assert index.add(HASHES[1], 16) == 3
+
+
+def test_what_was_used_longest_ago_goes_first() -> None:
+    index = known((16, 32), (32, 48), max_bytes=200)
+    assert index.find_path(SOURCE, 16, 32) is not None
+    number = index.add(HASHES[3], 48)
+    assert number == 3
+    index.confirm({number: fact()})
+    assert index.take_dropped() == (2,)
+    assert index.find_path(SOURCE, 16, 32) is not None
+    assert index.find_path(SOURCE, 32, 48) is None
+    index.check_integrity()
+    index.clear()
+    assert index.find_path(SOURCE, 16, 32) is None
+    assert set(index.take_dropped()) == {1, 3}
+
+
+def test_integrity() -> None:
+    index = known((16, 32))
+    index.check_integrity()
+    index._num_bytes += 1
+    with pytest.raises(IntegrityError, match="bytes"):
+        index.check_integrity()
+    index._by_end.clear()
+    with pytest.raises(IntegrityError, match="named"):
+        index.check_integrity()

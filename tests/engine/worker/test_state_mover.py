@@ -1,0 +1,110 @@
+"""States and transitions in a worker, on tensors, and the groups of which it has them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from acmserve.engine.groups.facts import KVGroups, read_groups
+from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
+from acmserve.engine.worker.messages import TransitionsRecorded
+from acmserve.engine.worker.state_mover import StateLayer, StateMover
+from acmserve.errors import IntegrityError, MoveRefused
+
+HEADS, SIZE = 2, 4
+RECORD = TransitionRecord(7, ((0, 5), (1, 6)))
+
+
+def layers() -> list[StateLayer]:
+    """Two groups with a layer each, which share a tensor as vLLM's hybrid groups do."""
+    states, inputs = torch.randn(10, HEADS, SIZE, SIZE), torch.randn(10, 3, SIZE)
+    return [StateLayer(f"layers.{group}", group, inputs, states) for group in range(2)]
+
+
+def prefill(mover: StateMover, layer: StateLayer, block_id: int, transition: torch.Tensor) -> None:
+    mover.on_prefill(layer.states, [block_id], lambda index: transition)
+
+
+def test_a_state_is_composed_with_what_was_recorded() -> None:
+    of_0, of_1 = layers()
+    mover = StateMover([of_0, of_1])
+    mover.begin_recording([RECORD], ())
+    half = 0.5 * torch.eye(SIZE).repeat(HEADS, 1, 1)
+    prefill(mover, of_0, 5, half)
+    prefill(mover, of_1, 6, 2 * half)
+    facts = mover.take_recorded()
+    assert facts.keys() == {7}
+    assert 1 <= facts[7].norm <= SIZE**0.125
+    assert facts[7].num_bytes == 2 * half.nbytes
+    mover.check_integrity()
+    states, inputs = of_0.states.clone(), of_0.inputs.clone()
+    mover.carry_out([StateMove("r", 0, 0, 0, 16, before=1, after=2, there=3, dst_block_id=4, transitions=(7,))])
+    expected = states[2] + 0.5 * (states[3] - states[1])
+    assert torch.allclose(of_0.states[4], expected)
+    assert torch.equal(of_0.inputs[4], inputs[2])
+    mover.begin_recording([], (7,))
+    with pytest.raises(KeyError):
+        mover.carry_out([StateMove("r", 0, 0, 0, 16, 1, 2, 3, 4, (7,))])
+
+
+def test_what_lacks_a_layer_is_not_recorded() -> None:
+    of_0, of_1 = layers()
+    mover = StateMover([of_0, of_1])
+    mover.begin_recording([RECORD], ())
+    prefill(mover, of_0, 5, torch.eye(SIZE).repeat(HEADS, 1, 1))
+    with pytest.raises(IntegrityError, match="1 of 2 layers"):
+        mover.check_integrity()
+    assert mover.take_recorded() == {}
+    mover.check_integrity()
+    prefill(mover, of_1, 6, torch.eye(SIZE).repeat(HEADS, 1, 1))
+    assert mover.take_recorded() == {}, "nothing is recorded between steps"
+
+
+def test_several_workers_have_recorded_what_all_of_them_have() -> None:
+    one = TransitionsRecorded({1: RecordedTransition(0.1, 10), 2: RecordedTransition(0.5, 10)})
+    other = TransitionsRecorded({2: RecordedTransition(0.7, 8), 3: RecordedTransition(0.1, 10)})
+    both = one.aggregate(other)
+    assert isinstance(both, TransitionsRecorded)
+    assert both.facts == {2: RecordedTransition(0.7, 10)}
+
+
+def spec(name: str, **facts: Any) -> Any:
+    return type(name, (), {"block_size": 16, **facts})()
+
+
+def recurrent(**facts: Any) -> Any:
+    kind = SimpleNamespace(name=facts.pop("kind", "GDN_ATTN"))
+    known = {"mamba_cache_mode": "align", "num_speculative_blocks": 0, "shapes": ((3, 512), (2, 64, 64))}
+    return spec("MambaSpec", mamba_type=kind, **(known | facts))
+
+
+FULL, WINDOW = spec("FullAttentionSpec"), spec("SlidingWindowSpec", sliding_window=64, extra_retained_tokens=0)
+
+
+def test_a_state_stands_behind_each_block_and_mixes_three_tokens_in() -> None:
+    groups = KVGroups.of_engine([FULL, recurrent(), recurrent()], 16)
+    assert [group.index for group in groups.recurrent] == [1, 2]
+    assert (groups.windows, groups.is_lone, groups.leading.index) == ((), False, 0)
+    rules = groups.state_rules
+    assert rules is not None
+    assert [rules.behind(end) for end in (1, 13, 14, 16)] == [16, 16, 32, 32]
+
+
+@pytest.mark.parametrize(
+    ("specs", "reason"),
+    [
+        ([FULL, recurrent(kind="MAMBA2")], "of kind MAMBA2; of those, gated delta nets are supported"),
+        ([FULL, recurrent(mamba_cache_mode="all")], "keeps one for each block"),
+        ([FULL, recurrent(num_speculative_blocks=2)], "without drafts"),
+        ([recurrent()], "beside full attention only"),
+        ([FULL, WINDOW, recurrent()], "beside full attention only"),
+        ([FULL, recurrent(block_size=32)], "blocks of one size"),
+    ],
+)
+def test_other_states_are_refused_by_name(specs: list[Any], reason: str) -> None:
+    with pytest.raises(MoveRefused, match=reason):
+        read_groups(specs)
+    assert KVGroups.of_engine(specs, 16).state_rules is None

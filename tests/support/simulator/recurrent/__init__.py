@@ -1,0 +1,1 @@
+"""A worker with recurrent layers."""
