@@ -57,7 +57,7 @@ class Chats(Handler):
 
 
 async def _generate(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
-    completion = SimpleNamespace(token_ids=[], text="")
+    completion = SimpleNamespace(index=0, token_ids=[], text="")
     acm = {"session_id": "s", "receipt": {"fidelity": "exact", "moves": []} | COUNTS}
     counts = {"num_cached_tokens": 0, "num_cache_creation_tokens": 0}
     yield SimpleNamespace(kv_transfer_params={"acm": acm}, finished=True, outputs=[completion], **counts)
