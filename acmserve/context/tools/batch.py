@@ -82,7 +82,9 @@ def run_batch(
             shown = state
             state = _apply(state, fragment, wanted, context, summaries)
         except InvalidRequest as error:
-            raise type(error)(f"edits[{index}].{error.field}", error.message, error.remedy) from None
+            by_range = wanted.messages is not None and wanted.fragment_id is None
+            field = "messages" if by_range and error.field == "fragment_id" else error.field
+            raise type(error)(f"edits[{index}].{field}", error.message, error.remedy) from None
         new = state.fragment(fragment.fragment_id)
         effect = effect_of(shown, state, context.fidelity, context.tokenizer)
         done.append(EditDone(wanted.kind, new, num_before, num_before - effect.num_saved, effect.cost))
