@@ -67,16 +67,19 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipF
     return zipfile.ZipFile(build("build_wheel", sdist, tmp_path_factory.mktemp("wheel")))
 
 
-def build(hook: str, source: Path, target: Path) -> Path:
-    done = run_hook(f"{hook}({str(target)!r})", source)
+def build(hook: str, source: Path, target: Path, **environment: str) -> Path:
+    done = run_hook(f"{hook}({str(target)!r})", source, **environment)
     assert done.returncode == 0, done.stderr[-2000:]
     (made,) = target.iterdir()
     return made
 
 
-def run_hook(call: str, source: Path) -> subprocess.CompletedProcess[str]:
+def run_hook(call: str, source: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     code = f"import setuptools.build_meta as backend; backend.{call}"
-    return subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, cwd=source, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
 
 
 def files_of(folder: Path) -> set[str]:
@@ -126,6 +129,37 @@ def test_the_wheel_names_extras_and_urls(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert {"cpu", "gpu", "bench", "semantic"} <= set(metadata.get_all("Provides-Extra", []))
     assert metadata.get_all("Project-URL")
+
+
+def test_without_a_compiler_the_wheel_lacks_the_extension_alone(checkout: Path, tmp_path: Path) -> None:
+    """And the product works with it: matches come from numpy, and the kernel says why it is missing."""
+    (tmp_path / "wheel").mkdir()
+    tree = shutil.copytree(checkout, tmp_path / "tree", symlinks=True)
+    made = zipfile.ZipFile(build("build_wheel", tree, tmp_path / "wheel", CXX="no-such-compiler"))
+    assert not [name for name in made.namelist() if name.endswith(".so")]
+    made.extractall(tmp_path / "site")
+    code = (
+        # Where acmserve is installed from its checkout, a finder knows the extension that was built there.
+        "import sys; sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in str(finder).lower()]; "
+        "import acmserve.plan.match as match, acmserve.kernels.dispatch as dispatch, numpy as np; "
+        "print(match.__file__, match._native, dispatch.available()['cpu'].detail); "
+        "print(match.common_prefix(np.array([1, 2, 3], np.int32), np.array([1, 2, 4], np.int32)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "site", capture_output=True, text=True, check=True
+    )
+    where, prefix = done.stdout.splitlines()
+    assert where.startswith(str(tmp_path / "site"))
+    assert " None acmserve._native is not built" in where
+    assert prefix == "2"
+
+
+def test_a_compiler_that_fails_stops_the_build(checkout: Path, tmp_path: Path) -> None:
+    """The control: an extension that is there to be built is never left out in silence."""
+    tree = shutil.copytree(checkout, tmp_path / "tree", symlinks=True)
+    done = run_hook(f"build_wheel({str(tmp_path)!r})", tree, CC="false", CXX="false")
+    assert done.returncode != 0
+    assert "false" in done.stderr
 
 
 @pytest.mark.parametrize("link", LINKS)
