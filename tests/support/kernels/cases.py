@@ -6,6 +6,7 @@ The poison is a value that no kernel may produce or touch: elements outside the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -119,12 +120,12 @@ def check_result(before: Case, after: Case, half_ulp: dict[torch.dtype, float] =
         moved_key, moved_value = reference.gather(new.kv, new.layout, dst)
         assert torch.equal(bits(moved_value), bits(value))
         start = 0
-        for run in before.runs:
-            part = slice(start, start := start + run.num_tokens)
-            if old.rope is None or run.delta == 0:
+        for delta, runs in groupby(before.runs, key=lambda run: run.delta):
+            part = slice(start, start := start + sum(run.num_tokens for run in runs))
+            if old.rope is None or delta == 0:
                 assert torch.equal(bits(moved_key[part]), bits(key[part]))
                 continue
-            exact = reference.rotate(key[part], old.rope, run.delta)
+            exact = reference.rotate(key[part], old.rope, delta)
             norm = key[part].double().norm(dim=-1, keepdim=True)
             allowed = 2e-6 * norm + half_ulp[key.dtype] * exact.abs() + HALF_STEP.get(key.dtype, 0.0)
             assert ((moved_key[part].double() - exact).abs() <= allowed).all()
