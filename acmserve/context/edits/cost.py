@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from acmserve.context.session import marker
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -66,15 +65,20 @@ def effect_of(before: SessionState, after: SessionState, fidelity: str, tokenize
     spans = _changed_spans(old, new)
     if not spans:
         return EditEffect(0, EditCost(0))
-    num_new = sum(map(new.num_tokens, spans))
-    num_saved = sum(map(old.num_tokens, spans)) - num_new
+    saved, num_new = _num_saved(old, new, spans), sum(map(new.num_tokens, spans))
     num_after = new.num_tokens_from(spans[0])
     erased = {f.fragment_id for f in after.fragments if f.visibility is Visibility.REDACTED} - {
         f.fragment_id for f in before.fragments if f.visibility is Visibility.REDACTED
     }
     if fidelity in ALL_COMPUTED or erased:
-        return EditEffect(num_saved, EditCost(num_after))
-    return EditEffect(num_saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
+        return EditEffect(saved, EditCost(num_after))
+    return EditEffect(saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
+
+
+def num_saved(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> int:
+    """Tokens that the next prompt has fewer (or more, below 0). What stands behind the edits is not looked at."""
+    old, new = ShownTexts(before, tokenizer), ShownTexts(after, tokenizer)
+    return _num_saved(old, new, _changed_spans(old, new))
 
 
 def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditCost:
@@ -109,6 +113,8 @@ class ShownTexts:
         self._state, self._tokenizer = state, tokenizer
         self.hidden = hidden_pieces(state)
         self.evicted = evicted_entries(state)
+        # Tokens shown in the last 0, 1, 2, ... entries, as far as they were asked for.
+        self._last_totals = [0]
 
     def num_tokens(self, span: Piece) -> int:
         """Tokens shown in a span. A marker counts where what it stands for begins."""
@@ -131,18 +137,20 @@ class ShownTexts:
             for part, text in texts(self._state.entries[entry].message)
             if not Place(entry, part) < first.place
         )
-        return here + self._from_entry[entry + 1]
+        return here + self._num_tokens_from_entry(entry + 1)
 
-    @cached_property
-    def _from_entry(self) -> list[int]:
-        """Tokens shown from each entry to the end of the conversation."""
-        totals = [0]
-        for index in reversed(range(len(self._state.entries))):
+    def _num_tokens_from_entry(self, entry: int) -> int:
+        """Tokens shown from an entry to the end of the conversation. No entry in front of it is looked at."""
+        num_entries = len(self._state.entries)
+        for index in reversed(range(entry, num_entries + 1 - len(self._last_totals))):
             written = texts(self._state.entries[index].message)
-            totals.append(
-                totals[-1] + sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
-            )
-        return totals[::-1]
+            shown = sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
+            self._last_totals.append(self._last_totals[-1] + shown)
+        return self._last_totals[num_entries - entry]
+
+
+def _num_saved(old: ShownTexts, new: ShownTexts, spans: Sequence[Piece]) -> int:
+    return sum(map(old.num_tokens, spans)) - sum(map(new.num_tokens, spans))
 
 
 def _changed_spans(old: ShownTexts, new: ShownTexts) -> list[Piece]:

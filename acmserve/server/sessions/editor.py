@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.edits.cost import effect_of, turn_cost
+from acmserve.context.edits.cost import num_saved, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
@@ -99,8 +99,7 @@ class SessionEditor:
         """The outcome with its place in the rollout record. A call that was refused has none."""
         if outcome.error is not None or before.rollout.header is None:
             return outcome
-        effect = effect_of(before, outcome.state, "exact", self._budgets.tokenizer) if outcome.changed else None
-        saved = None if effect is None else effect.num_saved
+        saved = num_saved(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
         state = operate_rollout(outcome.state, by, call.name, parsed_arguments(call.arguments), saved)
         return replace(outcome, state=state)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from acmserve.context.edits import cost
 from acmserve.context.edits.cost import EditCost
 from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import fold
 from acmserve.context.session.state import SessionState
 from acmserve.plan import repair
 from acmserve.plan.repair import Repair
@@ -36,6 +39,30 @@ def test_a_fold_says_what_the_next_step_pays(fidelity: str, cost: str) -> None:
     cost_line = f"The next step {cost}."
     assert outcome.result.startswith("f9e375 is folded: ")
     assert outcome.result.endswith(f" tokens fewer, this call counted. {cost_line}")
+
+
+class CountedTexts:
+    """Counts which texts are tokenized."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def starts(self, text: str) -> Sequence[int]:
+        self.seen.append(text)
+        return WORDS.starts(text)
+
+
+def test_no_edit_looks_at_what_stands_in_front_of_it() -> None:
+    """Of 1,000 messages, a fold of the last but one counts its own, its marker and what is behind it."""
+    made = state_of(*[user(f"{number}\n{lines(10)}") for number in range(1000)])
+    made = cut_messages(made, 998, 999, WORDS).state
+    counted = CountedTexts()
+    after = fold(made, made.fragments[0].fragment_id, "sculptor", counted)
+    effect = cost.effect_of(made, after, "exact", counted)
+    assert effect.num_saved > 80
+    assert effect.cost.num_computed > 101, "the last message is counted"
+    assert len({text for text in counted.seen if text[:1].isdigit()}) == 2
+    assert len(counted.seen) < 20
 
 
 def test_repair_is_priced_by_the_heads_of_what_moves() -> None:
