@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import statistics
-import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,7 +63,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class _Watch:
     """What is known of a session between two turns. `running` is the preparation that is computed now.
 
-    `heard` is when its client was last heard of, in seconds of the monotonic clock. `pauses` are the seconds between
+    `heard` is when its client was last heard of, in seconds of the loop's clock. `pauses` are the seconds between
     its last answers and the requests behind them.
     """
 
@@ -126,7 +125,7 @@ class Precomputer:
         """A request of the session has arrived: stop at once."""
         known = self._watched.get(session.key)
         if known is not None and known.was_served:
-            known.pauses.append(time.monotonic() - known.heard)
+            known.pauses.append(_now() - known.heard)
         watch = self._watch(session)
         watch.cancel()
         watch.wants_look = False
@@ -200,7 +199,7 @@ class Precomputer:
     def _watch(self, session: Session) -> _Watch:
         """That of a session whose client is heard now. The watches are in that order."""
         watch = self._watched.setdefault(session.key, _Watch())
-        watch.heard = time.monotonic()
+        watch.heard = _now()
         self._watched.move_to_end(session.key)
         while len(self._watched) > MAX_WATCHED:
             self._watched.popitem(last=False)[1].cancel()
@@ -265,7 +264,7 @@ class Precomputer:
         return self._num_served > 0 or background.is_busy() or self._others_may_be_back(session)
 
     def _others_may_be_back(self, session: Session) -> bool:
-        now = time.monotonic()
+        now = _now()
         recent = takewhile(lambda item: now - item[1].heard < GONE_SECONDS, reversed(self._watched.items()))
         return any(watch.may_be_back(now) for key, watch in recent if key != session.key)
 
@@ -313,3 +312,8 @@ class Precomputer:
     @staticmethod
     def _num_cut(num_new: int, room: int) -> int:
         return max(0, num_new - room)
+
+
+def _now() -> float:
+    """Seconds of the clock by which the event loop's sleeps go."""
+    return asyncio.get_running_loop().time()

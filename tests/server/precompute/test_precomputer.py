@@ -42,6 +42,7 @@ from acmserve.server.precompute.precomputer import (
     Precomputer,
 )
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
+from tests.support.instant_loop import run_instantly
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, Words, WordVectors, make_app
 from tests.support.server.asked_session import params_of
 
@@ -146,10 +147,6 @@ class Client:
         exchange.on_receipt(receipt, 0.1)
 
 
-def play(scene: Any) -> None:
-    asyncio.run(scene)
-
-
 def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -> None:
     engine = Engine()
     server = make_server(engine)
@@ -179,7 +176,7 @@ def test_the_foreseen_eviction_is_sent_with_what_shapes_the_prompt_and_comes() -
             await client.ask("Go on")
         assert render(session.state)[: len(candidates)] == candidates
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_must() -> None:
@@ -198,7 +195,7 @@ def test_an_eviction_that_is_computed_comes_early_and_one_that_is_not_when_it_mu
                     return number
             raise AssertionError("nothing was evicted")
 
-        return asyncio.run(scene())
+        return run_instantly(scene())
 
     early, due = num_turns(is_computed=True), num_turns(is_computed=False)
     assert 1 <= due - early <= 2
@@ -225,7 +222,7 @@ def test_between_two_turns_of_others_that_leave_no_pause_nothing_is_sent(num_tur
         await asyncio.sleep(4 * BUSY_SECONDS)
         assert len(engine.bodies) == 1
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
@@ -242,7 +239,7 @@ def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert len(engine.bodies) == 1
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_of_a_clearing_that_is_far_off_its_last_results_are_not_computed() -> None:
@@ -264,7 +261,7 @@ def test_of_a_clearing_that_is_far_off_its_last_results_are_not_computed() -> No
         assert engine.num_cut
         assert engine.num_cut[-1] > 150, "the last three results"
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_nothing_is_planned_or_sent_while_the_engine_serves_others() -> None:
@@ -287,7 +284,7 @@ def test_nothing_is_planned_or_sent_while_the_engine_serves_others() -> None:
         assert len(engine.bodies) >= 2
         assert server.budgets.meter(session).turn_stats.kept is not None
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> None:
@@ -304,7 +301,7 @@ def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> Non
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert {one.status for one in made} == {"ready"}
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_off_sends_nothing_and_evicts_as_before() -> None:
@@ -318,7 +315,7 @@ def test_off_sends_nothing_and_evicts_as_before() -> None:
                 await client.ask("Go on", wait=False, budget=BUDGET)
                 found.append(server.store.get("", "s").state.omissions)
 
-        play(scene())
+        run_instantly(scene())
         return engine, found
 
     engine, off = omissions_after("off")
@@ -346,7 +343,7 @@ def test_a_moved_context_is_healed_once(mode: str) -> None:
         assert len(engine.bodies) == 1
         assert served.last is last, "a background request is not remembered as served"
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_the_next_request_cancels_and_so_do_a_redaction_and_a_deletion() -> None:
@@ -377,7 +374,7 @@ def test_the_next_request_cancels_and_so_do_a_redaction_and_a_deletion() -> None
         assert engine.num_cancelled == 3
         assert server.precompute.num_failed == 0
 
-    play(scene())
+    run_instantly(scene())
 
 
 def made_edit(op: str, message: int) -> Any:
@@ -402,7 +399,7 @@ def test_a_failure_is_logged_once_and_counted(
         assert (made.status, made.reason, made.state) == ("dropped", "failed", None)
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    play(scene())
+    run_instantly(scene())
     assert server.precompute.num_failed == 4
     # By time: where vLLM has set its logger up, a record may be captured twice.
     assert len({record.created for record in caplog.records if "precomputing failed" in record.getMessage()}) == 1
@@ -419,7 +416,7 @@ def test_no_more_is_computed_than_the_share_of_the_pool() -> None:
         assert engine.num_cut == [190 - 50]
         assert server.served.of("", "s").num_stale > 0, "a part is not all"
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_an_edit_between_turns_is_computed_at_once() -> None:
@@ -436,7 +433,7 @@ def test_an_edit_between_turns_is_computed_at_once() -> None:
         await asyncio.sleep(3 * PAUSE_SECONDS)
         assert [body["messages"] for body in engine.bodies] == [render(session.state)]
 
-    play(scene())
+    run_instantly(scene())
 
 
 def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
@@ -453,7 +450,7 @@ def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
         await run_loop(turn, Model(said("Done.")), RAW, {"model": "m", "messages": MESSAGES, "n": 1})
         await asyncio.sleep(3 * PAUSE_SECONDS)
 
-    play(scene())
+    run_instantly(scene())
     [body] = engine.bodies
     assert "fold_fragment" in [tool["function"]["name"] for tool in body["tools"]]
     assert body["messages"][0]["role"] == "system"
