@@ -33,7 +33,7 @@ RECURRENT_KINDS: Mapping[str, bool] = {"GDN_ATTN": True, "SHORT_CONV": False}
 """Every recurrent kind that is moved, by vLLM's name: whether a suffix leaves anything of the state in front of it."""
 
 
-def _recurrent(spec: Any) -> Mapping[str, int]:
+def _recurrent(spec: Any) -> Mapping[str, Any]:
     """The inputs of a convolution, the first of the spec's tensors, and behind them a state, where there is one."""
     kind = getattr(spec.mamba_type, "name", str(spec.mamba_type))
     if kind not in RECURRENT_KINDS:
@@ -45,7 +45,7 @@ def _recurrent(spec: Any) -> Mapping[str, int]:
     return {"reach": 0, "mixed": min(spec.shapes[0]), "is_composed": RECURRENT_KINDS[kind]}
 
 
-KINDS: Mapping[str, Callable[[Any], Mapping[str, int]]] = {
+KINDS: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     "FullAttentionSpec": lambda spec: {},
     "MLAAttentionSpec": lambda spec: {},
     "SlidingWindowSpec": lambda spec: {"reach": spec.sliding_window - 1 + spec.extra_retained_tokens},
