@@ -6,6 +6,8 @@
 Only the one layer's attention, or state, shows in the logits. So `reuse` must equal `exact` in a model of any depth and
 mix, and where the copies of a step are left out it must not.
 
+A short convolution shows to the tokens right behind it alone. So it is asked at the first token behind the move.
+
 The layers' MLPs answer nothing either. They would blow up what rounding does, and rounding would choose other experts.
 
 Knows vLLM's modules by what they are: a layer with a KV cache stands in a module with a projection of its output.
@@ -22,13 +24,21 @@ from torch import nn
 
 PROJECTIONS = ("o_proj", "out_proj", "wo", "wo_b", "dense", "c_proj")
 MLPS = ("mlp", "feed_forward")
+CONVOLUTION = "short convolution"
 KINDS = {
     "FullAttentionSpec": "full",
     "SlidingWindowSpec": "window",
     "MLAAttentionSpec": "latent",
     "ChunkedLocalAttentionSpec": "chunk",
     "MambaSpec": "recurrent",
+    "SHORT_CONV": CONVOLUTION,
 }
+
+
+def kind_of(spec: Any) -> str:
+    """What a layer keeps, by vLLM's spec of it."""
+    name = type(spec).__name__
+    return KINDS.get(getattr(getattr(spec, "mamba_type", None), "name", name), KINDS.get(name, name))
 
 
 def output_projections(model: nn.Module, layers: Mapping[str, Any]) -> dict[str, nn.Module]:

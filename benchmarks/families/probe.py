@@ -182,7 +182,7 @@ def exact(engine: LocalEngine) -> dict[str, Any]:
 
 def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
     """For one layer of each kind that attends alone: `reuse` beside `exact`, and without the copies of its moves."""
-    from acmserve.bench.families.oracle import KINDS, attending, mlps_of, output_projections
+    from acmserve.bench.families.oracle import CONVOLUTION, attending, kind_of, mlps_of, output_projections
     from acmserve.engine.worker.kv_mover import KVMover
 
     core = engine.llm.llm_engine.engine_core.engine_core
@@ -194,21 +194,30 @@ def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
     for group in core.scheduler.kv_cache_config.kv_cache_groups:
         for name in group.layer_names:
             if name in projections:
-                spec = layers[name].get_kv_cache_spec(config)
-                kinds.setdefault(KINDS.get(type(spec).__name__, type(spec).__name__), name)
+                kinds.setdefault(kind_of(layers[name].get_kv_cache_spec(config)), name)
     rows = []
     for kind, layer in kinds.items():
+        asked = FOLDED[: end_of_move(engine) + 1] if kind == CONVOLUTION else FOLDED
         with attending(projections, layer, mlps):
             _ask(engine, SERVED, f"{kind} moved", "reuse")
-            moved = _ask(engine, FOLDED, f"{kind} moved", "reuse")
-            fresh = _ask(engine, FOLDED, f"{kind} fresh", None)
+            moved = _ask(engine, asked, f"{kind} moved", "reuse")
+            fresh = _ask(engine, asked, f"{kind} fresh", None)
             _ask(engine, SERVED, f"{kind} control", "reuse")
             with mock.patch.object(KVMover, "carry_out"):
-                control = _ask(engine, FOLDED, f"{kind} control", "reuse")
+                control = _ask(engine, asked, f"{kind} control", "reuse")
         assert moved.receipt is not None
         found = {"distance": distance(moved, fresh), "control": distance(control, fresh)}
         rows.append({"kind": kind, "moved": moved.receipt["moved_tokens"], **found})
     return rows
+
+
+def end_of_move(engine: LocalEngine) -> int:
+    """The token of the folded prompt that follows what is moved."""
+    _ask(engine, SERVED, "end", "reuse")
+    receipt = _ask(engine, FOLDED, "end", "reuse").receipt
+    assert receipt is not None
+    last = receipt["moves"][-1]
+    return int(last["dst_start"] + last["num_tokens"])
 
 
 def distance(one: EngineReply, other: EngineReply) -> float:

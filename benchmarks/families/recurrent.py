@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acmserve.bench.families.family import FULL, PLAIN, Family, Settings, drafts, model
-from acmserve.bench.families.stand_ins import EMPTY_TORCHVISION, LATENT_PREFIXES, NO_CHECKPOINTS
+from acmserve.bench.families.stand_ins import EMPTY_TORCHVISION, HEADS_APART, LATENT_PREFIXES, NO_CHECKPOINTS
 
 _LINEAR = "linear_attention"
 _QUARTER = {**PLAIN, "partial_rotary_factor": 0.25}
@@ -169,6 +169,7 @@ RECURRENT = (
             norm_eps=1e-5,
             rope_parameters=dict(PLAIN),
         ),
-        reduced="LFM2's class",
+        stand_ins=(HEADS_APART,),
+        reduced="LFM2's class alone; Jamba, Granite 4H and MiniMax M1 have other states, which are refused",
     ),
 )

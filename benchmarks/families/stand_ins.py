@@ -16,11 +16,13 @@ EMPTY_TORCHVISION = "torchvision"
 NO_CHECKPOINTS = "chunks of Mamba-2"
 FP8_OPS = "attention over fp8"
 SIGMOID_EXPERTS = "experts chosen by sigmoid"
+HEADS_APART = "rotations of heads that stand apart"
 
 DESCRIPTIONS = {
     LATENT_PREFIXES: "vLLM's CPU backend of latent attention with prefix caching switched on again",
     SIGMOID_EXPERTS: "the CPU router's grouped choice of experts, with one group, for its missing sigmoid",
     NO_CHECKPOINTS: "no states from within a chunk, which vLLM's CPU scan of Mamba-2 does not export",
+    HEADS_APART: "vLLM's rotation in torch, since its kernel for CPUs takes heads that stand apart for tokens",
     FP8_OPS: "attention over fp8 in torch, where the machine has no AVX-512 for vLLM's own",
     EMPTY_TORCHVISION: "an empty torchvision, which the class imports for images",
 }
@@ -33,6 +35,7 @@ def put_in_place(stand_ins: tuple[str, ...]) -> None:
         SIGMOID_EXPERTS: _choose_by_sigmoid,
         NO_CHECKPOINTS: _end_chunks_at_blocks,
         FP8_OPS: _attend_over_fp8,
+        HEADS_APART: _turn_in_torch,
         EMPTY_TORCHVISION: _empty_torchvision,
     }
     for name in stand_ins:
@@ -77,6 +80,12 @@ def _choose_by_sigmoid() -> None:
         return stock(self, *args, **kwargs)
 
     router._compute_routing = compute_routing
+
+
+def _turn_in_torch() -> None:
+    from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+
+    RotaryEmbedding.forward_cpu = RotaryEmbedding.forward_native
 
 
 def _end_chunks_at_blocks() -> None:

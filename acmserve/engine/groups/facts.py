@@ -8,14 +8,15 @@
 
 A model has one block table for each group. Values, masks and sinks carry no position. So of a window group only the
 tokens in front of `end` count that a query at `end` still reads, and the rest need not be copied. A recurrent group
-has no KV of tokens. Its states are composed instead of copied (`kernels/recurrent.py`).
+has no KV of tokens. A gated delta net's states are composed instead of copied (`kernels/recurrent.py`). The state of a
+short convolution is its last inputs. Behind a longer suffix those are the suffix's own, and are copied as they are.
 
 Knows numbers only. Does not know blocks, layers or requests.
 
 Decision: a kind is told by the exact class of vLLM's spec. A class derived from it may keep something else, and is
 refused until it has a line in `KINDS`.
 
-Decision: of the recurrent kinds gated delta nets are moved. Of the others no transition is recorded here.
+Decision: a recurrent kind is moved where its transition is recorded here, or where it has none: `RECURRENT_KINDS`.
 """
 
 from __future__ import annotations
@@ -28,18 +29,23 @@ from typing import Any
 from acmserve.errors import MoveRefused
 from acmserve.plan.rules.states import StateRules
 
+RECURRENT_KINDS: Mapping[str, bool] = {"GDN_ATTN": True, "SHORT_CONV": False}
+"""Every recurrent kind that is moved, by vLLM's name: whether a suffix leaves anything of the state in front of it."""
 
-def _recurrent(spec: Any) -> Mapping[str, int]:
-    """A state with a convolution in front of it, whose inputs are the first of the spec's two tensors."""
+
+def _recurrent(spec: Any) -> Mapping[str, Any]:
+    """The inputs of a convolution, the first of the spec's tensors, and behind them a state, where there is one."""
     kind = getattr(spec.mamba_type, "name", str(spec.mamba_type))
-    if kind != "GDN_ATTN":
-        raise MoveRefused(f"model: recurrent state of kind {kind}; of those, gated delta nets are supported")
+    if kind not in RECURRENT_KINDS:
+        raise MoveRefused(
+            f"model: recurrent state of kind {kind}; of those, gated delta nets and short convolutions are supported"
+        )
     if spec.mamba_cache_mode != "align" or spec.num_speculative_blocks:
         raise MoveRefused("model: recurrent states are moved where vLLM keeps one for each block, without drafts")
-    return {"reach": 0, "mixed": min(spec.shapes[0])}
+    return {"reach": 0, "mixed": min(spec.shapes[0]), "is_composed": RECURRENT_KINDS[kind]}
 
 
-KINDS: Mapping[str, Callable[[Any], Mapping[str, int]]] = {
+KINDS: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     "FullAttentionSpec": lambda spec: {},
     "MLAAttentionSpec": lambda spec: {},
     "SlidingWindowSpec": lambda spec: {"reach": spec.sliding_window - 1 + spec.extra_retained_tokens},
@@ -61,7 +67,7 @@ class GroupFacts:
 
     `reach` is how many tokens in front of it a query reads, at most. None: all. With a `chunk` it reads none in front
     of the last multiple of it. `mixed` is set for a recurrent group: a token's input has so many tokens in front mixed
-    in, by a short convolution.
+    in, by a short convolution. Where it `is_composed`, the state at `end` depends on all tokens in front of it.
     """
 
     index: int
@@ -69,6 +75,7 @@ class GroupFacts:
     reach: int | None = None
     chunk: int | None = None
     mixed: int | None = None
+    is_composed: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -107,6 +114,11 @@ class KVGroups:
         return tuple(group for group in self.groups if group.mixed is not None)
 
     @cached_property
+    def composed(self) -> tuple[GroupFacts, ...]:
+        """Those of them whose states are composed of others, and of transitions that were recorded."""
+        return tuple(group for group in self.recurrent if group.is_composed)
+
+    @cached_property
     def state_rules(self) -> StateRules | None:
         """Where a state may be kept, for moves. None without recurrent groups."""
         mixed = [group.mixed for group in self.recurrent if group.mixed is not None]
@@ -143,8 +155,8 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
         name = type(spec).__name__
         if name not in KINDS:
             raise MoveRefused(
-                f"model: KV cache of kind {name}; full and latent attention, sliding windows and gated delta nets are "
-                f"supported"
+                f"model: KV cache of kind {name}; full and latent attention, sliding windows, gated delta nets and "
+                f"short convolutions are supported"
             )
         found.append(GroupFacts(index, spec.block_size, **KINDS[name](spec)))
     if any(group.mixed is not None for group in found):

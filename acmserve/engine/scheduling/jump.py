@@ -157,7 +157,7 @@ def plan_copies(jump: Jump, request_id: str, dst_block_ids: Sequence[Sequence[in
                 src_start=jump.runs[0].src_start,
                 dst_start=jump.start,
                 num_tokens=jump.end - jump.start,
-                before=state.before.block_id,
+                before=None if state.before is None else state.before.block_id,
                 after=state.after.block_id,
                 there=state.there.block_id,
                 dst_block_id=dst_block_ids[state.group.index][-1],

@@ -4,7 +4,8 @@
     chunks             not needed: no move begins here  recorded  recorded   ends at no state
 
 A move begins behind a piece that was folded. So a session request that names none has nothing recorded. A chunk counts
-that begins and ends with a block of the recurrent groups: a state may be kept at either end.
+that begins and ends with a block of the recurrent groups: a state may be kept at either end. A short convolution has
+no transition.
 
 Knows requests, positions and block tables. What is known of the recorded ones is in `leaps/transitions.py`.
 """
@@ -37,7 +38,7 @@ class TransitionKeeper:
         self.index = TransitionIndex(max_bytes)
         self._manager = manager
         # vLLM may keep states within blocks, where one hash covers less than a block. Nothing is recorded there.
-        self._groups = groups.recurrent if groups.leading.block_size == groups.hash_block_size else ()
+        self._groups = groups.composed if groups.leading.block_size == groups.hash_block_size else ()
         self._live = live
         self._may_move = may_move
         self._records: list[TransitionRecord] = []

@@ -42,7 +42,7 @@ class StateMove:
 
     The state in block `there` is the request's at `dst_start`. Those in `before` and `after` are the source's, at
     `src_start` and behind its last moved token. `transitions` lead from one to the other, first to last, by number.
-    `dst_block_id` gets the result: the step goes on from there.
+    `dst_block_id` gets the result: the step goes on from there. Without `before` it gets what is in `after`.
     """
 
     request_id: str
@@ -50,7 +50,7 @@ class StateMove:
     src_start: int
     dst_start: int
     num_tokens: int
-    before: int
+    before: int | None
     after: int
     there: int
     dst_block_id: int

@@ -2,7 +2,7 @@
 
     step that prefills     the layer's kernel sees keys, gates and strengths: the transition over the chunk is kept
     step that moves        S_b + P (S_a' - S_a) goes where the step's state begins; the convolution's inputs are those
-                           at b, which are the suffix's own
+                           at b, which are the suffix's own, and all that a short convolution has
 
 A block of the pool belongs to one group, and the layers of a group have tensors of their own. So the address of a
 layer's states and a block in it name the layer, though the layers of several groups share a tensor.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from acmserve.engine.groups.facts import GroupFacts, read_groups
 from acmserve.engine.vllm.model.delta_rule import watch_delta_rule
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
 from acmserve.errors import IntegrityError, MoveRefused
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StateLayer:
-    """One layer of a group. `states` are `[num_blocks, heads, key_size, value_size]`, `inputs` the convolution's."""
+    """One layer of a group. `states` are `[num_blocks, heads, key_size, value_size]`, `inputs` the convolution's.
+
+    A short convolution has no others.
+    """
 
     name: str
     group: int
     inputs: Tensor
-    states: Tensor
+    states: Tensor | None = None
 
 
 class StateMover:
@@ -42,7 +46,7 @@ class StateMover:
 
     def __init__(self, layers: Sequence[StateLayer]) -> None:
         self._layers = layers
-        self._by_place = {(layer.states.data_ptr(), layer.group): layer for layer in layers}
+        self._composed = {(one.states.data_ptr(), one.group): one for one in layers if one.states is not None}
         self._wanted: dict[int, tuple[int, int]] = {}
         self._transitions: dict[int, dict[str, Tensor]] = {}
         self._recording: list[int] = []
@@ -53,19 +57,21 @@ class StateMover:
         names = recurrent_layers(kv_cache_config)
         if not names:
             return None
-        mover = cls([_layer_of(name, group, modules[name]) for name, group in names.items()])
-        watch_delta_rule(mover.on_prefill)
+        groups = read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
+        mover = cls([_layer_of(name, groups[group], modules[name]) for name, group in names.items()])
+        if mover._composed:
+            watch_delta_rule(mover.on_prefill)
         return mover
 
     def carry_out(self, moves: Iterable[StateMove]) -> None:
         """Compose the states of one step. No move writes what another one reads."""
         for move in moves:
             for layer in (layer for layer in self._layers if layer.group == move.group):
-                states = layer.states
-                parts = [self._transitions[number][layer.name] for number in move.transitions]
-                states[move.dst_block_id] = compose(
-                    states[move.there], states[move.before], states[move.after], parts
-                ).to(states.dtype)
+                if (states := layer.states) is not None and move.before is not None:
+                    parts = [self._transitions[number][layer.name] for number in move.transitions]
+                    states[move.dst_block_id] = compose(
+                        states[move.there], states[move.before], states[move.after], parts
+                    ).to(states.dtype)
                 layer.inputs[move.dst_block_id] = layer.inputs[move.after]
 
     def begin_recording(self, records: Iterable[TransitionRecord], dropped: Iterable[int]) -> None:
@@ -82,7 +88,7 @@ class StateMover:
             return
         for index, block_id in enumerate(block_ids):
             number, group = self._wanted.get(block_id, (0, 0))
-            layer = self._by_place.get((states.data_ptr(), group))
+            layer = self._composed.get((states.data_ptr(), group))
             if number and layer is not None:
                 self._transitions.setdefault(number, {})[layer.name] = transition_of(index)
 
@@ -91,7 +97,7 @@ class StateMover:
         facts = {}
         for number in self._recording:
             found = self._transitions.get(number, {})
-            if len(found) < len(self._layers):
+            if len(found) < len(self._composed):
                 self._transitions.pop(number, None)
                 continue
             norm = max(norm_bound(transition) for transition in found.values())
@@ -102,8 +108,8 @@ class StateMover:
     def check_integrity(self) -> None:
         """Raise `IntegrityError` for a transition without one of its layers, between steps."""
         for number, found in self._transitions.items():
-            if len(found) != len(self._layers):
-                raise IntegrityError(f"states: transition {number} has {len(found)} of {len(self._layers)} layers")
+            if len(found) != len(self._composed):
+                raise IntegrityError(f"states: transition {number} has {len(found)} of {len(self._composed)} layers")
 
 
 def recurrent_layers(kv_cache_config: KVCacheConfig) -> dict[str, int]:
@@ -112,10 +118,13 @@ def recurrent_layers(kv_cache_config: KVCacheConfig) -> dict[str, int]:
     return {name: i for i, g in groups if type(g.kv_cache_spec).__name__ == "MambaSpec" for name in g.layer_names}
 
 
-def _layer_of(name: str, group: int, module: Any) -> StateLayer:
+def _layer_of(name: str, group: GroupFacts, module: Any) -> StateLayer:
     """vLLM's CPU kernels keep a head's state with the keys in rows, whatever the shape of the tensor says."""
+    if not group.is_composed:
+        (inputs,) = module.kv_cache
+        return StateLayer(name, group.index, inputs)
     inputs, states = module.kv_cache
     if states.dim() != 4 or states.device.type != "cpu":
         raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)} on {states.device.type}")
     num_blocks, num_heads, value_size, key_size = states.shape
-    return StateLayer(name, group, inputs, states.view(num_blocks, num_heads, key_size, value_size))
+    return StateLayer(name, group.index, inputs, states.view(num_blocks, num_heads, key_size, value_size))

@@ -71,6 +71,19 @@ def test_several_workers_have_recorded_what_all_of_them_have() -> None:
     assert both.facts == {2: RecordedTransition(0.7, 10)}
 
 
+def test_the_inputs_of_a_short_convolution_are_copied_as_they_are() -> None:
+    inputs = torch.randn(10, 2, SIZE)
+    mover = StateMover([StateLayer("layers.0", 0, inputs)])
+    was = inputs.clone()
+    mover.carry_out([StateMove("r", 0, 0, 0, 16, before=None, after=2, there=3, dst_block_id=4, transitions=())])
+    assert torch.equal(inputs[4], was[2])
+    assert torch.equal(inputs[:4], was[:4])
+    mover.begin_recording([], ())
+    mover.on_prefill(inputs, [4], lambda index: torch.eye(SIZE))
+    assert mover.take_recorded() == {}
+    mover.check_integrity()
+
+
 def spec(name: str, **facts: Any) -> Any:
     return type(name, (), {"block_size": 16, **facts})()
 
@@ -93,10 +106,23 @@ def test_a_state_stands_behind_each_block_and_mixes_three_tokens_in() -> None:
     assert [rules.behind(end) for end in (1, 13, 14, 16)] == [16, 16, 32, 32]
 
 
+def test_a_short_convolution_is_no_state_to_compose() -> None:
+    conv = recurrent(kind="SHORT_CONV", shapes=((2, 512),))
+    groups = KVGroups.of_engine([FULL, conv, recurrent()], 16)
+    assert [group.index for group in groups.recurrent] == [1, 2]
+    assert [group.index for group in groups.composed] == [2]
+    rules = KVGroups.of_engine([FULL, conv], 16).state_rules
+    assert rules is not None
+    assert rules.behind(14) == 16
+
+
 @pytest.mark.parametrize(
     ("specs", "reason"),
     [
-        ([FULL, recurrent(kind="MAMBA2")], "of kind MAMBA2; of those, gated delta nets are supported"),
+        ([FULL, recurrent(kind="MAMBA1")], "of kind MAMBA1; of those, gated delta nets and short convolutions are"),
+        ([FULL, recurrent(kind="MAMBA2")], "of kind MAMBA2; of those, gated delta nets and short convolutions are"),
+        ([FULL, recurrent(kind="LINEAR")], "of kind LINEAR; of those, gated delta nets and short convolutions are"),
+        ([FULL, recurrent(kind="SHORT_CONV", num_speculative_blocks=2)], "without drafts"),
         ([FULL, recurrent(mamba_cache_mode="all")], "keeps one for each block"),
         ([FULL, recurrent(num_speculative_blocks=2)], "without drafts"),
         ([recurrent()], "beside full attention only"),

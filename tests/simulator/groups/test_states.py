@@ -23,9 +23,10 @@ from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
 
 
-def run_script(factory: Factory, mode: Mode, seed: int) -> Report:
-    script = recurrent(script_of(mode, seed))
-    worker = type("Worker", (RecurrentWorker,), {"num_groups": script.machine.num_recurrent})
+def run_script(factory: Factory, mode: Mode, seed: int, *, has_convolutions: bool = False) -> Report:
+    script = recurrent(script_of(mode, seed), has_convolutions=has_convolutions)
+    counts = {"num_groups": script.machine.num_recurrent, "num_convolutions": script.machine.num_convolutions}
+    worker = type("Worker", (RecurrentWorker,), counts)
     return Simulation(script, factory, worker_class=worker).run()
 
 
@@ -42,15 +43,27 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert "source_state_not_kept" in report.fallback_reasons
 
 
-def failure_of(factory: Factory, mode: Mode) -> Kind | None:
-    return first_failure(lambda seed: run_script(factory, mode, seed))
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_engine_passes_every_script_with_short_convolutions(factory: Factory, mode: Mode) -> None:
+    """Some stand beside states that are composed. The others move without any state in front."""
+    report = Report()
+    for seed in seeds(8):
+        report += run_script(factory, mode, seed, has_convolutions=True)
+    assert report.num_moved_requests > 5
 
 
-def test_negative_control_states_stay_where_they_were(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+def failure_of(factory: Factory, mode: Mode, *, has_convolutions: bool = False) -> Kind | None:
+    return first_failure(lambda seed: run_script(factory, mode, seed, has_convolutions=has_convolutions))
+
+
+@pytest.mark.parametrize("has_convolutions", [False, True])
+def test_negative_control_states_stay_where_they_were(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch, *, has_convolutions: bool
+) -> None:
     """KV is copied and no state composed: the request goes on from the one in front of the jump."""
     plan = jumping.plan_copies
     monkeypatch.setattr(jumping, "plan_copies", lambda *args: [c for c in plan(*args) if isinstance(c, KVCopy)])
-    assert failure_of(factory, MODES[0]) in {"token", "position"}
+    assert failure_of(factory, MODES[0], has_convolutions=has_convolutions) in {"token", "position"}
 
 
 def test_negative_control_states_move_alone(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:

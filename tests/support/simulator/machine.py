@@ -60,7 +60,8 @@ class Machine:
     `drafting/worker.py`, and with async scheduling its drafts stay on the device.
     `windows` add a KV cache group each, with blocks of `window_block_size` tokens (0: as the others). `retention` is
     vLLM's `prefix_cache_retention_interval`: None keeps the windows of every block, 0 those at the ends of prompts.
-    Behind them stand `num_recurrent` groups of states, one for each block of full attention where it is kept.
+    Behind them stand `num_recurrent` groups of states, one for each block of full attention where it is kept. The last
+    `num_convolutions` of them are of short convolutions, which are copied and not composed.
     Without `has_full` there are those groups alone. With `chunked` each window is one of local chunks of its size.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
@@ -87,6 +88,7 @@ class Machine:
     has_full: bool = True
     chunked: bool = False
     num_recurrent: int = 0
+    num_convolutions: int = 0
     retention: int | None = None
 
     @property
@@ -178,7 +180,9 @@ class Factory:
             else SlidingWindowSpec(block_size=size, sliding_window=window, **shape)
             for size, window in machine.groups
         ]
-        specs += [_state_spec(machine.block_size, specs[0].page_size_bytes)] * machine.num_recurrent
+        num_bytes, num_composed = specs[0].page_size_bytes, machine.num_recurrent - machine.num_convolutions
+        specs += [_state_spec(machine.block_size, num_bytes)] * num_composed
+        specs += [_convolution_spec(machine.block_size, num_bytes)] * machine.num_convolutions
         kv_cache = KVCacheConfig(
             num_blocks=machine.num_blocks,
             kv_cache_tensors=[],
@@ -249,6 +253,17 @@ def _state_spec(block_size: int, num_bytes: int) -> MambaSpec:
         shapes=((1, num_bytes // 8), (num_bytes // 8,)),
         dtypes=(torch.float32, torch.float32),
         mamba_type=MambaAttentionBackendEnum.GDN_ATTN,
+        mamba_cache_mode="align",
+    )
+
+
+def _convolution_spec(block_size: int, num_bytes: int) -> MambaSpec:
+    """The inputs of a short convolution in so many bytes. It mixes one token in."""
+    return MambaSpec(
+        block_size=block_size,
+        shapes=((1, num_bytes // 4),),
+        dtypes=(torch.float32,),
+        mamba_type=MambaAttentionBackendEnum.SHORT_CONV,
         mamba_cache_mode="align",
     )
 

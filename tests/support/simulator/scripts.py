@@ -146,8 +146,11 @@ def chunked(script: Script) -> Script:
     )
 
 
-def recurrent(script: Script) -> Script:
-    """The same with one or two groups of recurrent states beside full attention. Half of the requests name pieces."""
+def recurrent(script: Script, *, has_convolutions: bool = False) -> Script:
+    """The same with one or two groups of recurrent states beside full attention. Half of the requests name pieces.
+
+    With `has_convolutions` one of them at least is of short convolutions.
+    """
     rng = random.Random(f"states of {script.seed}")
     num_recurrent = rng.choice((1, 1, 2))
     machine = replace(
@@ -157,6 +160,7 @@ def recurrent(script: Script) -> Script:
         num_blocks=script.machine.num_blocks * (4 + num_recurrent) // 4,
     )
     turns = tuple(_with_pieces(rng, turn) if turn.session is not None else turn for turn in script.turns)
+    machine = replace(machine, num_convolutions=rng.randint(1, num_recurrent) if has_convolutions else 0)
     return replace(script, machine=machine, turns=turns)
 
 

@@ -95,11 +95,11 @@ class StateRead:
     """The states that one recurrent group needs for a jump, each a block.
 
     `before` and `after` are the source's, where the jump begins and ends there. `there` is the request's own, where the
-    jump begins. It is known once the request stands there.
+    jump begins. It is known once the request stands there. A group that is not composed needs no `before`.
     """
 
     group: GroupFacts
-    before: Block
+    before: Block | None
     after: Block
     there: Block | None = None
 

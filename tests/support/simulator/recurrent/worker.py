@@ -7,7 +7,7 @@
 
 A state is a record, as KV is: that of the last token it has seen. It is exact, or the session's own. A composition is
 checked for what it is made of: the request's own state where the jump begins, the source's at both ends, and
-transitions over the very tokens that move.
+transitions over the very tokens that move. Of a short convolution the source's state at the end is all that counts.
 
 Sources (vLLM 0.32): worker/mamba_utils.py `preprocess_mamba` (runner V1), `preprocess_mamba_align_fused_kernel` (V2).
 """
@@ -31,9 +31,13 @@ TRANSITION_BYTES = 1000
 
 
 class RecurrentWorker(Worker):
-    """See the module. `num_groups` recurrent groups stand behind those of the other memories."""
+    """See the module. `num_groups` recurrent groups stand behind those of the other memories.
+
+    The last `num_convolutions` of them are of short convolutions.
+    """
 
     num_groups = 1
+    num_convolutions = 0
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -45,6 +49,10 @@ class RecurrentWorker(Worker):
     @property
     def _groups(self) -> range:
         return range(len(self.memories), len(self.memories) + self.num_groups)
+
+    @property
+    def _composed_groups(self) -> range:
+        return self._groups[: self.num_groups - self.num_convolutions]
 
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
         blocks = tuple(handed_out)
@@ -96,7 +104,7 @@ class RecurrentWorker(Worker):
             request_id = places.get(record.block_ids[0])
             if request_id is None:
                 raise SimulationFailure("table", f"{record} is of no request of the step")
-            wanted = tuple(self._place(request_id, group) for group in self._groups)
+            wanted = tuple(self._place(request_id, group) for group in self._composed_groups)
             ensure(record.block_ids == wanted, "table", f"{record} for blocks {wanted}")
             start = self.runner.num_computed(request_id)
             end = start + output.num_scheduled_tokens[request_id]
@@ -134,15 +142,27 @@ class RecurrentWorker(Worker):
         ensure(place == (move.group, move.dst_block_id), "table", f"{move}: the step's state stands in {place}")
         end = move.dst_start + move.num_tokens
         reader.check(self._states.get((move.group, move.there)), move.dst_start - 1, "composes a state from")
-        for block_id, position in ((move.before, move.src_start), (move.after, move.src_start + move.num_tokens)):
-            self._check_state_of_source(reader, self._states.get((move.group, block_id)), position - 1)
+        after = self._states.get((move.group, move.after))
+        self._check_state_of_source(reader, after, move.src_start + move.num_tokens - 1)
+        if move.group in self._composed_groups:
+            self._check_what_leads_there(reader, move)
+        else:
+            ensure(move.before is None, "table", f"{move}: a short convolution needs no state in front")
+        last = reader.sequence.token(end - 1)
+        assert reader.owner is not None
+        return reader.check(Record(last, end - 1, MIXED, frozenset({reader.owner})), end - 1, "composes")
+
+    def _check_what_leads_there(self, reader: Reader, move: StateMove) -> None:
+        """The source's state in front of what moves, and transitions over it."""
+        if move.before is None:
+            raise SimulationFailure("table", f"{move}: nothing is composed without a state in front")
+        self._check_state_of_source(reader, self._states.get((move.group, move.before)), move.src_start - 1)
+        end = move.dst_start + move.num_tokens
         for number in move.transitions:
             ensure(number in self._transitions, "poison", f"{move}: transition {number} was never recorded")
         covered = tuple(token for number in move.transitions for token in self._transitions[number])
         wanted = tuple(reader.sequence.token(p) for p in range(move.dst_start, end))
         ensure(covered == wanted, "token", f"{move}: its transitions are over {covered}, and {wanted} move")
-        assert reader.owner is not None
-        return reader.check(Record(wanted[-1], end - 1, MIXED, frozenset({reader.owner})), end - 1, "composes")
 
     def _check_state_of_source(self, reader: Reader, state: Record | None, position: int) -> None:
         where = f"{reader.request_id} composes from the state at {position}"
