@@ -1,0 +1,94 @@
+"""A program: vLLM's model runner V2 on a CPU, its Triton kernels in Triton's interpreter, with moves on top.
+
+V2 is the runner of GPUs. vLLM takes it where Triton has a driver for the device, so this process gets one for the CPU
+that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. `unturned` as its
+argument is the negative control: keys are moved as they were.
+
+    python -m tests.support.engine.runner_v2 FOLDER [unturned]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+if __name__ == "__main__":
+    # Before anything imports Triton or vLLM.
+    os.environ |= {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"}
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+MAX_BATCHED_TOKENS = 512
+
+
+class CpuDriver:
+    """What Triton asks of a driver before its interpreter takes over."""
+
+    utils: Any = None
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_device_interface(self) -> ModuleType:
+        return torch.cpu
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cpu", 0, 1)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def install_driver() -> None:
+    """Register the driver, and make it the active one."""
+    triton.backends.backends["cpu"] = triton.backends.Backend(compiler=None, driver=CpuDriver)
+    triton.runtime.driver.set_active(CpuDriver())
+
+
+def main(folder: Path, is_unturned: bool) -> None:
+    """Ask each edited context with moves and without."""
+    from acmserve.engine.worker.copies import KVCopy
+    from tests.support.engine.edits import cut, insert, swap, text
+    from tests.support.engine.engine import TINY_SETTINGS, start_engine
+    from tests.support.engine.tiny_model import TinyModel
+
+    if is_unturned:
+        KVCopy.delta = property(lambda self: 0)  # type: ignore[method-assign]
+    history, marker, new = text(900, "history"), text(20, "marker"), text(14, "new")
+    edits = {
+        "fold": cut(history, 200, 520, marker),
+        "two holes": cut(cut(history, 600, 700, marker), 200, 350, marker),
+        "insertion": insert(history, 333, text(70, "inserted")),
+        "swap": swap(history, 150, 400, 700),
+    }
+    settings = TINY_SETTINGS | {"max_model_len": 1536, "block_size": 32, "max_num_seqs": 4}
+    settings |= {"max_num_batched_tokens": MAX_BATCHED_TOKENS}
+    model = TinyModel("neox", False, 1.0).write(folder)
+    with start_engine(model, plugin={}, own_process=False, **settings) as engine:
+        runner = engine.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        for name, context in edits.items():
+            engine.ask(history, f"s-{name}", "reuse")
+            moved = engine.ask([*context, *new], f"s-{name}", "reuse")
+            exact = engine.ask([*context, *new], f"t-{name}", "exact")
+            assert moved.receipt is not None
+            found = {"edit": name, "moved": moved.receipt["moved_tokens"], "distance": moved.distance(exact)}
+            found |= {"runner": [cls.__module__ for cls in type(runner).__mro__]}
+            print("ROW", json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    install_driver()
+    main(Path(sys.argv[1]), "unturned" in sys.argv[2:])
