@@ -99,11 +99,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
         self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
         self.live = LiveRequests()
-        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs))
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
+        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs), self.transitions.index.forget)
         self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path)
         rules = sparse_groups.boundary_rules(kv_cache_manager, self._groups.state_rules)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
