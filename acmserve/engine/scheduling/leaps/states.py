@@ -18,17 +18,26 @@ from acmserve.engine.scheduling.leaps.runs import Block, BlockRun, FindPath, Jum
 from acmserve.plan.source import ServedSequence
 
 
+def states_before(
+    source: ServedSequence, start: int, lookup: Lookup, groups: Sequence[GroupFacts]
+) -> list[Block] | None:
+    """The state of each group that a jump begins with at token `start` of the source. None where none can."""
+    return None if start % groups[0].block_size or not start else _states_at(source, start, lookup, groups)
+
+
 def plan_between_states(
-    run: SegmentRun, reads: Sequence[BlockRun], lookup: Lookup, groups: KVGroups, find_path: FindPath
+    run: SegmentRun,
+    reads: Sequence[BlockRun],
+    before: Sequence[Block],
+    lookup: Lookup,
+    groups: KVGroups,
+    find_path: FindPath,
 ) -> Jump | None:
     """The longest part of `run`, from its start, at whose ends all states are kept. `reads` are of full attention."""
     source, start = run.segment.source, run.src_start
     size = groups.recurrent[0].block_size
-    if start % size or not start:
-        return None
-    before = _states_at(source, start, lookup, groups.recurrent)
     end = (start + run.end - run.start) // size * size
-    while before is not None and end > start:
+    while end > start:
         after = _states_at(source, end, lookup, groups.recurrent)
         path = find_path(source, start, end) if after is not None else None
         if after is not None and path is not None:
