@@ -303,9 +303,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
 
     def build_connector_worker_meta(self) -> TransitionsRecorded | None:
-        """Worker: what the step has recorded, if anything."""
-        recorded = self._mover.take_recorded() if self._mover is not None else {}
-        return TransitionsRecorded(recorded) if recorded else None
+        """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
+        recorded = self._mover.take_recorded() if self._mover is not None else None
+        return None if recorded is None else TransitionsRecorded(recorded)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass."""

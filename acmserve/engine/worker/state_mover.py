@@ -86,8 +86,13 @@ class StateMover:
             if number and layer is not None:
                 self._transitions.setdefault(number, {})[layer.name] = transition_of(index)
 
-    def take_recorded(self) -> dict[int, RecordedTransition]:
-        """What the step has recorded in every layer, by number. What lacks a layer is forgotten."""
+    def take_recorded(self) -> dict[int, RecordedTransition] | None:
+        """What the step has recorded in every layer, by number. What lacks a layer is forgotten.
+
+        None where nothing was to be recorded.
+        """
+        if not self._recording:
+            return None
         facts = {}
         for number in self._recording:
             found = self._transitions.get(number, {})

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.v1.outputs import KVConnectorOutput
 
 from acmserve.engine.groups.facts import KVGroups, read_groups
+from acmserve.engine.plugin.connector import AcmConnector
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
 from acmserve.engine.worker.messages import TransitionsRecorded
 from acmserve.engine.worker.state_mover import StateLayer, StateMover
@@ -60,7 +63,7 @@ def test_what_lacks_a_layer_is_not_recorded() -> None:
     assert mover.take_recorded() == {}
     mover.check_integrity()
     prefill(mover, of_1, 6, torch.eye(SIZE).repeat(HEADS, 1, 1))
-    assert mover.take_recorded() == {}, "nothing is recorded between steps"
+    assert mover.take_recorded() is None, "nothing is recorded between steps"
 
 
 def test_several_workers_have_recorded_what_all_of_them_have() -> None:
@@ -69,6 +72,26 @@ def test_several_workers_have_recorded_what_all_of_them_have() -> None:
     both = one.aggregate(other)
     assert isinstance(both, TransitionsRecorded)
     assert both.facts == {2: RecordedTransition(0.7, 10)}
+
+
+def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
+    """vLLM passes over a worker without words, and would take the others' for everybody's."""
+    of_0, of_1 = layers()
+    metas = []
+    for num_prefilled in (2, 0):
+        mover = StateMover([of_0, of_1])
+        mover.begin_recording([RECORD], ())
+        for layer, block_id in [(of_0, 5), (of_1, 6)][:num_prefilled]:
+            prefill(mover, layer, block_id, torch.eye(SIZE).repeat(HEADS, 1, 1))
+        worker: Any = SimpleNamespace(_mover=mover)
+        metas.append(AcmConnector.build_connector_worker_meta(worker))
+        assert AcmConnector.build_connector_worker_meta(worker) is None, "nothing was to be recorded"
+    outputs: list[Any] = [
+        SimpleNamespace(kv_connector_output=KVConnectorOutput(kv_connector_worker_meta=meta)) for meta in metas
+    ]
+    told = KVOutputAggregator(2).aggregate(outputs).kv_connector_output.kv_connector_worker_meta
+    assert isinstance(told, TransitionsRecorded)
+    assert told.facts == {}
 
 
 def spec(name: str, **facts: Any) -> Any:
