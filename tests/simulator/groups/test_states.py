@@ -42,6 +42,11 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert "source_state_not_kept" in report.fallback_reasons
 
 
+def test_negative_control_a_redaction_leaves_transitions(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransitionIndex, "forget", lambda index, keys: None)
+    assert failure_of(factory, MODES[0]) == "forgotten"
+
+
 def failure_of(factory: Factory, mode: Mode) -> Kind | None:
     return first_failure(lambda seed: run_script(factory, mode, seed))
 
