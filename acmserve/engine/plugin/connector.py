@@ -105,7 +105,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
         self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs), self.transitions.index.forget)
         self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path)
-        rules = sparse_groups.boundary_rules(kv_cache_manager, self._groups.state_rules)
+        states = self._groups.state_rules if self.abilities.move_refusal is None else None
+        rules = sparse_groups.boundary_rules(kv_cache_manager, states)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
         is_kept = partial(sparse_groups.is_kept, kv_cache_manager)
         self.boundaries = EditBoundaryKeeper(rules, max_bytes, num_blocks, is_kept)

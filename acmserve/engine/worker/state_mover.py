@@ -49,9 +49,12 @@ class StateMover:
 
     @classmethod
     def of_engine(cls, kv_cache_config: KVCacheConfig, modules: dict[str, Any]) -> StateMover | None:
-        """Those of a loaded model, watched from here on. None where it has no recurrent layer."""
+        """Those of a loaded model, watched from here on. None where it has no recurrent layer, or none on a CPU.
+
+        Elsewhere the engine's configuration refuses moves, and what is copied beside the states needs nothing of them.
+        """
         names = recurrent_layers(kv_cache_config)
-        if not names:
+        if not names or any(state.device.type != "cpu" for name in names for state in modules[name].kv_cache):
             return None
         mover = cls([_layer_of(name, group, modules[name]) for name, group in names.items()])
         watch_delta_rule(mover.on_prefill)
@@ -120,7 +123,7 @@ def recurrent_layers(kv_cache_config: KVCacheConfig) -> dict[str, int]:
 def _layer_of(name: str, group: int, module: Any) -> StateLayer:
     """vLLM's CPU kernels keep a head's state with the keys in rows, whatever the shape of the tensor says."""
     inputs, states = module.kv_cache
-    if states.dim() != 4 or states.device.type != "cpu":
-        raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)} on {states.device.type}")
+    if states.dim() != 4:
+        raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)}")
     num_blocks, num_heads, value_size, key_size = states.shape
     return StateLayer(name, group, inputs, states.view(num_blocks, num_heads, key_size, value_size))

@@ -12,6 +12,7 @@ from vllm.v1.outputs import KVConnectorOutput
 
 from acmserve.engine.groups.facts import KVGroups, read_groups
 from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.worker import state_mover
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
 from acmserve.engine.worker.messages import TransitionsRecorded
 from acmserve.engine.worker.state_mover import StateLayer, StateMover
@@ -92,6 +93,18 @@ def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
     told = KVOutputAggregator(2).aggregate(outputs).kv_connector_output.kv_connector_worker_meta
     assert isinstance(told, TransitionsRecorded)
     assert told.facts == {}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_states_elsewhere_than_on_a_cpu_are_left_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their engine refuses moves by its configuration, and its copies go on."""
+    watched: list[Any] = []
+    monkeypatch.setattr(state_mover, "watch_delta_rule", watched.append)
+    group = SimpleNamespace(kv_cache_spec=recurrent(), layer_names=["layers.0"])
+    config: Any = SimpleNamespace(kv_cache_groups=[group])
+    states = (torch.empty(10, 3, SIZE, device=device), torch.empty(10, HEADS, SIZE, SIZE, device=device))
+    found = StateMover.of_engine(config, {"layers.0": SimpleNamespace(kv_cache=states)})
+    assert (found is not None) is (len(watched) == 1) is (device == "cpu")
 
 
 def spec(name: str, **facts: Any) -> Any:
