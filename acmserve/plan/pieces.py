@@ -73,7 +73,8 @@ class EditPlan:
 
     `removed` is what the text of the moves had in front of it in its source and has no more. `num_left` matches were
     found beyond the most moves that a plan has. They are computed, and so are the matched tokens of media, and the text
-    that stands behind other media than before (`media.py`).
+    that stands behind other media than before (`media.py`). So are `num_stateless` moves in which no two places for a
+    state lie (`rules/states.py`).
     """
 
     num_tokens: int
@@ -83,6 +84,7 @@ class EditPlan:
     num_left: int = 0
     num_media: int = 0
     num_shifted: int = 0
+    num_stateless: int = 0
 
     @property
     def num_kept(self) -> int:

@@ -4,7 +4,7 @@
     attends    .        .        x        .        what each layer gets depends on its token alone
 
 Only the one layer's attention, or state, shows in the logits. So `reuse` must equal `exact` in a model of any depth and
-mix, and where the copies of a step are left out it must not.
+mix. Where the copies of a step are left out, it must not. Nor where keys are not turned and states are not composed.
 
 A short convolution shows to the tokens right behind it alone. So it is asked at the first token behind the move.
 
@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -73,6 +75,17 @@ def attending(projections: Mapping[str, nn.Module], layer: str, mlps: Sequence[n
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def left_as_it_was() -> Iterator[None]:
+    """A move brings along what the source has: its keys are not turned, and its states not composed."""
+    from acmserve.engine.worker import kv_mover, state_mover
+
+    run_of = kv_mover.run_of
+    unturned = mock.patch.object(kv_mover, "run_of", lambda copy, size: replace(run_of(copy, size), delta=0))
+    with unturned, mock.patch.object(state_mover, "compose", lambda there, before, after, transitions: after):
+        yield
 
 
 def _silence(module: nn.Module, args: tuple[Any, ...], answer: Any) -> Any:

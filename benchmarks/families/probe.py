@@ -3,7 +3,8 @@
     doctor          what is said of a model that does not start: its class is built small, or else its cache is judged
     fold            served under `reuse`, then folded:  kept, moved, computed, and why not
     exact           the same under `exact`, beside a computation of nothing but the folded prompt
-    deep oracle     one layer of each kind attends:     `reuse` beside `exact`, and beside a move without its copies
+    deep oracle     one layer of each kind attends:     `reuse` beside `exact`, beside a move without its copies, and
+                                                        beside one of keys and states as they were
 
 A crash of vLLM ends this process and nothing else. What is found is written after each part, so a crash keeps it.
 """
@@ -181,8 +182,18 @@ def exact(engine: LocalEngine) -> dict[str, Any]:
 
 
 def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
-    """For one layer of each kind that attends alone: `reuse` beside `exact`, and without the copies of its moves."""
-    from acmserve.bench.families.oracle import CONVOLUTION, attending, kind_of, mlps_of, output_projections
+    """For one layer of each kind that attends alone: `reuse` beside `exact`, with two controls.
+
+    `control` lacks the copies of its moves, and `stale` has them as the source has them.
+    """
+    from acmserve.bench.families.oracle import (
+        CONVOLUTION,
+        attending,
+        kind_of,
+        left_as_it_was,
+        mlps_of,
+        output_projections,
+    )
     from acmserve.engine.worker.kv_mover import KVMover
 
     core = engine.llm.llm_engine.engine_core.engine_core
@@ -205,8 +216,12 @@ def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
             _ask(engine, SERVED, f"{kind} control", "reuse")
             with mock.patch.object(KVMover, "carry_out"):
                 control = _ask(engine, asked, f"{kind} control", "reuse")
+            _ask(engine, SERVED, f"{kind} stale", "reuse")
+            with left_as_it_was():
+                stale = _ask(engine, asked, f"{kind} stale", "reuse")
         assert moved.receipt is not None
-        found = {"distance": distance(moved, fresh), "control": distance(control, fresh)}
+        answers = {"distance": moved, "control": control, "stale": stale}
+        found = {name: distance(answer, fresh) for name, answer in answers.items()}
         rows.append({"kind": kind, "moved": moved.receipt["moved_tokens"], **found})
     return rows
 

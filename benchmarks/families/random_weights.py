@@ -1,7 +1,7 @@
 """A loader of vLLM that makes random weights for any class: `load_format="acmserve_random"`.
 
 vLLM's own dummy weights are so small that attention sees next to nothing. These let each layer count. A recurrent state
-decays slowly, so what is wrong in it shows long after.
+decays slowly, so what is wrong in it shows long after: behind the tokens that are moved, too.
 
 Knows no family.
 """
@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from acmserve.engine.vllm.model.small_build import fill_random
 
 LOAD_FORMAT = "acmserve_random"
-DECAYS = {"A_log": -3.0, "A": -0.05, "dt_bias": -1.0}
+DECAYS = {"A_log": -8.0, "A": -0.05, "dt_bias": -1.0}
 """Parameters of the decay of a state, and a value with which it lasts for hundreds of tokens."""
 
 

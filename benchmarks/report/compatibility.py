@@ -92,12 +92,17 @@ def _differences(row: Mapping[str, Any]) -> str:
     if moves(row) and row["rounds"]:
         return "not compared, fp8 rounds a turned key"
     if moves(row):
-        return ", ".join(f"{one['kind']} {one['distance']:.0e}" for one in row["oracle"])
+        return ", ".join(f"{one['kind']} {one['distance']:.0e}{_beside(one)}" for one in row["oracle"])
     exact = row.get("exact")
     if exact is None:
         return ""
     stock = exact.get("stock_distance", 0.0)
     return f"exact {exact['distance']:.0e}" + (f", a prefix hit of vLLM alone {stock:.0e}" if stock else "")
+
+
+def _beside(one: Mapping[str, Any]) -> str:
+    """The difference of keys and states that were left as they were, where it was asked for."""
+    return f" (stale {one['stale']:.0e})" if "stale" in one else ""
 
 
 def fill_file(file: Path, report: Report) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.engine.requests.request_plan import why_less
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.rules.boundaries import BoundaryRules, GroupTail, weigh_boundaries
 from acmserve.plan.rules.states import StateRules, move_between_states
@@ -20,7 +21,9 @@ def test_a_move_begins_and_ends_with_a_block_and_mixes_nothing_in(dst: int, src:
     places = [p for p in range(src + RULES.num_mixed, src + num_tokens + 1) if p % RULES.block_size == 0]
     if len(places) < 2:
         assert not cut.moves
+        assert why_less(cut) == "too_short_for_states"
         return
+    assert why_less(cut) is None
     (move,) = cut.moves
     assert (move.src_start, move.src_start + move.num_tokens) == (places[0], places[-1])
     assert move.dst_start - move.src_start == dst - src

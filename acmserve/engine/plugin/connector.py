@@ -99,13 +99,14 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
         self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
         self.live = LiveRequests()
-        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs))
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
+        self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs), self.transitions.index.forget)
         self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path)
-        rules = sparse_groups.boundary_rules(kv_cache_manager, self._groups.state_rules)
+        states = self._groups.state_rules if self.abilities.move_refusal is None else None
+        rules = sparse_groups.boundary_rules(kv_cache_manager, states)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
         is_kept = partial(sparse_groups.is_kept, kv_cache_manager)
         self.boundaries = EditBoundaryKeeper(rules, max_bytes, num_blocks, is_kept)
@@ -303,9 +304,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
 
     def build_connector_worker_meta(self) -> TransitionsRecorded | None:
-        """Worker: what the step has recorded, if anything."""
-        recorded = self._mover.take_recorded() if self._mover is not None else {}
-        return TransitionsRecorded(recorded) if recorded else None
+        """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
+        recorded = self._mover.take_recorded() if self._mover is not None else None
+        return None if recorded is None else TransitionsRecorded(recorded)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass."""

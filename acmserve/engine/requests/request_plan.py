@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 TOO_MANY = "too_many_moves"
 """`fallback_reason` of a request whose plan left matches out."""
+STATELESS = "too_short_for_states"
+"""`fallback_reason` of a request with moves in which no two places for a recurrent state lie."""
 FORGOTTEN = "forgotten"
 """`fallback_reason` of a request whose moves were forgotten on its own arrival."""
 
@@ -178,7 +180,12 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
 
 def why_less(plan: EditPlan) -> str | None:
     """Why a plan moves less than what was found. None where it moves all."""
-    reasons = {TOO_MANY: plan.num_left, MEDIA_SHIFTED: plan.num_shifted, MEDIA_COMPUTED: plan.num_media}
+    reasons = {
+        TOO_MANY: plan.num_left,
+        MEDIA_SHIFTED: plan.num_shifted,
+        MEDIA_COMPUTED: plan.num_media,
+        STATELESS: plan.num_stateless,
+    }
     return next((reason for reason, num in reasons.items() if num), None)
 
 

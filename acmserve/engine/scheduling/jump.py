@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from acmserve.engine.groups.facts import GroupFacts, KVGroups
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling.leaps.runs import Block, BlockRun, FindPath, Jump, Lookup, SegmentRun, TransitionPath
-from acmserve.engine.scheduling.leaps.states import plan_between_states
+from acmserve.engine.scheduling.leaps.states import plan_between_states, states_before
 from acmserve.engine.worker.copies import KVCopy, StateMove, StepCopy
 from acmserve.errors import IntegrityError
 from acmserve.plan.source import ServedSequence
@@ -52,8 +52,7 @@ def plan_jump(
     It ends behind `MAX_BLOCKS` blocks, unless the windows allow no end but a later one.
     """
     if groups.recurrent:
-        found = _full_runs(request, position, lookup, groups, MAX_BLOCKS)
-        return plan_between_states(*found[0], lookup, groups, find_path) if found else None
+        return _plan_with_states(request, position, lookup, groups, find_path)
     for limit in (MAX_BLOCKS, _NO_LIMIT):
         full = _full_runs(request, position, lookup, groups, limit)
         if not full:
@@ -65,6 +64,18 @@ def plan_jump(
         if not groups.windows:
             return None
     return None
+
+
+def _plan_with_states(
+    request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups, find_path: FindPath
+) -> Jump | None:
+    """The states come first: few are kept, and the blocks of attention are many."""
+    segment = request.segment_at(position)
+    if segment is None:
+        return None
+    before = states_before(segment.source, segment.src_at(position), lookup, groups)
+    found = _full_runs(request, position, lookup, groups, MAX_BLOCKS) if before is not None else None
+    return plan_between_states(*found[0], before, lookup, groups, find_path) if found and before is not None else None
 
 
 def plan_trimmed(jump: Jump, position: int) -> Jump | None:
@@ -111,6 +122,9 @@ def next_available(
             position = following
             continue
         if groups.recurrent and not is_available(request, position, lookup, groups, find_path):
+            if not groups.composed and not segment.src_at(position) % size:
+                # Nothing is asked of the start, so each one in this stretch lacks the same ends.
+                following = max(following, _full_runs(request, position, lookup, groups, MAX_BLOCKS)[0][0].end)
             position = following
             continue
         if not groups.windows:

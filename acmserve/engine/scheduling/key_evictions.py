@@ -7,7 +7,8 @@
 A session may have served eight sequences of 128K tokens. Their 65,000 keys would hold up everybody for a fifth of a
 second. So the redaction's own request waits for its keys (`is_done`): when it is answered, they are gone.
 
-Does not know whose keys these are. `forgetting.py` chooses them.
+What else is known by such a key goes with it (`on_gone`). Does not know whose keys these are. `forgetting.py` chooses
+them.
 
 Decision: a redaction that is aborted leaves its keys here. They go with the steps that follow, whoever asked for those.
 """
@@ -15,7 +16,7 @@ Decision: a redaction that is aborted leaves its keys here. They go with the ste
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.vllm import block_pool
@@ -29,11 +30,15 @@ MAX_KEYS = 1024
 
 
 class KeyEvictions:
-    """The keys that are still to go, first come first gone. Tickets count keys, from the first one on."""
+    """The keys that are still to go, first come first gone. Tickets count keys, from the first one on.
 
-    def __init__(self, pool: BlockPool, num_groups: int = 1) -> None:
+    `on_gone` is called with the keys that go.
+    """
+
+    def __init__(self, pool: BlockPool, num_groups: int, on_gone: Callable[[Sequence[bytes]], object]) -> None:
         self._pool = pool
         self._num_groups = num_groups
+        self._on_gone = on_gone
         self._keys: deque[bytes] = deque()
         self._num_added = 0
         self._num_done = 0
@@ -68,5 +73,6 @@ class KeyEvictions:
     def _evict(self) -> None:
         keys = [self._keys.popleft() for _ in range(min(self._num_left, len(self._keys)))]
         block_pool.evict_keys(self._pool, keys, self._num_groups)
+        self._on_gone(keys)
         self._num_left -= len(keys)
         self._num_done += len(keys)

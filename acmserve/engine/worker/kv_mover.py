@@ -189,9 +189,9 @@ class KVMover:
         if self._states is not None:
             self._states.begin_recording(records, dropped)
 
-    def take_recorded(self) -> Mapping[int, RecordedTransition]:
-        """The transitions that the step has recorded, by number."""
-        return {} if self._states is None else self._states.take_recorded()
+    def take_recorded(self) -> Mapping[int, RecordedTransition] | None:
+        """The transitions that the step has recorded, by number. None where none was to be recorded."""
+        return None if self._states is None else self._states.take_recorded()
 
 
 def run_of(copy: KVCopy, block_size: int) -> MoveRun:

@@ -53,9 +53,12 @@ class StateMover:
 
     @classmethod
     def of_engine(cls, kv_cache_config: KVCacheConfig, modules: dict[str, Any]) -> StateMover | None:
-        """Those of a loaded model, watched from here on. None where it has no recurrent layer."""
+        """Those of a loaded model, watched from here on. None where it has no recurrent layer, or none on a CPU.
+
+        Elsewhere the engine's configuration refuses moves, and what is copied beside the states needs nothing of them.
+        """
         names = recurrent_layers(kv_cache_config)
-        if not names:
+        if not names or any(state.device.type != "cpu" for name in names for state in modules[name].kv_cache):
             return None
         groups = read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
         mover = cls([_layer_of(name, groups[group], modules[name]) for name, group in names.items()])
@@ -92,8 +95,13 @@ class StateMover:
             if number and layer is not None:
                 self._transitions.setdefault(number, {})[layer.name] = transition_of(index)
 
-    def take_recorded(self) -> dict[int, RecordedTransition]:
-        """What the step has recorded in every layer, by number. What lacks a layer is forgotten."""
+    def take_recorded(self) -> dict[int, RecordedTransition] | None:
+        """What the step has recorded in every layer, by number. What lacks a layer is forgotten.
+
+        None where nothing was to be recorded.
+        """
+        if not self._recording:
+            return None
         facts = {}
         for number in self._recording:
             found = self._transitions.get(number, {})
@@ -124,7 +132,7 @@ def _layer_of(name: str, group: GroupFacts, module: Any) -> StateLayer:
         (inputs,) = module.kv_cache
         return StateLayer(name, group.index, inputs)
     inputs, states = module.kv_cache
-    if states.dim() != 4 or states.device.type != "cpu":
-        raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)} on {states.device.type}")
+    if states.dim() != 4:
+        raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)}")
     num_blocks, num_heads, value_size, key_size = states.shape
     return StateLayer(name, group.index, inputs, states.view(num_blocks, num_heads, key_size, value_size))

@@ -40,4 +40,4 @@ def move_between_states(plan: EditPlan, rules: StateRules | None) -> EditPlan:
         if end > start:
             dst_start = move.dst_start + start - move.src_start
             moves.append(replace(move, dst_start=dst_start, src_start=start, num_tokens=end - start))
-    return replace(plan, moves=tuple(moves))
+    return replace(plan, moves=tuple(moves), num_stateless=len(plan.moves) - len(moves))

@@ -10,6 +10,7 @@ import pytest
 from acmserve.bench.families import runs
 from acmserve.bench.families.family import DEFAULT, SPEED, Settings
 from acmserve.bench.families.main import as_report, as_table
+from acmserve.bench.families.probe import NO_NUMBER
 from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.runs import faults, moves, run_all, run_family, why_not
 
@@ -54,6 +55,20 @@ def test_wrong_moved_kv_is_no_move_and_a_red_gate(changes: dict[str, Any], fault
     assert not report["gate"]["green"]
     assert report["moved"] == {DEFAULT: 0, SPEED: 0}
     assert fault in as_table(report)[-1]
+
+
+@pytest.mark.parametrize(
+    ("distance", "stale", "is_right"),
+    [(0.06, 0.9, True), (0.06, 0.06, False), (0.06, NO_NUMBER, False), (0.06, None, False), (0.2, 4.0, False)],
+)
+def test_in_bfloat16_moved_states_are_nearer_than_stale_ones_by_far(
+    distance: float, stale: float | None, is_right: bool
+) -> None:
+    """A state that has decayed is the same, moved or stale, and nothing is shown by it."""
+    one = {"kind": "recurrent", "moved": 512, "distance": distance, "control": 2.0}
+    one |= {} if stale is None else {"stale": stale}
+    assert moves(row(dtype="bfloat16", oracle=[one])) is is_right
+    assert not moves(row(oracle=[one])), "float32 needs no such allowance"
 
 
 def test_a_prefix_hit_that_differs_by_vllms_own_doing_is_no_fault() -> None:

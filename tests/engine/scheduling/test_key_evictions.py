@@ -23,7 +23,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def _evictions() -> KeyEvictions:
     pool: Any = None
-    return KeyEvictions(pool)
+    return KeyEvictions(pool, 1, lambda keys: None)
 
 
 def test_keys_go_a_few_in_each_step(gone: list[bytes]) -> None:
@@ -36,6 +36,17 @@ def test_keys_go_a_few_in_each_step(gone: list[bytes]) -> None:
     assert gone == [b"1", b"2", b"3", b"4", b"5"]
     assert evictions.is_done(second)
     evictions.check_integrity()
+
+
+def test_what_else_a_key_names_goes_with_it(gone: list[bytes]) -> None:
+    told: list[bytes] = []
+    pool: Any = None
+    evictions = KeyEvictions(pool, 1, told.extend)
+    ticket = evictions.add([b"1", b"2", b"3", b"4"])
+    assert told == gone == [b"1", b"2", b"3"]
+    evictions.begin_step()
+    assert evictions.is_done(ticket)
+    assert told == gone == [b"1", b"2", b"3", b"4"]
 
 
 def test_nothing_to_go_is_done_at_once(gone: list[bytes]) -> None:

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.v1.outputs import KVConnectorOutput
 
 from acmserve.engine.groups.facts import KVGroups, read_groups
+from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.worker import state_mover
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
 from acmserve.engine.worker.messages import TransitionsRecorded
 from acmserve.engine.worker.state_mover import StateLayer, StateMover
@@ -60,7 +64,7 @@ def test_what_lacks_a_layer_is_not_recorded() -> None:
     assert mover.take_recorded() == {}
     mover.check_integrity()
     prefill(mover, of_1, 6, torch.eye(SIZE).repeat(HEADS, 1, 1))
-    assert mover.take_recorded() == {}, "nothing is recorded between steps"
+    assert mover.take_recorded() is None, "nothing is recorded between steps"
 
 
 def test_several_workers_have_recorded_what_all_of_them_have() -> None:
@@ -80,8 +84,41 @@ def test_the_inputs_of_a_short_convolution_are_copied_as_they_are() -> None:
     assert torch.equal(inputs[:4], was[:4])
     mover.begin_recording([], ())
     mover.on_prefill(inputs, [4], lambda index: torch.eye(SIZE))
-    assert mover.take_recorded() == {}
+    assert mover.take_recorded() is None
     mover.check_integrity()
+
+
+def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
+    """vLLM passes over a worker without words, and would take the others' for everybody's."""
+    of_0, of_1 = layers()
+    metas = []
+    for num_prefilled in (2, 0):
+        mover = StateMover([of_0, of_1])
+        mover.begin_recording([RECORD], ())
+        for layer, block_id in [(of_0, 5), (of_1, 6)][:num_prefilled]:
+            prefill(mover, layer, block_id, torch.eye(SIZE).repeat(HEADS, 1, 1))
+        worker: Any = SimpleNamespace(_mover=mover)
+        metas.append(AcmConnector.build_connector_worker_meta(worker))
+        assert AcmConnector.build_connector_worker_meta(worker) is None, "nothing was to be recorded"
+    outputs: list[Any] = [
+        SimpleNamespace(kv_connector_output=KVConnectorOutput(kv_connector_worker_meta=meta)) for meta in metas
+    ]
+    told = KVOutputAggregator(2).aggregate(outputs).kv_connector_output.kv_connector_worker_meta
+    assert isinstance(told, TransitionsRecorded)
+    assert told.facts == {}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_states_elsewhere_than_on_a_cpu_are_left_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their engine refuses moves by its configuration, and its copies go on."""
+    watched: list[Any] = []
+    monkeypatch.setattr(state_mover, "watch_delta_rule", watched.append)
+    attention = SimpleNamespace(kv_cache_spec=FULL, layer_names=[])
+    group = SimpleNamespace(kv_cache_spec=recurrent(), layer_names=["layers.0"])
+    config: Any = SimpleNamespace(kv_cache_groups=[attention, group])
+    states = (torch.empty(10, 3, SIZE, device=device), torch.empty(10, HEADS, SIZE, SIZE, device=device))
+    found = StateMover.of_engine(config, {"layers.0": SimpleNamespace(kv_cache=states)})
+    assert (found is not None) is (len(watched) == 1) is (device == "cpu")
 
 
 def spec(name: str, **facts: Any) -> Any:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from vllm.config import DeviceConfig
 
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.leaps.runs import TransitionPath
 from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
 from acmserve.engine.worker.copies import KVCopy, StateMove
+from acmserve.engine.worker.kv_mover import Abilities
 from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.recurrent.worker import RecurrentWorker
@@ -50,6 +52,30 @@ def test_engine_passes_every_script_with_short_convolutions(factory: Factory, mo
     for seed in seeds(8):
         report += run_script(factory, mode, seed, has_convolutions=True)
     assert report.num_moved_requests > 5
+
+
+def test_negative_control_a_redaction_leaves_transitions(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransitionIndex, "forget", lambda index, keys: None)
+    assert failure_of(factory, MODES[0]) == "forgotten"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_where_states_are_not_moved_none_is_kept_for_moves(
+    factory: Factory, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = Abilities.of_engine
+
+    def judge_there(vllm_config: Any, kv_cache_config: Any) -> Abilities:
+        monkeypatch.setattr(vllm_config, "device_config", DeviceConfig(device))
+        return judge(vllm_config, kv_cache_config)
+
+    monkeypatch.setattr(Abilities, "of_engine", judge_there)
+    script = recurrent(script_of(MODES[0], 0))
+    connector: Any = factory.scheduler(replace(script.machine, num_recurrent=1)).connector
+    refusal = connector.abilities.move_refusal
+    assert connector.abilities.copy_refusal is None
+    assert (refusal is None) is (connector.boundaries._rules.states is not None) is (device == "cpu")
+    assert refusal is None or "for CPUs only" in refusal
 
 
 def failure_of(factory: Factory, mode: Mode, *, has_convolutions: bool = False) -> Kind | None:

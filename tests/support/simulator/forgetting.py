@@ -2,7 +2,8 @@
 
 Before it is sent: the cache keys of its session's sources and of the session's live requests, each with the tokens it
 stands for. After: no block may be found under a key that belongs to text which the new prompt does not repeat, or to
-moved KV. A key names a block's whole prefix and may name several blocks; all of them must be gone.
+moved KV. A key names a block's whole prefix and may name several blocks; all of them must be gone. So must every
+transition of recurrent layers.
 
 What a source or a live request of another session has the key of, too, must still be there, if it was there before. But
 for blocks that were precomputed for the session that forgets: they go, whoever else has their key.
@@ -30,6 +31,7 @@ class Forgetting:
         connector: Any = scheduler.connector
         self._turn = turn
         self._move_executor = connector.move_executor
+        self._transitions = connector.transitions.index
         self._doomed: list[bytes] = []
         self._session = (turn.session, turn.salt)
         for source in (source for owner, source in connector.store.items() if owner.session == self._session):
@@ -59,9 +61,11 @@ class Forgetting:
         return self._move_executor.cache.block(key, 0)
 
     def _is_left(self, key: bytes) -> bool:
-        """Whether a block of any KV cache group is found under `key`."""
+        """Whether a block of any KV cache group is found under `key`, or a transition."""
         groups = self._move_executor.groups.groups
-        return any(self._move_executor.cache.block(key, group.index) is not None for group in groups)
+        return key in self._transitions._by_end or any(
+            self._move_executor.cache.block(key, group.index) is not None for group in groups
+        )
 
     def _keys_of_others(self, scheduler: Scheduler) -> set[bytes]:
         connector: Any = scheduler.connector

@@ -12,7 +12,7 @@ So the groups are moved together or not at all. What the composition is worth: `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from acmserve.engine.groups.facts import GroupFacts, KVGroups
 from acmserve.engine.scheduling.leaps.runs import (
@@ -31,20 +31,30 @@ NOTHING_LEFT = TransitionPath((), 0.0)
 """Where no group composes its state, a suffix leaves nothing of what was in front of it."""
 
 
-def plan_between_states(
-    run: SegmentRun, reads: Sequence[BlockRun], lookup: Lookup, groups: KVGroups, find_path: FindPath
-) -> Jump | None:
-    """The longest part of `run`, from its start, at whose ends all states are kept. `reads` are of full attention.
+def states_before(source: ServedSequence, start: int, lookup: Lookup, groups: KVGroups) -> dict[int, Block] | None:
+    """The states with which a jump begins at token `start` of the source: of the groups alone that compose theirs.
 
-    At its start those alone that are composed. None where vLLM may keep states within blocks.
+    None where no jump can begin, or where vLLM may keep states within blocks.
     """
-    source, start = run.segment.source, run.src_start
     size = groups.recurrent[0].block_size
     if start % size or not start or size != groups.hash_block_size:
         return None
-    before = _states_at(source, start, lookup, groups.composed)
+    return _states_at(source, start, lookup, groups.composed)
+
+
+def plan_between_states(
+    run: SegmentRun,
+    reads: Sequence[BlockRun],
+    before: Mapping[int, Block],
+    lookup: Lookup,
+    groups: KVGroups,
+    find_path: FindPath,
+) -> Jump | None:
+    """The longest part of `run`, from its start, at whose ends all states are kept. `reads` are of full attention."""
+    source, start = run.segment.source, run.src_start
+    size = groups.recurrent[0].block_size
     end = (start + run.end - run.start) // size * size
-    while before is not None and end > start:
+    while end > start:
         after = _states_at(source, end, lookup, groups.recurrent)
         path = find_path(source, start, end) if after is not None and groups.composed else NOTHING_LEFT
         if after is not None and path is not None:

@@ -13,7 +13,7 @@ Does not know blocks, states or tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from acmserve.engine.scheduling.leaps.runs import TransitionPath
@@ -90,6 +90,12 @@ class TransitionIndex:
         """Numbers that the workers may forget, once this step's moves are done."""
         dropped, self._dropped = tuple(self._dropped), []
         return dropped
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """A redaction takes these keys out of the prefix cache. A transition is made of the keys of its tokens."""
+        for key in keys:
+            for number in list(self._by_end.get(key, {}).values()):
+                self._drop(number)
 
     def clear(self) -> None:
         """The prefix cache was reset."""

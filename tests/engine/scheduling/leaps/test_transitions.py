@@ -67,6 +67,20 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     assert set(index.take_dropped()) == {1, 3}
 
 
+def test_a_redacted_key_takes_its_transitions_along() -> None:
+    """What is being recorded goes, too: no answer of a worker brings it back."""
+    index = known((16, 32), (32, 64), (48, 64))
+    pending = index.add(HASHES[5], 64)
+    assert pending == 4
+    index.forget([HASHES[3], HASHES[5], b"nobody's"])
+    assert set(index.take_dropped()) == {2, 3, 4}
+    index.confirm({pending: fact()})
+    assert index.find_path(SOURCE, 16, 32) is not None
+    assert index.find_path(SOURCE, 16, 64) is None
+    assert index.find_path(SOURCE, 64, 96) is None
+    index.check_integrity()
+
+
 def test_integrity() -> None:
     index = known((16, 32))
     index.check_integrity()
