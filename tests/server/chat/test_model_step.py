@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from acmserve.context.tools.tool import parsed_arguments
+from acmserve.server.chat.calls import find_format_error
 from acmserve.server.chat.model_step import Spoken, StepReader, read_whole, render_event
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -111,3 +113,12 @@ def test_a_whole_answer_says_what_its_stream_says() -> None:
     assert step.message == {"role": "assistant", "content": "Hi"}
     assert step.num_completion_tokens == 4
     assert spoken.message_texts() == {"content": "Hi"}
+
+
+def test_arguments_that_are_nested_too_deeply_are_a_format_error() -> None:
+    """A model that repeats one bracket writes as many as it may."""
+    endless = "[" * 100_000
+    assert parsed_arguments(endless) == endless
+    call = CALL | {"function": {"name": "fold_fragment", "arguments": endless}}
+    found = find_format_error("", {"tool_calls": [call]}, ())
+    assert found == "the arguments of 'fold_fragment' are not a JSON object"
