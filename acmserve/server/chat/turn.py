@@ -32,7 +32,7 @@ from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
-from acmserve.server.chat.options import ChatRequest, SessionCall, with_options
+from acmserve.server.chat.options import ChatRequest, SessionCall, fitting_record, with_options
 from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
@@ -67,6 +67,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     watched = is_watched(server, session, chat)
     answered = False
     try:
+        chat = fitting_record(chat, session.state)
         if watched:
             server.precompute.begin_turn(session)
         with server.precompute.serving(session) if watched else nullcontext():

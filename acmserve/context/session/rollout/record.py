@@ -233,5 +233,5 @@ def _other(what: str, before: str, now: str) -> Conflict:
     return Conflict(
         "acm.rollout",
         f"the record of this session is of the {what} {before!a}, this request has {now!a}.",
-        "Begin a new session, or leave acm.rollout out.",
+        "Begin a new session, or send acm.rollout: false.",
     )

@@ -13,8 +13,9 @@ from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.tool import ToolContext
 from acmserve.context.transcript.omissions import MessageOmissions, Omissions
+from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
-from acmserve.server.chat.options import ChatRequest
+from acmserve.server.chat.options import ChatRequest, fitting_record
 from acmserve.server.chat.recording import TurnRecording, taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.sampled import SampledAnswer, SampledAnswers
@@ -78,3 +79,19 @@ def test_an_eviction_is_recorded_although_the_session_was_edited_meanwhile(
     kinds = [(type(event).__name__, event.number) for event in turn.session.state.rollout.events]
     assert kinds == [("RolloutCompletion", 0), ("RolloutOperation", 0), ("RolloutCompletion", 1)]
     turn.session.state.check_integrity()
+
+
+@pytest.mark.parametrize("acm", [{}, {"rollout": True}])
+def test_who_did_not_ask_for_a_record_is_not_refused_for_it(server: ContextServer, acm: dict[str, Any]) -> None:
+    """Under the server's `--rollout` a client that changes its model would get no answer any more."""
+    turn = asked(server, LONG, 1)
+    turn.record(ANSWER)
+    chat = replace(turn.chat, body=turn.chat.body | {"acm": acm})
+    assert fitting_record(chat, turn.session.state) is chat, "the control: the same model"
+    other = ChatCompletionRequest(model="n", messages=cast(Any, LONG))
+    changed = replace(chat, request=other)
+    if acm:
+        with pytest.raises(Conflict, match=r"send acm\.rollout: false"):
+            fitting_record(changed, turn.session.state)
+    else:
+        assert not fitting_record(changed, turn.session.state).rollout
