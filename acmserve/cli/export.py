@@ -151,6 +151,8 @@ def _writer(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
+    if path.is_dir():
+        raise AcmError(f"{path} cannot be written: it is a folder. Name a file.")
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("w", encoding="utf-8") as out:

@@ -115,6 +115,8 @@ def test_a_failed_export_leaves_the_old_file(record: Path, tmp_path: Path, capsy
         (["{record}", "--min-reward", "1"], "--rewards: is missing"),
         (["{record}", "--rewards", "{record}"], "rollout.jsonl, line 1, field kind: is unknown"),
         (["{record}", "--output", "no/such/folder.jsonl"], "no/such/folder.jsonl cannot be written"),
+        (["{record}", "--output", "."], ". cannot be written: it is a folder"),
+        (["{record}", "--output="], ". cannot be written: it is a folder"),
         (["{cut}"], "cut.jsonl, line 2: is no JSON"),
         (["{binary}"], "binary.jsonl is no UTF-8 text"),
         (["http://127.0.0.1:1/x"], "http://127.0.0.1:1/x cannot be read"),

@@ -65,20 +65,20 @@ def effect_of(before: SessionState, after: SessionState, fidelity: str, tokenize
     spans = _changed_spans(old, new)
     if not spans:
         return EditEffect(0, EditCost(0))
-    saved, num_new = _num_saved(old, new, spans), sum(map(new.num_tokens, spans))
+    num_new, num_saved = _num_shown(old, new, spans)
     num_after = new.num_tokens_from(spans[0])
     erased = {f.fragment_id for f in after.fragments if f.visibility is Visibility.REDACTED} - {
         f.fragment_id for f in before.fragments if f.visibility is Visibility.REDACTED
     }
     if fidelity in ALL_COMPUTED or erased:
-        return EditEffect(saved, EditCost(num_after))
-    return EditEffect(saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
+        return EditEffect(num_saved, EditCost(num_after))
+    return EditEffect(num_saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
 
 
-def num_saved(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> int:
-    """Tokens that the next prompt has fewer (or more, below 0). What stands behind the edits is not looked at."""
+def num_saved_by(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> int:
+    """Tokens that the next prompt has fewer because `before` became `after`. It looks at what has changed only."""
     old, new = ShownTexts(before, tokenizer), ShownTexts(after, tokenizer)
-    return _num_saved(old, new, _changed_spans(old, new))
+    return _num_shown(old, new, _changed_spans(old, new))[1]
 
 
 def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditCost:
@@ -113,15 +113,16 @@ class ShownTexts:
         self._state, self._tokenizer = state, tokenizer
         self.hidden = hidden_pieces(state)
         self.evicted = evicted_entries(state)
-        # Tokens shown in the last 0, 1, 2, ... entries, as far as they were asked for.
-        self._last_totals = [0]
+        self._to_end = [0]
 
     def num_tokens(self, span: Piece) -> int:
         """Tokens shown in a span. A marker counts where what it stands for begins."""
         if span.place.entry in self.evicted:
             return 0
-        starts = self._tokenizer.starts(self._state.text_at(span.place))
-        total = bisect_left(starts, span.end) - bisect_left(starts, span.start)
+        text = self._state.text_at(span.place)
+        starts = self._tokenizer.starts(text)
+        is_whole = span.start == 0 and span.end == len(text)
+        total = len(starts) if is_whole else bisect_left(starts, span.end) - bisect_left(starts, span.start)
         for piece, shown in self.hidden.get(span.place, ()):
             if piece.overlaps(span):
                 first, last = max(piece.start, span.start), min(piece.end, span.end)
@@ -137,20 +138,22 @@ class ShownTexts:
             for part, text in texts(self._state.entries[entry].message)
             if not Place(entry, part) < first.place
         )
-        return here + self._num_tokens_from_entry(entry + 1)
+        return here + self._from_entry(entry + 1)
 
-    def _num_tokens_from_entry(self, entry: int) -> int:
-        """Tokens shown from an entry to the end of the conversation. No entry in front of it is looked at."""
+    def _from_entry(self, entry: int) -> int:
+        """Tokens shown from an entry to the end of the conversation. Nothing in front of it is looked at."""
         num_entries = len(self._state.entries)
-        for index in reversed(range(entry, num_entries + 1 - len(self._last_totals))):
+        for index in range(num_entries - len(self._to_end), entry - 1, -1):
             written = texts(self._state.entries[index].message)
-            shown = sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
-            self._last_totals.append(self._last_totals[-1] + shown)
-        return self._last_totals[num_entries - entry]
+            num = sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
+            self._to_end.append(self._to_end[-1] + num)
+        return self._to_end[num_entries - entry]
 
 
-def _num_saved(old: ShownTexts, new: ShownTexts, spans: Sequence[Piece]) -> int:
-    return sum(map(old.num_tokens, spans)) - sum(map(new.num_tokens, spans))
+def _num_shown(old: ShownTexts, new: ShownTexts, spans: Sequence[Piece]) -> tuple[int, int]:
+    """Tokens that the spans show now, and how many fewer these are than before."""
+    num_new = sum(map(new.num_tokens, spans))
+    return num_new, sum(map(old.num_tokens, spans)) - num_new
 
 
 def _changed_spans(old: ShownTexts, new: ShownTexts) -> list[Piece]:
@@ -158,7 +161,7 @@ def _changed_spans(old: ShownTexts, new: ShownTexts) -> list[Piece]:
     changed = [
         piece
         for place in {*old.hidden, *new.hidden}
-        if place.entry not in new.evicted
+        if old.hidden.get(place) != new.hidden.get(place) and place.entry not in new.evicted
         for piece, _ in {*old.hidden.get(place, ())} ^ {*new.hidden.get(place, ())}
     ]
     spans: list[Piece] = []

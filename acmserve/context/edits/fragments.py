@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from acmserve.context.alignment.likeness import GONE
 from acmserve.context.alignment.redacted_text import RedactedText, seal_text
-from acmserve.context.edits.cost import num_saved, num_tokens_shown
+from acmserve.context.edits.cost import num_saved_by, num_tokens_shown
 from acmserve.context.edits.find import pieces_by_place
 from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
@@ -185,13 +185,13 @@ def _way_back(suite: str, fragment_id: str) -> str:
 def _check_shorter(after: SessionState, fragment: Fragment, tokenizer: Tokenizer, doing: str) -> None:
     """Raise `Conflict` where the conversation is no shorter than with the text of the fragment."""
     before = after.replace_fragment(_visible(fragment))
-    saved = num_saved(before, after, tokenizer)
-    if saved <= 0:
+    num_saved = num_saved_by(before, after, tokenizer)
+    if num_saved <= 0:
         num_before = num_tokens_shown(before, fragment, tokenizer)
         raise Conflict(
             "fragment_id",
             f"{doing} {fragment.fragment_id} would save nothing: its text shows {num_before:,} tokens, "
-            f"what would stand there has {num_before - saved:,}.",
+            f"what would stand there has {num_before - num_saved:,}.",
             "Leave it visible, or fragment a longer text around it.",
         )
 

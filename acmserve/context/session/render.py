@@ -105,8 +105,10 @@ def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
             shown.setdefault(piece.place, []).append((piece, text))
         return shown
     for place, pieces in outermost(hidden).items():
-        runs = _runs(state.text_at(place), pieces) if len(pieces) > 1 else [pieces]
-        shown[place] = [_shown(run) for run in runs]
+        if len(pieces) == 1:
+            shown[place] = [(piece, fragment.shown_at(piece)) for piece, fragment in pieces]
+        else:
+            shown[place] = [_shown(run) for run in _runs(state.text_at(place), pieces)]
     return shown
 
 

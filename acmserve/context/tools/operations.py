@@ -9,6 +9,7 @@ the operation, perhaps under other names, of the same type and within the same b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import gt, lt
 from typing import Any
 
 from acmserve.context.schema.suite_file import OfferedTool, SuiteFile
@@ -99,10 +100,10 @@ def _check_within(given: Schema, widest: Schema, where: str) -> None:
     """Raise where a parameter may be what the operation does not take."""
     if given["type"] != widest["type"]:
         raise InvalidRequest(f"{where}.type", f"must be {widest['type']!a}, not {echo_json(given['type'])}.")
-    if "enum" in widest and not set(given.get("enum", [None])) <= set(widest["enum"]):
+    if "enum" in widest and any(value not in widest["enum"] for value in given.get("enum", [None])):
         raise InvalidRequest(f"{where}.enum", f"may have {listing(widest['enum'])}, and has to be given.")
-    for bound, is_wider in (("minimum", float.__lt__), ("maximum", float.__gt__)):
-        if bound in widest and (bound not in given or is_wider(float(given[bound]), float(widest[bound]))):
+    for bound, is_wider in (("minimum", lt), ("maximum", gt)):
+        if bound in widest and (bound not in given or is_wider(given[bound], widest[bound])):
             raise InvalidRequest(f"{where}.{bound}", f"has to be given, {widest[bound]} at the {_MOST[bound]}.")
     if "default" in given and "enum" in given and given["default"] not in given["enum"]:
         raise InvalidRequest(f"{where}.default", f"{echo_json(given['default'])} is none of the enum.")

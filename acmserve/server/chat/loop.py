@@ -67,7 +67,10 @@ def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
     """vLLM's JSON of the last step, as the answer of all steps."""
     choice = step.payload["choices"][0]
     message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
-    message |= {name: value for name, value in loop.client_message().items() if value is not None}
+    told = loop.client_message()
+    message |= {name: value for name, value in told.items() if value is not None}
+    if told["content"] is None and message.get("content"):
+        message["content"] = None
     payload = step.payload | loop.spoken.shared
     ending = {"message": message, "finish_reason": _finish_reason(loop, step)}
     payload["choices"] = [{**choice, **loop.tokens.values, **ending}]

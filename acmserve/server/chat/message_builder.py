@@ -56,3 +56,28 @@ class MessageBuilder:
         function = delta.get("function") or {}
         call["function"]["name"] = function.get("name") or call["function"]["name"]
         call["function"]["arguments"] += function.get("arguments") or ""
+
+
+class GroupBuilder:
+    """Puts the messages of several answers together, each chunk in the answer of its own."""
+
+    def __init__(self, num_answers: int) -> None:
+        self._builders = [MessageBuilder(index) for index in range(num_answers)]
+        self._open = set(range(num_answers))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream has said how each answer ends."""
+        return not self._open
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Take one chunk in."""
+        for index in {choice.get("index", 0) for choice in chunk.get("choices") or ()}:
+            if 0 <= index < len(self._builders):
+                self._builders[index].add(chunk)
+                if self._builders[index].finish_reason is not None:
+                    self._open.discard(index)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages in order, as far as they have come."""
+        return [builder.message() for builder in self._builders]

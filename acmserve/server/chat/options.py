@@ -6,6 +6,7 @@ It reads and checks. What is asked for is done by the turn.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,9 +17,10 @@ from starlette.responses import Response
 from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.observations import ObservationRule, parse_observations
-from acmserve.errors import InvalidRequest
+from acmserve.errors import Conflict, InvalidRequest
 from acmserve.plan.request import SessionParams
 from acmserve.server.context.server import ContextServer
 from acmserve.server.maps.turn import MapTurn
@@ -26,8 +28,11 @@ from acmserve.server.options.context_management import FIELD, parse_context_mana
 from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import MapOptions, parse_map_options
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.sessions.rollout import begin_rollout
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 from acmserve.validation import check_boolean
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 _OPTIONS = ("acm", "cache_salt")
 """Fields of ours, and of vLLM's, that mean the same on every route."""
@@ -135,6 +140,23 @@ def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
     if chat.body.get("acm") or chat.body.get(FIELD) is not None:
         return read_options(server, chat)
     return replace(chat, rollout=True) if server.rollout else chat
+
+
+def fitting_record(chat: ChatRequest, state: SessionState) -> ChatRequest:
+    """The request, which is not recorded where it does not fit the record of its session and did not ask for one.
+
+    Raises `Conflict` where it asked.
+    """
+    if not chat.rollout:
+        return chat
+    try:
+        begin_rollout(state, chat.request.model or "", chat.suites)
+    except Conflict as error:
+        if (chat.body.get("acm") or {}).get("rollout") is not None:
+            raise
+        logger.warning("acmserve: an answer of session %r is not recorded: %s", chat.params.session_id, error)
+        return replace(chat, rollout=False)
+    return chat
 
 
 def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:

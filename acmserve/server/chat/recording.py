@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
-from acmserve.context.session.rollout.record import sample_thread
+from acmserve.context.session.rollout.record import RolloutOperation, sample_thread
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
@@ -31,7 +32,7 @@ from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.sampled import SampledAnswer
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.rollout import complete_rollout, thread_of
+from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
 
 
@@ -105,10 +106,9 @@ class TurnRecording:
             return
         state = self.after
         if self.session.state is not self.before:
-            omissions = self.session.state.omissions if self._is_stale else self.after.omissions
             adoption = taken_in(self.server, self.session.state, self.chat)
             self.exchange.add_fields(adoption.fields)
-            state = replace(adoption.state, omissions=hide_closed(omissions, adoption.state.branches))
+            state = self._merged(adoption.state)
         if message is not None and not self.chat.request.continue_final_message:
             said = {name: value for name, value in message.items() if value is not None}
             state = append_answer(state, said | dict(self.chat.answer_fields))
@@ -119,6 +119,18 @@ class TurnRecording:
             self.server.maps.finished(self.turn_map, self.session)
         elif is_watched(self.server, self.session, chat):
             self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
+
+    def _merged(self, state: SessionState) -> SessionState:
+        """The session's state, which was edited meanwhile, with what this request took out and its operations."""
+        if self._is_stale:
+            return replace(state, omissions=hide_closed(self.session.state.omissions, state.branches))
+        state = replace(state, omissions=hide_closed(self.after.omissions, state.branches))
+        if state.rollout.header is None:
+            state = replace(state, rollout=self.after.rollout.emptied())
+        for made in self.after.rollout.events[len(self.before.rollout.events) :]:
+            if isinstance(made, RolloutOperation):
+                state = operate_rollout(state, made.by, made.name, made.arguments, made.saved_tokens)
+        return state
 
     def _completed(self, state: SessionState, messages: Sequence[Message]) -> SessionState:
         """The state with the completions in its rollout record. A prompt with a text that was redacted stays out."""
@@ -162,8 +174,9 @@ class TurnRecording:
         return now != before or _summary(after) != _summary(before)
 
 
-def _redacted(state: SessionState) -> set[str]:
-    return {f.fragment_id for f in state.fragments if f.visibility is Visibility.REDACTED}
+def _redacted(state: SessionState) -> tuple[tuple[RedactedText, ...], set[str]]:
+    """What was redacted so far. A fragment may be gone with its message, its digests stay."""
+    return state.redacted, {f.fragment_id for f in state.fragments if f.visibility is Visibility.REDACTED}
 
 
 def _summary(omissions: Omissions) -> str:

@@ -31,8 +31,8 @@ from acmserve.context.transcript.omissions import EMPTY
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
-from acmserve.server.chat.message_builder import MessageBuilder
-from acmserve.server.chat.options import ChatRequest, SessionCall, with_options
+from acmserve.server.chat.message_builder import GroupBuilder
+from acmserve.server.chat.options import ChatRequest, SessionCall, fitting_record, with_options
 from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
@@ -67,6 +67,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     watched = is_watched(server, session, chat)
     answered = False
     try:
+        chat = fitting_record(chat, session.state)
         if watched:
             server.precompute.begin_turn(session)
         with server.precompute.serving(session) if watched else nullcontext():
@@ -146,17 +147,13 @@ def _edited(chat: ChatRequest, state: SessionState, messages: list[Message]) -> 
 
 async def _recorded(recording: TurnRecording, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
     """Pass a stream on. Its message is recorded before the client hears that it has ended."""
-    builders = [MessageBuilder(index) for index in range(recording.num_answers)]
-    is_over = False
+    group = GroupBuilder(recording.num_answers)
     async for event in events:
         _, mark, data = event.partition("data: ")
-        if mark and data.startswith("{") and not is_over:
-            chunk = json.loads(data)
-            for builder in builders:
-                builder.add(chunk)
-            is_over = all(builder.finish_reason is not None for builder in builders)
-            if is_over:
-                recording.record(*(builder.message() for builder in builders))
+        if mark and data.startswith("{") and not group.is_over:
+            group.add(json.loads(data))
+            if group.is_over:
+                recording.record(*group.messages())
         yield event
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.edits.cost import num_saved, turn_cost
+from acmserve.context.edits.cost import num_saved_by, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
@@ -99,7 +99,7 @@ class SessionEditor:
         """The outcome with its place in the rollout record. A call that was refused has none."""
         if outcome.error is not None or before.rollout.header is None:
             return outcome
-        saved = num_saved(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
+        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
         state = operate_rollout(outcome.state, by, call.name, parsed_arguments(call.arguments), saved)
         return replace(outcome, state=state)
 

@@ -2,6 +2,7 @@
 
     NEW        agent-7~task-1a2b   made, empty
     FORK       agent-7~task-1a2b   begins as agent-7 is, with its edits, and goes by its name in the engine
+    RETELL     agent-7~task-1a2b   made, empty but for what agent-7 knows of redactions, and goes by its name, too
     TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id
     left       agent-7~agent-00ff  deleted: too many side threads
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from acmserve.context.session.branches.fork import fork_thread
+from acmserve.context.session.branches.fork import fork_thread, retell_thread
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import Author
 from acmserve.context.storage.head import SessionHead
@@ -55,6 +56,10 @@ class ThreadSessions:
             state = fork_thread(main.state, place)
             session.suite = main.suite
             self._served.share(main.key, session.key)
+        elif place.is_fork and self._store.has(tenant, place.family):
+            told = self._store.get(tenant, place.family).state
+            if told.redacted and told.digest_key != state.digest_key:
+                state = retell_thread(told, place)
         if state != session.state:
             # Where there is no room for the copy, the thread begins with its request alone.
             with suppress(Conflict):

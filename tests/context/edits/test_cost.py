@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from acmserve.context.edits import cost
-from acmserve.context.edits.cost import EditCost
+from acmserve.context.edits.cost import EditCost, effect_of
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.fragments import fold
 from acmserve.context.session.state import SessionState
 from acmserve.plan import repair
 from acmserve.plan.repair import Repair
-from tests.support.context.conversation import WORDS, assistant, call, lines, state_of, user
+from tests.support.context.conversation import WORDS, Words, assistant, call, lines, state_of, user
 
 # Tokens: 3 before, 101 in the log (10 lines of 10, and the last line break), 4 behind it, 4 in the answer.
 FIRST = "f9e375"
@@ -112,3 +112,27 @@ def test_hidden_text_behind_a_fold_counts_as_its_marker() -> None:
 def test_the_head_that_repair_computes_is_the_one_that_is_priced() -> None:
     """The context layer may not import the plans, so it has the number again."""
     assert cost.REPAIRED_HEAD_TOKENS == repair.DEFAULT_HEAD_TOKENS
+
+
+class CountedWords(Words):
+    """Counts how often a text was looked at."""
+
+    def __init__(self) -> None:
+        self.num_looks = 0
+
+    def starts(self, text: str) -> Sequence[int]:
+        self.num_looks += 1
+        return super().starts(text)
+
+
+@pytest.mark.parametrize("num_entries", [40, 160])
+def test_an_edit_looks_at_its_own_text_and_at_what_stands_behind_it(num_entries: int) -> None:
+    """A thousand edits may come in one request. Whoever looks at the whole conversation for each blocks the server."""
+    made = state_of(*(user(lines(10, name=f"log {number}")) for number in range(num_entries)))
+    words = CountedWords()
+    made = cut_messages(made, num_entries - 4, num_entries - 3, words).state
+    words.num_looks = 0
+    folded = fold(made, made.fragments[0].fragment_id, "sculptor", words)
+    assert words.num_looks < 8
+    effect_of(made, folded, "exact", words)
+    assert words.num_looks < 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,35 @@ def test_prompts_come_back_as_they_were_served_and_no_other_parent_has_more_in_c
     for number, one in enumerate(made.completions):
         shared = [num_common([*before, *sampled], turns[number][0]) for before, sampled in turns[:number]]
         assert one.num_kept == max(shared, default=0)
+
+
+@pytest.mark.parametrize("num", [0, 1, 1023, 1024, 1025, 4000])
+def test_what_two_long_sequences_have_in_common(num: int) -> None:
+    one, other = (7,) * 4000, [5, *(7,) * num, *(8,) * 50]
+    assert num_common(one, other, 1) == num
+    assert num_common(one[:num], other, 1) == num
+    assert num_common(one, other[: num + 1], 1) == num
+
+
+class WatchedPrompt(list[int]):
+    """Counts the tokens that are read of it."""
+
+    num_read = 0
+
+    def __getitem__(self, where: Any) -> Any:
+        found = super().__getitem__(where)
+        self.num_read += len(found) if isinstance(where, slice) else 1
+        return found
+
+
+def test_of_prompts_that_differ_early_little_is_read() -> None:
+    """A model that edits the beginning at every step leaves a long tail each time."""
+    made, length = RolloutRecord().begun("m", None), 6000
+    for number in range(40):
+        prompt = WatchedPrompt(range(length))
+        prompt[number] = -1
+        made = made.completed(prompt, Sampled((1,)), "m")
+    assert prompt.num_read < 40 * 1100 + length
 
 
 def test_a_turn_an_edit_and_a_branch_name_where_they_leave() -> None:

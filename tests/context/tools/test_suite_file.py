@@ -107,6 +107,16 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
         setting(f"{PARAMETERS}/role", {"type": "string", "description": "x", "enum": ["user", "tool"]}),
         r"role\.enum: may have 'user' or 'assistant' or 'all'",
     ),
+    "a choice of objects": (
+        setting(f"{PARAMETERS}/role", {"type": "string", "description": "x", "enum": [{}]}),
+        r"role\.enum: may have 'user' or 'assistant' or 'all'",
+    ),
+    "a bound that is no float": (
+        setting(
+            f"{PARAMETERS}/num_fragments", {"type": "integer", "description": "x", "minimum": 1, "maximum": 10**400}
+        ),
+        r"num_fragments\.maximum: has to be given, 20 at the most",
+    ),
     "what is needed is optional": (
         setting("tools/1/parameters/required", []),
         r"tools\[1\]\.parameters\.required: lacks 'piece'",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from acmserve.context.tools.tool import parsed_arguments
+from acmserve.server.chat.calls import find_format_error
+from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.model_step import Spoken, StepReader, read_whole, render_event
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -111,3 +114,36 @@ def test_a_whole_answer_says_what_its_stream_says() -> None:
     assert step.message == {"role": "assistant", "content": "Hi"}
     assert step.num_completion_tokens == 4
     assert spoken.message_texts() == {"content": "Hi"}
+
+
+def test_arguments_that_are_nested_too_deeply_are_a_format_error() -> None:
+    """A model that repeats one bracket writes as many as it may."""
+    endless = "[" * 100_000
+    assert parsed_arguments(endless) == endless
+    call = CALL | {"function": {"name": "fold_fragment", "arguments": endless}}
+    found = find_format_error("", {"tool_calls": [call]}, ())
+    assert found == "the arguments of 'fold_fragment' are not a JSON object"
+
+
+class WatchedChunk(dict[str, Any]):
+    """Counts how often it is looked at."""
+
+    num_looks = 0
+
+    def get(self, *args: Any) -> Any:
+        WatchedChunk.num_looks += 1
+        return super().get(*args)
+
+
+def test_a_chunk_of_a_group_is_read_for_its_own_answer_only() -> None:
+    """Every answer of a group of n has its chunks. Read for all of them, they would be n times as many."""
+    num_answers = 64
+    group = GroupBuilder(num_answers)
+    for finish_reason in (None, "stop"):
+        for index in reversed(range(num_answers)):
+            assert not group.is_over
+            choice = {"index": index, "delta": {"content": f"{index} "}, "finish_reason": finish_reason}
+            group.add(WatchedChunk(choices=[choice]))
+    assert group.is_over
+    assert [message["content"] for message in group.messages()] == [f"{index} {index} " for index in range(num_answers)]
+    assert WatchedChunk.num_looks <= 2 * 2 * num_answers

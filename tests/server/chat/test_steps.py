@@ -301,3 +301,12 @@ def test_calls_of_a_cut_off_step_are_not_carried_out() -> None:
     assert "tool_calls" not in body["choices"][0]["message"]
     assert turn.session.state.fragments == ()
     assert "tool_calls" not in turn.session.state.entries[-1].message
+
+
+def test_a_half_call_without_a_word_before_it_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = make_turn()
+    monkeypatch.setattr(turn.server, "call_marks", ("<tool_call>",))
+    response = run(turn, Model(said("<tool_call>\nsearch_context(7)\n</tool_call>")))
+    assert isinstance(response, JSONResponse)
+    assert json.loads(bytes(response.body))["choices"][0]["message"]["content"] is None
+    assert "<tool_call>" not in str(render(turn.session.state))

@@ -409,3 +409,16 @@ def test_what_a_chat_request_let_in_is_still_shown_as_json(client: TestClient, s
     server.store.save(session, adopt(session.state, [message]).state)
     shown = {"role": "user", "content": "crab", "score": None, "\ufffd": ["half \ufffd of it", 1.5]}
     assert context(client)["messages"][0]["message"] == shown
+
+
+def test_a_session_of_a_suite_that_is_no_longer_loaded_is_shown(server: ContextServer, client: TestClient) -> None:
+    """The server was started again without `--suite FILE`. One such session may not hide all others."""
+    made(client, "old")
+    server.store.get("", "old").suite = "mine"
+    assert client.get(f"{SESSIONS}/old").json()["suite"] == "mine"
+    assert [item["suite"] for item in client.get(SESSIONS).json()["data"]] == ["mine"]
+    assert client.get(f"{SESSIONS}/old/context").status_code == 200
+    edits = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]}
+    refused = client.post(f"{SESSIONS}/old/edits", json=edits)
+    assert refused.status_code == 404
+    assert "--suite FILE" in refused.text

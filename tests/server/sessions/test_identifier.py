@@ -159,6 +159,34 @@ def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
     assert server.store.has("", title.params.session_id)
 
 
+def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: ContextServer) -> None:
+    """The client's own compaction sends the text again, glued to everything else."""
+    client = claude()
+    for number in range(3):
+        turn(server, client, answer=lines(4, f"answer {number}"))
+        client.user(lines(12, f"note {number}"))
+    turn(server, client)
+    told = "\n\n".join(f"[{message['role']}]: {message['content']}" for message in client.messages)
+    before = turn(server, client.side(SUMMARY_SYSTEM, {"role": "user", "content": told})).params.session_id
+    assert "alpha 30 says" in text_of(server, before), "the control: nothing was redacted yet"
+    session = server.store.get("", "claude")
+    edit = Edit(EditKind.REDACT, messages=(1, 2))
+    redacted = run_batch(session.state, [edit], ToolContext(server.tokenizer, "sculptor", "exact"), {}).state
+    server.store.save(session, redacted)
+    server._redacted(session)
+    assert not server.store.has("", before)
+    for _ in range(2):
+        side = turn(server, client.side(SUMMARY_SYSTEM, {"role": "user", "content": told})).params.session_id
+        retold = server.store.get("", side).state
+        retold.check_integrity()
+        assert "alpha" not in text_of(server, side)
+        assert "note 2 7 says" in text_of(server, side)
+        assert "[redacted " in text_of(server, side)
+    assert not any("alpha" in str(entry.message) for entry in retold.entries)
+    made, state = retold.new_id("f")
+    assert made not in {fragment.fragment_id for fragment in state.fragments}
+
+
 def test_a_branch_has_no_threads(server: ContextServer) -> None:
     client = ChatClient(extra={"session_id": "parent"}).user(lines(40, "alpha"))
     turn(server, client)

@@ -168,7 +168,10 @@ def test_a_redaction_takes_the_retold_conversation_with_it(agent: Agent) -> None
     http.post(f"{url}/{agent.name}/edits", json={"edits": edits}, headers=headers).raise_for_status()
     assert http.get(f"{url}/{told['session_id']}", headers=headers).status_code == 404
     agent.ask(main.user("And then?"))
-    assert agent.ask(flattened(main))["receipt"]["computed_tokens"] > 700, "nothing of before moves"
+    again = agent.ask(flattened(main))
+    assert again["session_id"] != told["session_id"]
+    assert again["receipt"]["moved_tokens"] < 60, "nothing of before moves"
+    assert again["receipt"]["prompt_tokens"] < told["receipt"]["prompt_tokens"] - 500, "and the text is cut out"
 
 
 def worked(agent: Agent, num_steps: int = 3) -> ChatClient:

@@ -79,6 +79,14 @@ def fork_thread(state: SessionState, thread: Thread) -> SessionState:
     return replace(state, thread=thread, parent=None, precompute=None, rollout=NO_ROLLOUT)
 
 
+def retell_thread(state: SessionState, thread: Thread) -> SessionState:
+    """The empty state of a side thread that tells a thread of this state again, all in one text.
+
+    It has none of the edits. But what was redacted is cut out of what it is told, too.
+    """
+    return SessionState(num_ids=state.num_ids, digest_key=state.digest_key, redacted=state.redacted, thread=thread)
+
+
 def _call_and_result(branch: Branch, message: str) -> list[Message]:
     arguments = json.dumps({"description": branch.description, "prompt": branch.prompt}, ensure_ascii=False)
     call = {"id": branch.call_id, "type": "function", "function": {"name": BRANCH, "arguments": arguments}}

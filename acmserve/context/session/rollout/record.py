@@ -23,6 +23,8 @@ from acmserve.errors import Conflict, IntegrityError
 
 MAIN_THREAD = "main"
 _SAMPLE = "#"
+_AT_ONCE = 1024
+"""Tokens that are compared at once. Of what differs early little is looked at, however long it is."""
 
 
 class Initiator(Enum):
@@ -196,8 +198,9 @@ def _parent_of(known: Sequence[RolloutCompletion], prompt: Sequence[int], thread
     for made in known:
         num = 0 if made.parent is None else shared[made.parent]
         if num >= made.num_kept:
-            own = (*made.tail, *made.sampled.token_ids)
-            num = made.num_kept + num_common(own, prompt[made.num_kept : made.num_kept + len(own)])
+            num = made.num_kept + num_common(made.tail, prompt, made.num_kept)
+            if num == made.num_kept + len(made.tail):
+                num += num_common(made.sampled.token_ids, prompt, num)
         shared.append(num)
         if not family or made.number in family:
             best = max(best, (num, made.thread == thread, made.number))
@@ -215,17 +218,20 @@ def family_of(thread: str) -> str:
     return thread.partition(_SAMPLE)[0]
 
 
-def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with in common."""
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(one), len(other))
+def num_common(one: Sequence[int], other: Sequence[int], start: int = 0) -> int:
+    """How many tokens a sequence, and another one from `start` on, begin with in common."""
+    end = min(len(one), len(other) - start)
+    for first in range(0, end, _AT_ONCE):
+        last = min(first + _AT_ONCE, end)
+        mine, theirs = tuple(one[first:last]), tuple(other[start + first : start + last])
+        if mine != theirs:
+            return first + next(n for n, (left, right) in enumerate(zip(mine, theirs, strict=True)) if left != right)
+    return end
 
 
 def _other(what: str, before: str, now: str) -> Conflict:
     return Conflict(
         "acm.rollout",
         f"the record of this session is of the {what} {before!a}, this request has {now!a}.",
-        "Begin a new session, or leave acm.rollout out.",
+        "Begin a new session, or send acm.rollout: false.",
     )

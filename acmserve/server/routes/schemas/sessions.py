@@ -84,7 +84,7 @@ class SessionInfo(BaseModel):
 
     object: Literal["acm.session"] = "acm.session"
     session_id: str = Field(description="Percent-encode it in a path: `a/b` is `/v1/acm/sessions/a%2Fb`.")
-    suite: Suite = Field(description=SUITE)
+    suite: str = Field(description=f"{SUITE} Of a file that is no longer loaded it is the name that it had.")
     created_at: float = Field(description="Seconds since 1970, UTC.")
     used_at: float = Field(description="The last use; unused sessions expire.")
     num_messages: int = Field(ge=0, description="Messages in the transcript, internal ones included.")

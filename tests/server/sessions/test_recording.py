@@ -1,0 +1,97 @@
+"""What a turn leaves behind when something else happened to its session while the model answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from acmserve.context.session.rollout.record import Initiator
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.session import Session
+from acmserve.context.tools.batch import Edit, EditKind, run_batch
+from acmserve.context.tools.tool import ToolContext
+from acmserve.context.transcript.omissions import MessageOmissions, Omissions
+from acmserve.errors import Conflict
+from acmserve.plan.request import SessionParams
+from acmserve.server.chat.options import ChatRequest, fitting_record
+from acmserve.server.chat.recording import TurnRecording, taken_in
+from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.sampled import SampledAnswer, SampledAnswers
+from acmserve.server.sessions.rollout import begin_rollout, operate_rollout
+from acmserve.server.vllm.handlers import ChatCompletionRequest
+from tests.support.server.acm_app import HISTORY, lines, make_server
+
+ANSWER = {"role": "assistant", "content": "Noted."}
+LONG = [*HISTORY, {"role": "user", "content": lines(12, "secret")}]
+
+
+@pytest.fixture
+def server() -> ContextServer:
+    return make_server()
+
+
+def asked(server: ContextServer, messages: list[dict[str, Any]], token: int) -> TurnRecording:
+    """A turn that was sent to the engine. Its prompt is this token, and so is its answer."""
+    session = server.store.open("", "s")
+    body = {"model": "m", "messages": messages}
+    params = SessionParams("s")
+    chat = ChatRequest(ChatCompletionRequest(**body), cast(Any, None), body, params, "", rollout=True)
+    state = begin_rollout(taken_in(server, session.state, chat).state, "m")
+    exchange = server.sessions.exchange(session, params, messages)
+    exchange.sampled = SampledAnswers([token], {0: SampledAnswer([token], "Noted.", None, "stop")})
+    return TurnRecording(server, session, session.state, state, chat, exchange, server.store.use(session))
+
+
+def edit(server: ContextServer, session: Session, kind: EditKind, at: int) -> None:
+    context = ToolContext(server.tokenizer, "sculptor", "exact")
+    server.store.save(session, run_batch(session.state, [Edit(kind, messages=(at, at + 1))], context, {}).state)
+
+
+def prompts(state: SessionState) -> list[list[int]]:
+    return [state.rollout.prompt(number) for number in range(len(state.rollout.completions))]
+
+
+def test_a_prompt_with_a_text_that_was_redacted_stays_out_also_where_its_message_is_gone(server: ContextServer) -> None:
+    asked(server, LONG, 1).record(ANSWER)
+    under_way = asked(server, LONG, 2)
+    session = under_way.session
+    assert prompts(session.state) == [[1]], "the control: nothing was redacted"
+    edit(server, session, EditKind.REDACT, len(HISTORY))
+    asked(server, HISTORY, 3).record(ANSWER)
+    assert not any(fragment.hidden for fragment in session.state.fragments), "the redaction went with its message"
+    under_way.record(ANSWER)
+    assert prompts(session.state) == [[3]]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_an_eviction_is_recorded_although_the_session_was_edited_meanwhile(
+    server: ContextServer, meanwhile: bool
+) -> None:
+    asked(server, LONG, 1).record(ANSWER)
+    turn = asked(server, [*LONG, ANSWER, {"role": "user", "content": "And?"}], 2)
+    evicted = replace(turn.after, omissions=Omissions(entries={len(LONG): MessageOmissions(text=True)}))
+    turn = replace(turn, after=operate_rollout(evicted, Initiator.POLICY, "recency", {"max_tokens": 9}, 2))
+    if meanwhile:
+        edit(server, turn.session, EditKind.FOLD, len(HISTORY))
+    turn.record(ANSWER)
+    kinds = [(type(event).__name__, event.number) for event in turn.session.state.rollout.events]
+    assert kinds == [("RolloutCompletion", 0), ("RolloutOperation", 0), ("RolloutCompletion", 1)]
+    turn.session.state.check_integrity()
+
+
+@pytest.mark.parametrize("acm", [{}, {"rollout": True}])
+def test_who_did_not_ask_for_a_record_is_not_refused_for_it(server: ContextServer, acm: dict[str, Any]) -> None:
+    """Under the server's `--rollout` a client that changes its model would get no answer any more."""
+    turn = asked(server, LONG, 1)
+    turn.record(ANSWER)
+    chat = replace(turn.chat, body=turn.chat.body | {"acm": acm})
+    assert fitting_record(chat, turn.session.state) is chat, "the control: the same model"
+    other = ChatCompletionRequest(model="n", messages=cast(Any, LONG))
+    changed = replace(chat, request=other)
+    if acm:
+        with pytest.raises(Conflict, match=r"send acm\.rollout: false"):
+            fitting_record(changed, turn.session.state)
+    else:
+        assert not fitting_record(changed, turn.session.state).rollout
