@@ -32,11 +32,10 @@ FoundText = tuple[int, Part, str]
 
 def searched_texts(message: Message) -> list[tuple[Part, str]]:
     """The texts of a message and of its calls' arguments. Those of context tools would only find themselves."""
-    found = texts(message)
-    if not message.get("tool_calls"):
+    found, arguments = texts(message), argument_texts(message, MIN_ARGUMENT_CHARS)
+    if not arguments:
         return found
     own = {tool.name for suite in SUITE_FILES.values() for tool in suite.tools}
-    arguments = argument_texts(message, MIN_ARGUMENT_CHARS)
     return [*found, *((part, text) for part, text in arguments if call_name_at(message, part.call) not in own)]
 
 
