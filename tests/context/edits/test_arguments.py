@@ -85,6 +85,7 @@ def test_a_fold_in_arguments_by_the_tools_and_back() -> None:
     state = state_of(*written())
     made = call(state, "fragment_context", start_marker='print("é") 3 ', end_marker='print("é") 20', num_fragments=1)
     assert made.result.startswith("Made 1 fragment in messages of role 'assistant'")
+    assert "tokens in argument content of write_file, from " in made.result
     [name] = made.fragment_ids
     shown = done(call(done(made), "fold_fragment", fragment_id=name))
     read = arguments_of(render(shown)[1])
