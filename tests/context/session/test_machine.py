@@ -41,7 +41,7 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, run_tool
 from acmserve.context.tools.suites import tool_names
-from acmserve.context.transcript.call_arguments import written_text
+from acmserve.context.transcript.call_arguments import ArgumentPart, written_text
 from acmserve.context.transcript.message import Message, Part, Place, text_at, with_texts
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, Characters, as_bytes, bench
@@ -172,7 +172,7 @@ class EditScript(RuleBasedStateMachine):
 
     def message(self, data: st.DataObject) -> Message:
         role = data.draw(st.sampled_from(["user", "user", "user", "assistant", "tool", "system"]), "role")
-        shape = data.draw(st.sampled_from(["string", "string", "string", "parts", "call"]), "shape")
+        shape = data.draw(st.sampled_from(["string", "string", "parts", "call", "call"]), "shape")
         if shape == "string":
             return {"role": role, "content": self.text(data)}
         if shape == "parts":
@@ -239,7 +239,9 @@ class EditScript(RuleBasedStateMachine):
     @rule(data=st.data(), suite=st.sampled_from(editing_suites()), role=st.sampled_from(["user", "assistant", "all"]))
     def fragment(self, data: st.DataObject, suite: str, role: str) -> None:
         start = end = self.words_of(data)
+        in_calls = [text for _, part, text in texts_of(self.state, role) if isinstance(part, ArgumentPart)]
         here = [text for _, _, text in texts_of(self.state, role)]
+        here = in_calls if in_calls and data.draw(st.booleans(), "in arguments") else here
         if here and data.draw(st.integers(0, 4), "wrong markers") < 4:
             first = data.draw(st.integers(0, len(here) - 1), "first")
             last = data.draw(st.integers(first, min(first + 2, len(here) - 1)), "last")
