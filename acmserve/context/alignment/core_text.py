@@ -6,7 +6,8 @@
 
 What both texts have at their start and at their end keeps its place. Between the two a span is found by its content.
 What stands around it decides where the content comes several times. A span that comes to stand in several parts is
-several spans. White space behind it stays with it where the new text has the same.
+several spans. White space behind it stays with it where the new text has the same. An argument of a call is found as
+a whole only.
 
 Decision: a short text between start and end is not looked for, since it may be found where it does not belong.
 """
@@ -21,21 +22,25 @@ import numpy as np
 
 from acmserve.context.alignment.likeness import shared_end, shared_start
 from acmserve.context.alignment.normal_form import core
-from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.call_arguments import ArgumentPart, argument_at, argument_texts
+from acmserve.context.transcript.message import Message, Part, texts
 
 _MIN_SOUGHT = 8
 _NUM_AROUND = 32
 _WHITE_SPACE = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
-Span = tuple[int | None, int, int]
+Span = tuple[Part, int, int]
 """Part (None where the content is a string), and characters `[start, end)` of the text there."""
 
 
 class CoreText:
-    """The texts of a message without their white space, and where each of its characters stands."""
+    """Texts of a message without their white space, and where each of its characters stands.
 
-    def __init__(self, message: Message) -> None:
-        self.texts = texts(message)
+    They are those of its content, unless others are given.
+    """
+
+    def __init__(self, message: Message, others: Sequence[tuple[Part, str]] | None = None) -> None:
+        self.texts = texts(message) if others is None else others
         self.text = "".join(core(text) for _, text in self.texts)
 
     @cached_property
@@ -91,7 +96,7 @@ class CoreText:
             found.append((self.texts[number][0], int(positions[first]), int(positions[last - 1]) + 1))
         return found
 
-    def at(self, part: int | None) -> str:
+    def at(self, part: Part) -> str:
         """The text of a part."""
         return next(text for at, text in self.texts if at == part)
 
@@ -105,6 +110,7 @@ class TextMap:
     """Carries spans from one message into another one."""
 
     def __init__(self, old: Message, new: Message) -> None:
+        self._messages = old, new
         self.old, self.new = CoreText(old), CoreText(new)
         a, b = self.old.text, self.new.text
         self._num_start = shared_start(a, b)
@@ -112,6 +118,8 @@ class TextMap:
 
     def carry(self, span: Span) -> list[Span]:
         """Where a span stands now. Nothing where its text is no more."""
+        if isinstance(span[0], ArgumentPart):
+            return self._carry_argument(span[0], span)
         start, end = self.old.core_span(span)
         if start == end:
             return []
@@ -125,6 +133,15 @@ class TextMap:
             found[0] = _from_start(found[0], self.new.at(found[0][0]))
         found[-1] = _grown(found[-1], self.new.at(found[-1][0]), text[len(text.rstrip()) :])
         return found
+
+    def _carry_argument(self, part: ArgumentPart, span: Span) -> list[Span]:
+        """A span of an argument stands where the very text is: in its place, or in one other place."""
+        old, new = self._messages
+        text = argument_at(old, part)
+        found = [at for at, other in argument_texts(new) if other == text]
+        if part in found:
+            return [span]
+        return [(found[0], *span[1:])] if len(found) == 1 else []
 
     def _find(self, start: int, end: int) -> int | None:
         """The position in the new text of characters of the old one."""

@@ -17,6 +17,8 @@ from acmserve.context.transcript.message import Message, texts
 
 GONE = "\x00"
 """Stands for each character of a text that was redacted."""
+GONE_ARGUMENT = "\x7f"
+"""The same in the arguments of a call. It needs no escape in JSON, so the arguments get no longer."""
 
 _MIN_HELD = 16
 _MIN_SHARED = 8

@@ -29,7 +29,10 @@ from typing import Any
 import numpy as np
 
 from acmserve.context.alignment.core_text import CoreText, code_points
+from acmserve.context.alignment.likeness import GONE, GONE_ARGUMENT
 from acmserve.context.alignment.normal_form import core
+from acmserve.context.transcript.call_arguments import ArgumentPart
+from acmserve.context.transcript.message import Part
 
 NUM_BLOCK_CHARS = 16
 MAX_BLOCKS = 4096
@@ -92,6 +95,12 @@ class RedactedStretch:
     start: int
     end: int
     fragment_id: str
+
+
+def erased(text: str, part: Part, start: int, end: int) -> str:
+    """The text of a part with characters `[start, end)` overwritten one for one."""
+    gone = GONE_ARGUMENT if isinstance(part, ArgumentPart) else GONE
+    return text[:start] + gone * (end - start) + text[end:]
 
 
 def seal_text(text: str, key: bytes, fragment_id: str, role: str, num_tokens: int) -> RedactedText | None:

@@ -6,8 +6,9 @@
 `auto` may compute all of it, and is priced so. The text behind the first change is paid for once, whatever else was
 changed behind it. A redaction is never moved: what stands behind it was computed while the erased text was visible.
 
-An estimate from the conversation alone: texts of messages, without the chat template's own tokens. So the same history
-gives the same words for ever. What really happened is in the receipt.
+An estimate from the conversation alone: texts of messages and of calls' arguments, without the chat template's own
+tokens. So the same history gives the same words for ever. Arguments count as JSON writes them, with their escapes. What
+really happened is in the receipt.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from acmserve.context.alignment.core_text import code_points
+from acmserve.context.edits.find import editable_texts
 from acmserve.context.session import marker
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.render import evicted_entries, hidden_pieces
+from acmserve.context.session.render import EvictedTexts, hidden_pieces
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.message import Place, texts
+from acmserve.context.transcript.call_arguments import ArgumentPart, as_json, written_text
+from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 
 ALL_COMPUTED = ("exact", "auto")
@@ -96,7 +102,9 @@ def fold_costs(
         markers = marker.folded(fragment.fragment_id, fragment.num_tokens, len(fragment.pieces), suite)
         num_own = sum(map(shown.num_tokens, fragment.pieces))
         behind = shown.num_tokens_from(fragment.pieces[0]) - num_own
-        costs.append(EditCost(sum(count_tokens(tokenizer, text) for text in markers)).with_text(behind, fidelity))
+        places = (piece.place for piece in fragment.pieces)
+        num_shown = sum(_num_written(tokenizer, text, at) for text, at in zip(markers, places, strict=True))
+        costs.append(EditCost(num_shown).with_text(behind, fidelity))
     return costs
 
 
@@ -112,22 +120,23 @@ class ShownTexts:
     def __init__(self, state: SessionState, tokenizer: Tokenizer) -> None:
         self._state, self._tokenizer = state, tokenizer
         self.hidden = hidden_pieces(state)
-        self.evicted = evicted_entries(state)
+        self.evicted = EvictedTexts.of(state)
+        self._starts: dict[Place, Sequence[int]] = {}
         self._to_end = [0]
 
     def num_tokens(self, span: Piece) -> int:
         """Tokens shown in a span. A marker counts where what it stands for begins."""
-        if span.place.entry in self.evicted:
+        if span.place in self.evicted:
             return 0
         text = self._state.text_at(span.place)
-        starts = self._tokenizer.starts(text)
+        starts = self._starts_at(span.place)
         is_whole = span.start == 0 and span.end == len(text)
         total = len(starts) if is_whole else bisect_left(starts, span.end) - bisect_left(starts, span.start)
         for piece, shown in self.hidden.get(span.place, ()):
             if piece.overlaps(span):
                 first, last = max(piece.start, span.start), min(piece.end, span.end)
                 total -= bisect_left(starts, last) - bisect_left(starts, first)
-                total += count_tokens(self._tokenizer, shown) if piece.start >= span.start else 0
+                total += _num_written(self._tokenizer, shown, span.place) if piece.start >= span.start else 0
         return total
 
     def num_tokens_from(self, first: Piece) -> int:
@@ -135,16 +144,24 @@ class ShownTexts:
         entry = first.place.entry
         here = sum(
             self.num_tokens(Piece(Place(entry, part), first.start if part == first.place.part else 0, len(text)))
-            for part, text in texts(self._state.entries[entry].message)
+            for part, text in editable_texts(self._state.entries[entry].message)
             if not Place(entry, part) < first.place
         )
         return here + self._from_entry(entry + 1)
+
+    def _starts_at(self, place: Place) -> Sequence[int]:
+        """Where each token of a text begins, as the template writes it: in arguments as a JSON string."""
+        if place not in self._starts:
+            text = self._state.text_at(place)
+            is_argument = isinstance(place.part, ArgumentPart)
+            self._starts[place] = _json_starts(self._tokenizer, text) if is_argument else self._tokenizer.starts(text)
+        return self._starts[place]
 
     def _from_entry(self, entry: int) -> int:
         """Tokens shown from an entry to the end of the conversation. Nothing in front of it is looked at."""
         num_entries = len(self._state.entries)
         for index in range(num_entries - len(self._to_end), entry - 1, -1):
-            written = texts(self._state.entries[index].message)
+            written = editable_texts(self._state.entries[index].message)
             num = sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
             self._to_end.append(self._to_end[-1] + num)
         return self._to_end[num_entries - entry]
@@ -156,12 +173,31 @@ def _num_shown(old: ShownTexts, new: ShownTexts, spans: Sequence[Piece]) -> tupl
     return num_new, sum(map(old.num_tokens, spans)) - num_new
 
 
+def _num_written(tokenizer: Tokenizer, text: str, place: Place) -> int:
+    """Tokens of what stands at a place, as the template writes it."""
+    return count_tokens(tokenizer, written_text(text, place.part))
+
+
+def _json_starts(tokenizer: Tokenizer, text: str) -> Sequence[int]:
+    """The characters of `text` in which the tokens of its JSON string begin. Several may begin in one."""
+    written = as_json(text)
+    starts = tokenizer.starts(written)
+    if len(written) == len(text):
+        return starts
+    widths = np.ones(len(text), np.int64)
+    special = np.flatnonzero((codes := code_points(text)) < ord(" "))
+    widths[special] = [len(as_json(chr(code))) for code in codes[special]]
+    widths[np.isin(codes, [ord('"'), ord("\\")])] = 2
+    found: list[int] = (np.searchsorted(np.cumsum(widths), np.asarray(starts), side="right")).tolist()
+    return found
+
+
 def _changed_spans(old: ShownTexts, new: ShownTexts) -> list[Piece]:
     """Where something else is shown than before, ascending and disjoint, without what an eviction took out."""
     changed = [
         piece
         for place in {*old.hidden, *new.hidden}
-        if old.hidden.get(place) != new.hidden.get(place) and place.entry not in new.evicted
+        if old.hidden.get(place) != new.hidden.get(place) and place not in new.evicted
         for piece, _ in {*old.hidden.get(place, ())} ^ {*new.hidden.get(place, ())}
     ]
     spans: list[Piece] = []

@@ -13,12 +13,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from acmserve.context.edits.find import HIDDEN, find_all, pieces_by_place, stretches, texts_of
+from acmserve.context.edits.find import (
+    HIDDEN,
+    editable_texts,
+    find_all,
+    pieces_by_place,
+    searched_texts,
+    stretches,
+    texts_of,
+)
 from acmserve.context.edits.split import plan_split
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import crossing, hiding, lay_around, minus, outermost
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.message import Place, texts
+from acmserve.context.transcript.call_arguments import ArgumentPart
+from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import Conflict, InvalidRequest, NotFound
 
@@ -58,7 +67,7 @@ def cut_messages(state: SessionState, start: int, end: int, tokenizer: Tokenizer
     pieces = tuple(
         Piece(Place(index, part), 0, len(text))
         for index in range(start, end)
-        for part, text in texts(state.entries[index].message)
+        for part, text in editable_texts(state.entries[index].message)
     )
     if not pieces:
         raise InvalidRequest("messages", f"messages [{start}, {end}) have no text that could be hidden.")
@@ -96,7 +105,21 @@ def _find_start(state: SessionState, where: Sequence[Place], marker_text: str, r
     covered, _ = _first(state, where, marker_text, Visibility.REDACTED)
     if covered is not None:
         raise _hidden(state, "start_marker", covered)
+    if _stands_in_text(state, marker_text, role):
+        raise Conflict(
+            "start_marker",
+            "stands only in arguments of a tool call that are no JSON object, or name a key twice.",
+            "Such arguments can be searched, and not be cut. Fragment the result of the call instead.",
+        )
     raise NotFound("start_marker", f"no message of role '{role}' contains it.", _elsewhere(state, marker_text, role))
+
+
+def _stands_in_text(state: SessionState, wanted: str, role: str) -> bool:
+    """Whether it is found in a text that can only be searched."""
+    return any(
+        isinstance(part, ArgumentPart) and not part.path and wanted in text
+        for _, part, text in texts_of(state, role, searched_texts)
+    )
 
 
 def _hidden(state: SessionState, name: str, found: Piece) -> Conflict:

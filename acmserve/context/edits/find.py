@@ -5,28 +5,53 @@
 
 Everything runs in `str.find` and `str.count`, which are linear whatever is searched for. No object is made for a match
 that nobody reads, so that one letter in a million is found as fast as a sentence. It knows neither case nor meaning.
+
+Long strings in the arguments of tool calls are texts, too. Arguments of context tools are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from acmserve.context.schema.suite_registry import SUITE_FILES
 from acmserve.context.session.fragment import Piece, Visibility
 from acmserve.context.session.nesting import outermost
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.message import FOLDABLE_ROLES, Place, texts
+from acmserve.context.transcript.call_arguments import (
+    MIN_ARGUMENT_CHARS,
+    ArgumentPart,
+    argument_texts,
+    call_name_at,
+)
+from acmserve.context.transcript.message import FOLDABLE_ROLES, Message, Part, Place, texts
 
 HIDDEN = (Visibility.FOLDED, Visibility.SUMMARIZED, Visibility.REDACTED)
-FoundText = tuple[int, int | None, str]
+FoundText = tuple[int, Part, str]
 """Entry, part (None where the content is a string) and the text there: a `Place` with its text."""
 
 
-def texts_of(state: SessionState, role: str) -> Iterator[FoundText]:
+def searched_texts(message: Message) -> list[tuple[Part, str]]:
+    """The texts of a message and of its calls' arguments. Those of context tools would only find themselves."""
+    found, arguments = texts(message), argument_texts(message, MIN_ARGUMENT_CHARS)
+    if not arguments:
+        return found
+    own = {tool.name for suite in SUITE_FILES.values() for tool in suite.tools}
+    return [*found, *((part, text) for part, text in arguments if call_name_at(message, part.call) not in own)]
+
+
+def editable_texts(message: Message) -> list[tuple[Part, str]]:
+    """Those of them that can be hidden: of arguments the strings in a JSON object."""
+    return [found for found in searched_texts(message) if not isinstance(found[0], ArgumentPart) or found[0].path]
+
+
+def texts_of(
+    state: SessionState, role: str, read: Callable[[Message], list[tuple[Part, str]]] = editable_texts
+) -> Iterator[FoundText]:
     """The texts of a role, in order. `all` is every role but the instructions (system, developer)."""
     roles = FOLDABLE_ROLES if role == "all" else (role,)
     for index, entry in enumerate(state.entries):
         if entry.message.get("role") in roles:
-            for part, text in texts(entry.message):
+            for part, text in read(entry.message):
                 yield index, part, text
 
 

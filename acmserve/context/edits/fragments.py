@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from acmserve.context.alignment.likeness import GONE
-from acmserve.context.alignment.redacted_text import RedactedText, seal_text
+from acmserve.context.alignment.redacted_text import RedactedText, erased, seal_text
 from acmserve.context.edits.cost import num_saved_by, num_tokens_shown
 from acmserve.context.edits.find import pieces_by_place
 from acmserve.context.schema.suite_registry import name_of
@@ -109,16 +108,16 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     name = fragment.fragment_id
     inside = {f.fragment_id for f in state.fragments if f is not fragment and holds(fragment.pieces, f.pieces)}
     redacted = [_resealed(text, fragment) if text.fragment_id in inside else text for text in state.redacted]
-    erased = pieces_by_place(state, Visibility.REDACTED)
+    there = pieces_by_place(state, Visibility.REDACTED)
     entries = list(state.entries)
     for piece in fragment.pieces:
         entry = entries[piece.place.entry]
         text = text_at(entry.message, piece.place.part)
-        for left in minus([piece], erased.get(piece.place, ())):
+        for left in minus([piece], there.get(piece.place, ())):
             gone = text[left.start : left.end]
             sealed = seal_text(gone, state.digest_key, name, fragment.role, fragment.num_tokens)
             redacted += [] if sealed is None else [sealed]
-        gone = text[: piece.start] + GONE * (piece.end - piece.start) + text[piece.end :]
+        gone = erased(text, piece.place.part, piece.start, piece.end)
         message = with_texts(entry.message, {piece.place.part: gone})
         entries[piece.place.entry] = replace(entry, message=message, sealed=True)
     shown = _in_line(state, fragment, marker.redacted(name, fragment.num_tokens, len(fragment.pieces)))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from acmserve.context.session import marker
@@ -24,8 +25,10 @@ from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import outermost
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.alternation import alternate, alternate_entries
-from acmserve.context.transcript.message import Message, Place, text_at, with_texts
+from acmserve.context.transcript.call_arguments import ArgumentPart
+from acmserve.context.transcript.message import Message, Part, Place, text_at, with_texts
 from acmserve.context.transcript.omissions import EMPTY, omit_from_messages
+from acmserve.context.transcript.parts import tool_calls
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 
 
@@ -70,9 +73,37 @@ def evicted_entries(state: SessionState) -> frozenset[int]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class EvictedTexts:
+    """The texts that the model does not see, because an eviction took them out: contents, and arguments by call."""
+
+    contents: frozenset[int] = frozenset()
+    calls: frozenset[tuple[int, int]] = frozenset()
+
+    def __contains__(self, place: Place) -> bool:
+        if isinstance(place.part, ArgumentPart):
+            return (place.entry, place.part.call) in self.calls
+        return place.entry in self.contents
+
+    @staticmethod
+    def of(state: SessionState) -> EvictedTexts:
+        """Those of a session."""
+        if not state.omissions:
+            return EvictedTexts()
+        calls = set[tuple[int, int]]()
+        for index, entry in enumerate(state.entries):
+            left = state.omissions.entries.get(index)
+            numbers = range(len(tool_calls(entry.message)))
+            if left is None:
+                calls |= {(index, number) for number in numbers if state.omissions.in_gone(index)}
+            else:
+                calls |= {(index, number) for number in numbers if number in left.calls | left.inputs}
+        return EvictedTexts(evicted_entries(state), frozenset(calls))
+
+
 def render_whole(state: SessionState) -> list[Message]:
     """One message for each entry: edits applied, and nothing taken out."""
-    changed: dict[int, dict[int | None, str]] = defaultdict(dict)
+    changed: dict[int, dict[Part, str]] = defaultdict(dict)
     for place, hidden in hidden_pieces(state).items():
         changed[place.entry][place.part] = splice(text_at(state.entries[place.entry].message, place.part), hidden)
     if not changed:

@@ -9,6 +9,7 @@ from acmserve.context.edits.cut import Cut, cut_between
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.tool import ROLE, TEXT, Arguments, ToolContext, ToolOperation, ToolOutcome, bounded, counted
+from acmserve.context.transcript.call_arguments import ArgumentPart, part_name
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import InvalidRequest
 
@@ -49,9 +50,18 @@ def _words(made: Cut, costs: Sequence[EditCost], num_asked: int) -> str:
     for fragment, cost in zip(made.fragments, costs, strict=True):
         start, end = _ends(made.state, fragment)
         lines.append(
-            f'{fragment.fragment_id}: {fragment.num_tokens:,} tokens, from "{start}" to "{end}"; a fold {cost}.'
+            f"{fragment.fragment_id}: {fragment.num_tokens:,} tokens{_argument(made.state, fragment)}, "
+            f'from "{start}" to "{end}"; a fold {cost}.'
         )
     return "\n".join(lines)
+
+
+def _argument(state: SessionState, fragment: Fragment) -> str:
+    """In which argument of a call a fragment begins, if in any."""
+    place = fragment.pieces[0].place
+    if not isinstance(place.part, ArgumentPart):
+        return ""
+    return f" in {part_name(state.entries[place.entry].message, place.part)}"
 
 
 def _ends(state: SessionState, fragment: Fragment) -> tuple[str, str]:

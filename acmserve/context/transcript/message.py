@@ -2,8 +2,8 @@
 
 A message stays the JSON object that the client sent. Nothing here copies or repairs it. Two decisions:
 
-- The *texts* of a message are its content string, or the text parts of its content list. A `Place` names one of them.
-  Tool calls and images are not texts: they are never folded or searched.
+- The *texts* of a message are its content string, or the text parts of its content list. A `Place` names one of them,
+  or a string in the arguments of a tool call (`call_arguments.py`). Images are neither folded nor searched.
 - The *identity* of a message is a keyed digest of what a client keeps of it. Clients resend their history in slightly
   other words (`"tool_calls": null`, JSON arguments spaced anew). So fields that are null or empty do not count, neither
   does anything but role, content, name, tool calls and tool call id. The key is the session's own: a redacted text is
@@ -19,24 +19,39 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import total_ordering
 from typing import Any
 
+from acmserve.context.transcript.call_arguments import ArgumentPart, argument_at, with_arguments
+
 Message = Mapping[str, Any]
+Part = int | ArgumentPart | None
+"""One text of a message: None for a content that is a string, a number for a part of a content list."""
 
 FOLDABLE_ROLES = ("user", "assistant", "tool", "function")
 _IDENTITY = ("role", "content", "name", "tool_call_id")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True)
 class Place:
-    """One text of a conversation: entry `entry`, and the index of the part where its content is a list of parts."""
+    """One text of a conversation: part `part` of entry `entry`. The content stands in front of the arguments."""
 
     entry: int
-    part: int | None = None
+    part: Part = None
+
+    def __lt__(self, other: Place) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, int, tuple[object, ...]]:
+        if isinstance(self.part, ArgumentPart):
+            return self.entry, self.part.call, self.part.path
+        return self.entry, -1, (-1 if self.part is None else self.part,)
 
 
-def texts(message: Message) -> list[tuple[int | None, str]]:
-    """The texts of a message: (None, content) for a string, (index, text) for every text part of a list."""
+def texts(message: Message) -> list[tuple[Part, str]]:
+    """The texts of a message's content: (None, content) for a string, (index, text) for every text part of a list."""
     content = message.get("content")
     if isinstance(content, str):
         return [(None, content)] if content else []
@@ -45,8 +60,10 @@ def texts(message: Message) -> list[tuple[int | None, str]]:
     return [(index, text) for index, part in enumerate(content) if (text := _part_text(part))]
 
 
-def text_at(message: Message, part: int | None) -> str:
+def text_at(message: Message, part: Part) -> str:
     """The text at `part` of a message. "" where there is none."""
+    if isinstance(part, ArgumentPart):
+        return argument_at(message, part)
     content = message.get("content")
     if part is None:
         return content if isinstance(content, str) else ""
@@ -58,17 +75,21 @@ def _part_text(part: object) -> str:
     return text if isinstance(text, str) else ""
 
 
-def with_texts(message: Message, changed: Mapping[int | None, str]) -> dict[str, Any]:
+def with_texts(message: Message, changed: Mapping[Part, str]) -> dict[str, Any]:
     """A copy of the message with some of its texts exchanged. Everything else is the same object."""
     copy = dict(message)
+    arguments = {part: text for part, text in changed.items() if isinstance(part, ArgumentPart)}
+    if arguments:
+        copy["tool_calls"] = with_arguments(message, arguments)
     if None in changed:
         copy["content"] = changed[None]
         return copy
-    parts = list(message["content"])
-    for index, text in changed.items():
-        assert index is not None
-        parts[index] = text if isinstance(parts[index], str) else {**parts[index], "text": text}
-    copy["content"] = parts
+    in_list = [(part, text) for part, text in changed.items() if isinstance(part, int)]
+    if in_list:
+        parts = list(message["content"])
+        for index, text in in_list:
+            parts[index] = text if isinstance(parts[index], str) else {**parts[index], "text": text}
+        copy["content"] = parts
     return copy
 
 

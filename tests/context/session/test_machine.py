@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cost import ShownTexts, effect_of
 from acmserve.context.edits.cut import cut_messages
-from acmserve.context.edits.find import HIDDEN, pieces_by_place, stretches, texts_of
+from acmserve.context.edits.find import HIDDEN, editable_texts, pieces_by_place, stretches, texts_of
 from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.fragment import Piece, Visibility
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
@@ -41,7 +41,8 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, run_tool
 from acmserve.context.tools.suites import tool_names
-from acmserve.context.transcript.message import Message, Place, text_at, texts, with_texts
+from acmserve.context.transcript.call_arguments import ArgumentPart, written_text
+from acmserve.context.transcript.message import Message, Part, Place, text_at, with_texts
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, Characters, as_bytes, bench
 
@@ -54,7 +55,7 @@ CHANGING = {
     "revert_summary",
 }
 HIDING = (Visibility.FOLDED, Visibility.SUMMARIZED)
-SPICE = ["\n", "\n\n", ". ", "\x00", "word ", "Word ", "\U0001f600", "[folded", " "]
+SPICE = ["\n", "\n\n", ". ", "\x00", "word ", "Word ", "\U0001f600", "[folded", " ", '"', "\\"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,8 @@ def follow_remedy(state: SessionState, step: Step, error: InvalidRequest) -> Non
 def pays_as_a_whole(state: SessionState, place: Place, num_needed: int) -> bool:
     """Whether a message shows so many tokens, and could be a fragment as it stands."""
     piece = Piece(place, 0, len(state.text_at(place)))
+    if len(editable_texts(state.entries[place.entry].message)) > 1:
+        return False
     shown = ShownTexts(state, bench().tokenizer).num_tokens(piece)
     return shown >= num_needed and not crossing(state.fragments, [piece]) and not hiding(state.fragments, [piece])
 
@@ -169,7 +172,7 @@ class EditScript(RuleBasedStateMachine):
 
     def message(self, data: st.DataObject) -> Message:
         role = data.draw(st.sampled_from(["user", "user", "user", "assistant", "tool", "system"]), "role")
-        shape = data.draw(st.sampled_from(["string", "string", "string", "parts", "call"]), "shape")
+        shape = data.draw(st.sampled_from(["string", "string", "parts", "call", "call"]), "shape")
         if shape == "string":
             return {"role": role, "content": self.text(data)}
         if shape == "parts":
@@ -178,8 +181,11 @@ class EditScript(RuleBasedStateMachine):
                 "role": role,
                 "content": [{"type": "text", "text": self.text(data)}, image, self.text(data, 5), {"type": "text"}],
             }
-        function = {"name": "run", "arguments": json.dumps({"command": self.text(data, 1)})}
-        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]}
+        arguments = {"a": {"b": [1.5e3, None, self.text(data)]}, "command": self.text(data, 1), "z": self.text(data)}
+        written = json.dumps(arguments, ensure_ascii=data.draw(st.booleans(), "ascii"))
+        function = {"name": "run", "arguments": written if data.draw(st.integers(0, 3), "object") else arguments}
+        content = self.text(data, 20) if data.draw(st.booleans(), "speaks") else None
+        return {"role": "assistant", "content": content, "tool_calls": [{"id": "c1", "function": function}]}
 
     def rewind(self, num_messages: int) -> None:
         """The picture after the client cut its history: internal messages stay exactly as long as their answer."""
@@ -233,7 +239,9 @@ class EditScript(RuleBasedStateMachine):
     @rule(data=st.data(), suite=st.sampled_from(editing_suites()), role=st.sampled_from(["user", "assistant", "all"]))
     def fragment(self, data: st.DataObject, suite: str, role: str) -> None:
         start = end = self.words_of(data)
+        in_calls = [text for _, part, text in texts_of(self.state, role) if isinstance(part, ArgumentPart)]
         here = [text for _, _, text in texts_of(self.state, role)]
+        here = in_calls if in_calls and data.draw(st.booleans(), "in arguments") else here
         if here and data.draw(st.integers(0, 4), "wrong markers") < 4:
             first = data.draw(st.integers(0, len(here) - 1), "first")
             last = data.draw(st.integers(first, min(first + 2, len(here) - 1)), "last")
@@ -293,7 +301,7 @@ class EditScript(RuleBasedStateMachine):
 
     def words_of(self, data: st.DataObject) -> str:
         """A stretch of some text of the conversation, now and then one that is nowhere."""
-        everything = [text for entry in self.state.entries for _, text in texts(entry.message)]
+        everything = [text for entry in self.state.entries for _, text in editable_texts(entry.message)]
         text = data.draw(st.sampled_from([*everything, "nowhere"]), "text")
         start = data.draw(st.integers(0, len(text) - 1), "start")
         return text[start : start + data.draw(st.integers(1, 12), "length")]
@@ -304,7 +312,7 @@ class EditScript(RuleBasedStateMachine):
         rendered = render(self.state)
         assert len(self.state.entries) == len(rendered) == len(self.held)
         for shown, held in zip(rendered, self.held, strict=True):
-            assert without_texts(shown) == without_texts(held.message)
+            assert without_texts(shown, held.message) == without_texts(held.message, held.message)
         for place, hidden in hidden_pieces(self.state).items():
             shown_here = text_at(rendered[place.entry], place.part)
             assert all(text in shown_here for _, text in hidden)
@@ -395,14 +403,13 @@ class RedactionScript(EditScript):
             if not here:
                 assert shown is held.message or self.state.entries[index].sealed
                 continue
-            expected = dict(texts(held.message))
+            expected = dict(editable_texts(held.message))
             expected |= {place.part: splice(expected[place.part], shown_there[place]) for place in here}
-            assert dict(texts(shown)) == expected
+            assert {part: text_at(shown, part) for part in expected} == expected
 
     @invariant()
     def the_redacted_is_gone(self) -> None:
-        kept = set(repr((self.state.entries, self.state.fragments)).replace("\\", " ").split())
-        kept |= {word for message in render(self.state) for _, text in texts(message) for word in text.split()}
+        kept = set(re.findall(r"w\d+x", repr((self.state.entries, self.state.fragments, render(self.state)))))
         assert not kept & self.redacted
         for word in sorted(self.redacted)[:3]:
             found = run_tool(self.state, ToolCall("search_context", {"query": word, "role": "all"}), bench())
@@ -415,21 +422,40 @@ def respelled(message: Message) -> Message:
     if copy["tool_calls"]:
         calls: list[Mapping[str, Any]] = copy["tool_calls"]
         copy["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": call["function"]["arguments"].replace(": ", ":  ")}}
+            {**call, "function": {**call["function"], "arguments": spelled_anew(call["function"]["arguments"])}}
             for call in calls
         ]
     return copy
 
 
-def without_texts(message: Message) -> Message:
+def spelled_anew(arguments: Any) -> Any:
+    """The same arguments with other white space, keys in another order, and other escapes."""
+    read = json.loads(arguments) if isinstance(arguments, str) else arguments
+    turned = dict(reversed(read.items()))
+    return json.dumps(turned, separators=(" ,", ":  ")) if isinstance(arguments, str) else turned
+
+
+def without_texts(message: Message, original: Message) -> Message:
     """What an edit never touches; fields that are empty do not count, a redacted entry keeps its first spelling."""
-    bare = with_texts(message, {part: "" for part, _ in texts(message)}) if texts(message) else message
-    return {name: value for name, value in bare.items() if value}
+    parts: list[Part] = [part for part, _ in editable_texts(original)]
+    bare = with_texts(message, dict.fromkeys(parts, ""))
+    calls = [(call["id"], call["function"]["name"], arguments_of(call)) for call in bare.get("tool_calls") or ()]
+    return {name: value for name, value in bare.items() if value and name != "tool_calls"} | {"calls": calls}
+
+
+def arguments_of(call: Mapping[str, Any]) -> Any:
+    """The arguments as a template reads them: whatever was folded, they are JSON."""
+    arguments = call["function"]["arguments"]
+    return json.loads(arguments) if isinstance(arguments, str) else arguments
 
 
 def characters(state: SessionState) -> str:
     """All that the model reads."""
-    return "".join(text for message in render(state) for _, text in texts(message))
+    return "".join(
+        written_text(text_at(shown, part), part)
+        for entry, shown in zip(state.entries, render(state), strict=True)
+        for part, _ in editable_texts(entry.message)
+    )
 
 
 def visible_stretches(state: SessionState) -> list[str]:

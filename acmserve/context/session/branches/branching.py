@@ -21,6 +21,7 @@ from acmserve.context.transcript.token_counts import Count, TokenCounts
 from acmserve.errors import Conflict, IntegrityError
 
 if TYPE_CHECKING:
+    from acmserve.context.session.fragment import Piece
     from acmserve.context.session.state import SessionState, TranscriptEntry
 
 INTERRUPTED = "another message came before it had returned."
@@ -125,9 +126,9 @@ def check_main(before: SessionState, after: SessionState) -> None:
         )
 
 
-def _hidden_before(state: SessionState, num_entries: int) -> list[tuple[object, ...]]:
+def _hidden_before(state: SessionState, num_entries: int) -> list[tuple[Piece, str]]:
     return sorted(
-        (piece.place.entry, piece.place.part or 0, piece.start, piece.end, text)
+        (piece, text)
         for fragment in state.fragments
         for piece, text in zip(fragment.pieces, fragment.shown or (), strict=False)
         if piece.place.entry < num_entries

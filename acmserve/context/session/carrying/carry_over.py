@@ -10,7 +10,7 @@ out of changed and new messages. Every edit that is lost on the way has a record
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from acmserve.context.session.carrying.omissions import carry_omissions, dropped
 from acmserve.context.session.carrying.record import REMOVED, DroppedEdit
 from acmserve.context.session.carrying.redactions import (
     CutMessage,
+    EntryRedactions,
     cut_redacted,
     found_anew,
     found_pieces,
@@ -41,12 +42,14 @@ from acmserve.context.session.carrying.redactions import (
 )
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
+from acmserve.context.transcript.call_arguments import argument_texts
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
 UNKNOWN_REDACTION = (
     "it was made by an older version, and its message came in other words. The message stays as it was redacted."
 )
+EMPTIED = "its text came in arguments of a call in which no place can be marked. Those arguments are empty now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     cut = cut_back(state, state.entries[:end])
     slots = _slots(cut, history, messages)
     entries, cuts = _entries(state, cut, slots, history, messages)
-    landings = _landings(cut, slots, entries, _used(cut))
+    landings = _landings(cut, slots, entries, _used(cut), cuts)
     is_as_it_was = not cuts and all(at == to.entry and to.text_map is None for at, to in landings.items())
     if is_as_it_was and len(landings) == len(cut.entries):
         carried = replace(cut, entries=tuple(entries))
@@ -79,6 +82,8 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
         state.omissions, carried.omissions, landings, [entry.message for entry in cut.entries], state.branches
     )
     new = tuple(index for index, slot in enumerate(slots) if slot.old is None)
+    emptied = dict.fromkeys(name for found in cuts.values() for name in found.emptied)
+    dropped += [DroppedEdit("redaction", name, EMPTIED) for name in emptied]
     return CarriedOver(carried, (*held_back, *lost, *dropped), new)
 
 
@@ -115,12 +120,14 @@ def _entries(
         if old is not None and match is not None and match.kind is MatchKind.SAME:
             entries.append(_with_ids(old, message) if old.sealed else replace(old, message=message, digest=digest))
             continue
-        in_place = frozenset[str]() if match is None else redactions.get(history.held[match.old], frozenset())
+        in_place = EntryRedactions()
+        if match is not None:
+            in_place = redactions.get(history.held[match.old], in_place)
         found = cut_redacted(message, redacted, in_place)
-        if found.found:
+        if found.is_cut:
             cuts[len(entries)] = found
         entry = TranscriptEntry(message, Author.CLIENT) if old is None else old
-        entries.append(replace(entry, message=found.message, digest=digest, sealed=bool(found.found)))
+        entries.append(replace(entry, message=found.message, digest=digest, sealed=found.is_cut))
     return entries, cuts
 
 
@@ -128,7 +135,7 @@ def _keep_unknown_redactions(
     state: SessionState, history: MatchedHistory
 ) -> tuple[MatchedHistory, tuple[DroppedEdit, ...]]:
     """The history in which a message that may hold a text redacted by an older version is the entry as it stands."""
-    redactions = {at: ids for at, ids in redactions_at(state).items() if is_old(state.entries[at].digest)}
+    redactions = {at: found.ids for at, found in redactions_at(state).items() if is_old(state.entries[at].digest)}
     if not redactions:
         return history, ()
     matches, digests = list(history.matches), list(history.digests)
@@ -178,15 +185,26 @@ def _used(state: SessionState) -> frozenset[int]:
 
 
 def _landings(
-    cut: SessionState, slots: Sequence[EntrySlot], entries: Sequence[TranscriptEntry], used: frozenset[int]
+    cut: SessionState,
+    slots: Sequence[EntrySlot],
+    entries: Sequence[TranscriptEntry],
+    used: frozenset[int],
+    cuts: Collection[int],
 ) -> dict[int, Landing]:
     landings: dict[int, Landing] = {}
     for entry, slot in enumerate(slots):
         if slot.old is not None:
             old, new = cut.entries[slot.old].message, entries[entry].message
-            is_new_text = slot.old in used and old is not new and old.get("content") != new.get("content")
+            is_new_text = slot.old in used and old is not new and (entry in cuts or _have_other_texts(old, new))
             landings[slot.old] = Landing(entry, TextMap(old, new) if is_new_text else None)
     return landings
+
+
+def _have_other_texts(old: Message, new: Message) -> bool:
+    if old.get("content") != new.get("content"):
+        return True
+    calls = old.get("tool_calls"), new.get("tool_calls")
+    return calls[0] != calls[1] and argument_texts(old) != argument_texts(new)
 
 
 def _carried(

@@ -4,61 +4,117 @@
     entry     "My key is ................, use it. <reminder>"     the fragment of the redaction has a piece there again
 
 A message that was recognised keeps the words that the session has, so only changed and new ones are searched. The
-digest of such an entry is that of the client's message, so that it is recognised the next time. Texts are searched, as
-they are redacted: neither the arguments of calls nor fields of reasoning.
+digest of such an entry is that of the client's message, so that it is recognised the next time.
+
+Contents are searched, and the arguments of calls. Where a place in those cannot be marked (a key, or what is no JSON
+object), the arguments are emptied. Fields of reasoning are not searched.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from acmserve.context.alignment.core_text import CoreText, Span
-from acmserve.context.alignment.likeness import GONE
-from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText
+from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText, erased
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.marker import redacted as redacted_marker
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.message import Message, Place, with_texts
+from acmserve.context.transcript.call_arguments import ArgumentPart, argument_texts, unescaped, without_arguments
+from acmserve.context.transcript.message import Message, Place, texts, with_texts
+from acmserve.context.transcript.parts import call_arguments, tool_calls
 
 
 @dataclass(frozen=True, slots=True)
 class CutMessage:
-    """A message without what was redacted, and where that stood: the fragment's id and the span of each piece."""
+    """A message without what was redacted, and where that stood: the fragment's id and the span of each piece.
+
+    `emptied` are the redactions for which the arguments of a call were emptied.
+    """
 
     message: Message
     found: tuple[tuple[str, Span], ...] = ()
+    emptied: tuple[str, ...] = ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether anything of the message was redacted."""
+        return bool(self.found or self.emptied)
 
 
-def cut_redacted(message: Message, redacted: RedactedIndex, in_place: frozenset[str] = frozenset()) -> CutMessage:
+@dataclass(frozen=True, slots=True)
+class EntryRedactions:
+    """The redactions of one entry, by their fragments' ids: those in its content, and those in arguments of calls."""
+
+    content: frozenset[str] = frozenset()
+    arguments: frozenset[str] = frozenset()
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """All of them."""
+        return self.content | self.arguments
+
+
+_NONE = EntryRedactions()
+
+
+def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedactions = _NONE) -> CutMessage:
     """The message without what was redacted, the very object where there is none of it.
 
     `in_place` are the redactions of the message that it stands for.
     """
     if not redacted:
         return CutMessage(message)
-    text = CoreText(message)
+    arguments = argument_texts(message)
+    sought = [(CoreText(message), in_place.content)]
+    sought += [(CoreText(message, [found]), in_place.arguments) for found in arguments if found[0].path]
     spans = [
         (found.fragment_id, span)
-        for found in redacted.find(text, in_place)
+        for text, ids in sought
+        for found in redacted.find(text, ids)
         for span in text.spans(found.start, found.end)
     ]
-    if not spans:
-        return CutMessage(message)
-    changed = dict(text.texts)
+    changed = dict([*texts(message), *arguments] if spans else ())
     for _, (part, start, end) in spans:
-        changed[part] = changed[part][:start] + GONE * (end - start) + changed[part][end:]
-    return CutMessage(with_texts(message, changed), tuple(spans))
+        changed[part] = erased(changed[part], part, start, end)
+    if spans:
+        touched = {part for _, (part, _, _) in spans}
+        message = with_texts(message, {part: text for part, text in changed.items() if part in touched})
+    raw = frozenset(part.call for part, _ in arguments if not part.path)
+    emptied = {
+        number: ids
+        for number in range(len(tool_calls(message)))
+        if (ids := _left_in_call(message, number, redacted, in_place.arguments if number in raw else frozenset()))
+    }
+    if emptied:
+        message = {**message, "tool_calls": without_arguments(message, emptied)}
+        spans = [(name, span) for name, span in spans if getattr(span[0], "call", None) not in emptied]
+    return CutMessage(message, tuple(spans), tuple(sorted({name for ids in emptied.values() for name in ids})))
 
 
-def redactions_at(state: SessionState) -> dict[int, frozenset[str]]:
-    """The redactions of each entry that has some, by their fragments' ids."""
-    found: dict[int, set[str]] = {}
+def _left_in_call(message: Message, number: int, redacted: RedactedIndex, in_place: frozenset[str]) -> set[str]:
+    """The redactions of which a call's arguments still say something: in a key, or in what is no JSON object."""
+    arguments = call_arguments(tool_calls(message)[number])
+    if not isinstance(arguments, str | Mapping):
+        return set()
+    spelled = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    text = CoreText(message, [(ArgumentPart(number), unescaped(spelled))])
+    return {found.fragment_id for found in redacted.find(text, in_place)}
+
+
+def redactions_at(state: SessionState) -> dict[int, EntryRedactions]:
+    """The redactions of each entry that has some."""
+    found: dict[int, EntryRedactions] = {}
     for fragment in state.fragments:
-        if fragment.visibility is Visibility.REDACTED:
-            for piece in fragment.pieces:
-                found.setdefault(piece.place.entry, set()).add(fragment.fragment_id)
-    return {entry: frozenset(ids) for entry, ids in found.items()}
+        for piece in fragment.pieces if fragment.visibility is Visibility.REDACTED else ():
+            here, own = found.get(piece.place.entry, _NONE), frozenset({fragment.fragment_id})
+            found[piece.place.entry] = (
+                replace(here, arguments=here.arguments | own)
+                if isinstance(piece.place.part, ArgumentPart)
+                else replace(here, content=here.content | own)
+            )
+    return found
 
 
 def found_pieces(cuts: Mapping[int, CutMessage]) -> dict[str, list[Piece]]:

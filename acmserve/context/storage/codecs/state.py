@@ -25,6 +25,7 @@ from acmserve.context.session.state import Author, SearchHit, SessionState, Tran
 from acmserve.context.storage.codecs.branch import relations_from, relations_value
 from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
 from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
+from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.observations import parse_observations
 from acmserve.context.transcript.omissions import EMPTY
@@ -78,13 +79,16 @@ def fragment_rows(state: SessionState) -> tuple[RedactedText | Fragment, ...]:
 
 
 def fragment_value(fragment: RedactedText | Fragment) -> dict[str, Any]:
-    """A fragment as a JSON object. A piece is [entry, part, start, end]. A redacted text is {"redacted": [...]}."""
+    """A fragment as a JSON object. A redacted text is {"redacted": [...]}.
+
+    A piece is [entry, part, start, end]. The part of an argument is [call, step, step, ...].
+    """
     if isinstance(fragment, RedactedText):
         return {"redacted": redacted_value(fragment)}
     return {
         "id": fragment.fragment_id,
         "role": fragment.role,
-        "pieces": [[piece.place.entry, piece.place.part, piece.start, piece.end] for piece in fragment.pieces],
+        "pieces": [[piece.place.entry, _part_value(piece.place), piece.start, piece.end] for piece in fragment.pieces],
         "num_tokens": fragment.num_tokens,
         "visibility": fragment.visibility.value,
         "shown": None if fragment.shown is None else list(fragment.shown),
@@ -111,7 +115,7 @@ def limit_values(state: SessionState) -> list[dict[str, Any]]:
 
 def hit_value(hit: SearchHit) -> list[Any]:
     """A search result as [id, entry, part, start, end]."""
-    return [hit.search_id, hit.place.entry, hit.place.part, hit.start, hit.end]
+    return [hit.search_id, hit.place.entry, _part_value(hit.place), hit.start, hit.end]
 
 
 def state_value(state: SessionState) -> dict[str, Any]:
@@ -232,7 +236,14 @@ def _hit(value: Any) -> SearchHit:
 
 
 def _place(entry: Any, part: Any) -> Place:
+    if type(part) is list and part:
+        path = tuple(_is(step, "step", str, int) for step in part[1:])
+        return Place(_is(entry, "entry", int), ArgumentPart(_is(part[0], "call", int), path))
     return Place(_is(entry, "entry", int), _is(part, "part", int, type(None)))
+
+
+def _part_value(place: Place) -> Any:
+    return [place.part.call, *place.part.path] if isinstance(place.part, ArgumentPart) else place.part
 
 
 def _field(value: Any, name: str, *kinds: type) -> Any:

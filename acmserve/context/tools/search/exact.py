@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from acmserve.context.edits.find import FoundText, find_all, pieces_by_place, stretches, texts_of
+from acmserve.context.edits.find import FoundText, find_all, pieces_by_place, searched_texts, stretches, texts_of
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import outermost
-from acmserve.context.session.render import evicted_entries, splice
+from acmserve.context.session.render import EvictedTexts, splice
 from acmserve.context.session.state import MAX_SEARCH_HITS, SearchHit, SessionState
+from acmserve.context.transcript.call_arguments import ArgumentPart, part_name
 from acmserve.context.transcript.message import Message, Place
 from acmserve.errors import InvalidRequest
 
@@ -25,7 +26,7 @@ from acmserve.errors import InvalidRequest
 class TextMatch:
     """One match to show: its hit, the text around it, and the hidden fragment it stands in, if any.
 
-    `evicted`: the model does not see its message any more.
+    `evicted`: the model does not see its message any more. `where` names the argument of a call.
     """
 
     hit: SearchHit
@@ -34,6 +35,7 @@ class TextMatch:
     hidden_in: Fragment | None
     score: float | None = None
     evicted: bool = False
+    where: str = ""
 
     def __str__(self) -> str:
         """The match as one entry of a result."""
@@ -41,7 +43,8 @@ class TextMatch:
         inside = self.hidden_in
         hidden = "" if inside is None else f", in {inside.visibility.value} {inside.fragment_id}"
         evicted = ", evicted" if self.evicted else ""
-        where = f"message {self.hit.place.entry}, {self.role}{hidden}{evicted}{score}"
+        argument = f", {self.where}" if self.where else ""
+        where = f"message {self.hit.place.entry}, {self.role}{argument}{hidden}{evicted}{score}"
         return f"{self.hit.search_id} ({where}): {self.excerpt}"
 
 
@@ -94,14 +97,16 @@ def look_at(state: SessionState, hits: Sequence[SearchHit], context_size: int) -
     """Each hit with `context_size` characters of its text on either side, as far as that goes."""
     hiding = outermost(fragment for fragment in state.fragments if fragment.hidden)
     erased = pieces_by_place(state, Visibility.REDACTED)
-    matches, evicted = [], evicted_entries(state)
+    matches, evicted = [], EvictedTexts.of(state)
     for hit in hits:
         span = Piece(hit.place, hit.start, hit.end)
         hidden_in = next((f for piece, f in hiding.get(hit.place, ()) if piece.overlaps(span)), None)
         redacted = erased.get(hit.place, ())
         role = str(state.entries[hit.place.entry].message.get("role"))
         excerpt = _excerpt(state.text_at(hit.place), hit, context_size, redacted)
-        matches.append(TextMatch(hit, excerpt, role, hidden_in, evicted=hit.place.entry in evicted))
+        part, message = hit.place.part, state.entries[hit.place.entry].message
+        where = part_name(message, part) if isinstance(part, ArgumentPart) else ""
+        matches.append(TextMatch(hit, excerpt, role, hidden_in, evicted=hit.place in evicted, where=where))
     return matches
 
 
@@ -120,7 +125,7 @@ def _excerpt(text: str, hit: SearchHit, context_size: int, redacted: Sequence[Pi
 def searchable_texts(state: SessionState, role: str, own_tools: Collection[str] = ()) -> Iterator[FoundText]:
     """The texts of a role without the results of these tools."""
     ours = {call_id for entry in state.entries for call_id in _calls_of(own_tools, entry.message)}
-    for found in texts_of(state, role):
+    for found in texts_of(state, role, searched_texts):
         call_id = state.entries[found[0]].message.get("tool_call_id") if ours else None
         if not isinstance(call_id, str) or call_id not in ours:
             yield found

@@ -141,7 +141,9 @@ class FragmentPiece(BaseModel):
     """Characters `[start, end)` of one text of a message, counted in the original text."""
 
     index: int = Field(ge=0, description="The message.")
-    part: int | None = Field(description="The part of its content; null where the content is one string.")
+    part: int | None = Field(description="The part of its content; null where that is one string, and in a call.")
+    call: int | None = Field(default=None, ge=0, description="The tool call whose arguments have the text, if any.")
+    path: list[str | int] | None = Field(default=None, description="The keys to the string in those arguments.")
     start: int = Field(ge=0)
     end: int = Field(ge=0)
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acmserve.context.edits.cost import num_tokens_shown
+from acmserve.context.edits.find import editable_texts
 from acmserve.context.edits.fragments import restore_all
 from acmserve.context.session.branches.branch import branch_at
-from acmserve.context.session.fragment import Fragment, Visibility
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import evicted_entries, render, render_entries, render_whole
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
-from acmserve.context.transcript.message import Message, texts
+from acmserve.context.transcript.call_arguments import ArgumentPart, written_text
+from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.server.http.strict_json import clean_json
 from acmserve.server.routes.schemas.sessions import (
@@ -102,15 +104,20 @@ def num_context_tokens(state: SessionState, tokenizer: Tokenizer) -> int:
 
 
 def num_message_tokens(message: Message, tokenizer: Tokenizer) -> int:
-    """Tokens of the texts of one message."""
-    return sum(count_tokens(tokenizer, text) for _, text in texts(message))
+    """Tokens of the texts of one message, and of those in its calls' arguments, as far as they can be edited."""
+    return sum(count_tokens(tokenizer, written_text(text, part)) for part, text in editable_texts(message))
+
+
+def _piece(piece: Piece) -> FragmentPiece:
+    part, entry = piece.place.part, piece.place.entry
+    if isinstance(part, ArgumentPart):
+        path = [clean_json(step) for step in part.path]
+        return FragmentPiece(index=entry, part=None, call=part.call, path=path, start=piece.start, end=piece.end)
+    return FragmentPiece(index=entry, part=part, start=piece.start, end=piece.end)
 
 
 def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
-    pieces = [
-        FragmentPiece(index=piece.place.entry, part=piece.place.part, start=piece.start, end=piece.end)
-        for piece in fragment.pieces
-    ]
+    pieces = [_piece(piece) for piece in fragment.pieces]
     gone = fragment.visibility is Visibility.REDACTED
     return ContextFragment(
         fragment_id=fragment.fragment_id,

@@ -95,6 +95,9 @@ def test_damage_is_named_and_never_read_as_something_else(state: SessionState, d
         ({"hits": [["s00000", 5, None, 0, 1]]}, "in a text of -1 characters"),
         ({"hits": [["s00000", -1, None, 0, 1]]}, "in a text of -1 characters"),
         ({"hits": [["s00000", 0]]}, "not enough values"),
+        ({"hits": [["s00000", 0, [], 0, 1]]}, "part is list, not int or NoneType"),
+        ({"hits": [["s00000", 0, [0, None], 0, 1]]}, "step is NoneType, not str or int"),
+        ({"hits": [["s00000", 0, [-1, "a"], 0, 1]]}, "in a text of 0 characters"),
     ],
 )
 def test_a_damaged_value_says_what_is_wrong(change: dict[str, Any], words: str) -> None:
