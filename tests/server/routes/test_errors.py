@@ -117,7 +117,7 @@ def test_what_does_not_exist_in_a_session(client: TestClient, path: str, body: A
 def test_a_fold_that_saves_nothing_is_a_conflict(client: TestClient) -> None:
     edits = [{"op": "fold", "messages": {"start": 0, "end": 1}}]
     answer = client.post(f"{SESSIONS}/s/edits", json={"edits": edits})
-    assert "save nothing" in error_of(answer, 409, "edits[0].fragment_id")["message"]
+    assert "save nothing" in error_of(answer, 409, "edits[0].messages")["message"]
 
 
 @pytest.mark.parametrize(
