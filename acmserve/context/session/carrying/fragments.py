@@ -50,15 +50,22 @@ def carry_fragments(
 
     `found` has what was redacted in messages that are changed or new, by the fragment's id.
     """
-    taken = _Taken(found.values())
+    redacted = {
+        fragment.fragment_id: _carry_redacted(fragment, landings, found.get(fragment.fragment_id, ()))
+        for fragment in fragments
+        if fragment.visibility is Visibility.REDACTED
+    }
+    anew = [pieces for name, pieces in found.items() if name not in redacted]
+    taken = _Taken([*anew, *(carried.pieces for carried, _ in redacted.values() if carried is not None)])
     kept: list[Fragment] = []
     dropped: list[DroppedEdit] = []
     for fragment in fragments:
         if fragment.visibility is Visibility.REDACTED:
-            carried, reason = _carry_redacted(fragment, landings, found.get(fragment.fragment_id, ()))
+            carried, reason = redacted[fragment.fragment_id]
         else:
             carried, reason = _carry(fragment, landings)
-            if carried is not None and _is_mapped(fragment, landings) and not taken.take(carried.pieces):
+            # A redaction that was found again elsewhere may cross what it lay in, though that stands where it stood.
+            if carried is not None and (found or _is_mapped(fragment, landings)) and not taken.take(carried.pieces):
                 carried, reason = None, OVERLAPS
         if carried is not None:
             kept.append(carried)
