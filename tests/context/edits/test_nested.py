@@ -7,10 +7,23 @@ import random
 import pytest
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.session.history import adopt
 from acmserve.context.session.nesting import holds
 from acmserve.context.session.render import render
 from acmserve.context.tools.run import SummaryWanted
-from tests.support.context.conversation import WORDS, call, contents, cut, done, lines, refusal, state_of, user
+from tests.support.context.conversation import (
+    WORDS,
+    assistant,
+    call,
+    contents,
+    cut,
+    done,
+    lines,
+    refusal,
+    state_of,
+    user,
+)
 
 LOG = lines(40)
 
@@ -102,3 +115,17 @@ def test_what_is_redacted_inside_a_fragment_is_in_no_summary_of_it() -> None:
     again.check_integrity()
     assert [fragment.fragment_id for fragment in again.fragments] == [outer]
     assert {text.fragment_id for text in again.redacted} == {outer}
+
+
+def test_a_redaction_that_comes_again_elsewhere_drops_what_it_would_cross() -> None:
+    """The client tells the redacted text in a new message. A fragment around its first place would hold half of it."""
+    secret = "the code of the door is four seven one one"
+    history = [user(f"{lines(3)}\n{secret}\n{lines(3)}"), assistant("Noted .")]
+    state, [inner] = cut(state_of(*history), "the code", "one one")
+    outer = cut_messages(edits.redact(state, inner), 0, 1, WORDS)
+    carried = adopt(outer.state, [*history, user(f"Again : {secret}"), assistant("Yes .")])
+    carried.state.check_integrity()
+    assert secret not in str([entry.message for entry in carried.state.entries])
+    left = {fragment.fragment_id for fragment in carried.state.fragments}
+    assert left == {inner}
+    assert [edit.edit_id for edit in carried.dropped] == [outer.fragments[0].fragment_id]
