@@ -125,20 +125,22 @@ class TurnRecording:
         if self._is_stale:
             return replace(state, omissions=hide_closed(self.session.state.omissions, state.branches))
         state = replace(state, omissions=hide_closed(self.after.omissions, state.branches))
-        if state.rollout.header is None:
-            state = replace(state, rollout=self.after.rollout.emptied())
+        state = self._begun(state)
         for made in self.after.rollout.events[len(self.before.rollout.events) :]:
             if isinstance(made, RolloutOperation):
                 state = operate_rollout(state, made.by, made.name, made.arguments, made.saved_tokens)
         return state
+
+    def _begun(self, state: SessionState) -> SessionState:
+        """The state with the header that this request began its record with, where it has none."""
+        return state if state.rollout.header else replace(state, rollout=self.after.rollout.emptied())
 
     def _completed(self, state: SessionState, messages: Sequence[Message]) -> SessionState:
         """The state with the completions in its rollout record. A prompt with a text that was redacted stays out."""
         sampled = self.exchange.sampled
         if sampled is None or _redacted(self.session.state) != _redacted(self.before):
             return state
-        if state.rollout.header is None:
-            state = replace(state, rollout=self.after.rollout.emptied())
+        state = self._begun(state)
         thread = thread_of(state)
         for index, message in enumerate(messages):
             broken = self._find_format_error(message, sampled.answer(index))
