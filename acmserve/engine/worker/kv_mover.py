@@ -18,7 +18,7 @@ import torch
 from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.worker.cache_kind import why_never
 from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateMove, StepCopy, TransitionRecord
-from acmserve.engine.worker.engine_ropes import ropes_of_engine
+from acmserve.engine.worker.engine_ropes import ropes_measured_twice
 from acmserve.engine.worker.state_mover import StateMover, recurrent_layers
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
@@ -118,7 +118,7 @@ class KVMover:
         move_refusal = None
         ropes: dict[str, Rope | None] = dict.fromkeys(names)
         try:
-            ropes = ropes_of_engine(model, drafter, names, self._vllm_config)
+            ropes = ropes_measured_twice(model, drafter, names, self._vllm_config)
         except MoveRefused as refused:
             move_refusal = refused.reason
         try:
