@@ -170,6 +170,6 @@ RECURRENT = (
             rope_parameters=dict(PLAIN),
         ),
         stand_ins=(HEADS_APART,),
-        reduced="LFM2's class alone; Jamba, Granite 4H and MiniMax M1 have other states, which are refused",
+        reduced="LFM2's class alone; Jamba and MiniMax M1 have other states, which are refused",
     ),
 )
