@@ -22,8 +22,7 @@ SEAMS: tuple[Seam, ...] = (
     *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size kv_sharing_fast_prefill"),
     *attributes(
         "vllm.config.model:ModelConfig",
-        "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config runner_type "
-        "is_multimodal_model",
+        "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",
     ),
     *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
     *methods(

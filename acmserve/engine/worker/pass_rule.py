@@ -40,7 +40,7 @@ def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> s
 
 def why_not_in_rows(layers: Iterable[Any]) -> str | None:
     """Which attention backend keeps the holes apart. None where all layers have the one that was checked."""
-    names = {str(layer.get_attn_backend().get_name()) for layer in layers}
+    names = {layer.get_attn_backend().get_name() if hasattr(layer, "get_attn_backend") else "none" for layer in layers}
     return None if names <= {BACKEND} else f"engine: attention backend {min(names - {BACKEND})}"
 
 
