@@ -105,10 +105,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
         self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs), self.transitions.index.forget)
-        find_path, refusal = self.transitions.index.find_path, why_step_by_step(self._vllm_config, specs)
-        self.abilities = self.abilities.both(Abilities(pass_refusal=refusal))
+        self.abilities = self.abilities.both(Abilities(pass_refusal=why_step_by_step(self._vllm_config, specs)))
         max_tokens = partial(max_pass_tokens, self._vllm_config, lambda: self.abilities.pass_refusal)
-        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, find_path, max_tokens)
+        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path, max_tokens)
         states = self._groups.state_rules if self.abilities.move_refusal is None else None
         rules = sparse_groups.boundary_rules(kv_cache_manager, states)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
@@ -129,6 +128,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         for worker in metadata.values():
             if isinstance(worker, Handshake):
                 self.abilities = self.abilities.both(worker.abilities)
+        logger.info("acmserve: one step for each hole: %s", self.abilities.pass_refusal or "no, one for all")
         if self.abilities.move_refusal:
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
 
