@@ -19,6 +19,7 @@ from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.worker.cache_kind import why_never
 from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateMove, StepCopy, TransitionRecord
 from acmserve.engine.worker.engine_ropes import ropes_measured_twice
+from acmserve.engine.worker.pass_rule import why_not_in_rows
 from acmserve.engine.worker.state_mover import StateMover, recurrent_layers
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
@@ -44,17 +45,20 @@ class Abilities:
     """Why KV may not be copied, or not be moved. None where it may. No copy means no move.
 
     `max_rotations` is how often a key may be turned before it is computed anew (`plan/rules/rotations.py`).
+    `pass_refusal` is why each hole takes a step of its own (`pass_rule.py`).
     """
 
     copy_refusal: str | None = None
     move_refusal: str | None = None
     max_rotations: int = MAX_ROTATIONS
+    pass_refusal: str | None = None
 
     def both(self, other: Abilities) -> Abilities:
         """What is possible when both sides must be able to do it."""
         copy_refusal = self.copy_refusal or other.copy_refusal
         move_refusal = copy_refusal or self.move_refusal or other.move_refusal
-        return Abilities(copy_refusal, move_refusal, min(self.max_rotations, other.max_rotations))
+        pass_refusal = self.pass_refusal or other.pass_refusal
+        return Abilities(copy_refusal, move_refusal, min(self.max_rotations, other.max_rotations), pass_refusal)
 
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
@@ -136,7 +140,8 @@ class KVMover:
         except ValueError as unfit:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
-        return Abilities(None, move_refusal, bound_of(name_of_type(layer.kv.dtype) for layer in layers))
+        bound = bound_of(name_of_type(layer.kv.dtype) for layer in layers)
+        return Abilities(None, move_refusal, bound, why_not_in_rows(modules[name] for name in names))
 
     def _build_groups(self, layers: Mapping[str, KVLayer]) -> dict[int, tuple[int, dispatch.LayerMover]]:
         """The block size and the layers of every group. Raises `MoveRefused` for a layer that is in none."""
