@@ -1,10 +1,10 @@
 """`acmserve bench precompute`: what the turn after an eviction waits for, when the engine may work while tools run.
 
 The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
-seconds, drawn by a seed. Four runs, one after the other: `exact` with precompute `predict`. `exact`. `reuse`. And a
-stock engine that gets the very prompts of the first. What goes is evicted by CWL under a budget, or cleared by
-`clear_tool_uses` of `context_management`. Turns in front of which something was taken out count apart from plain
-appends, and the appends of `predict` are compared with those of `exact`.
+seconds, drawn by a seed, the same in every run. Four runs, one after the other: `exact` with precompute `predict`.
+`exact`. `reuse`. And a stock engine that gets the very prompts of the first. What goes is evicted by CWL under a
+budget, or cleared by `clear_tool_uses` of `context_management`. Turns in front of which something was taken out count
+apart from plain appends, and the appends of `predict` are compared with those of `exact`.
 
 A number stands only where the model said what the script has, every receipt adds up and no prompt exceeds the budget.
 The weights, asked at every token, have to say what those of the stock engine would have said. The model's words are
@@ -79,7 +79,7 @@ def measure(model: str, policy: str, num_tasks: int, witness: Path) -> dict[str,
     with scripted_server(model, _PROCESSOR) as (url, _):
         for run in runs:
             before = read_counters(url)
-            run_conversation(url, trace, run, served, progress, pause=tool_pauses(run), keep_prompts=True)
+            run_conversation(url, trace, run, served, progress, pause=tool_pauses(), keep_prompts=True)
             time.sleep(1.0)
             run.counters = {name: value - before[name] for name, value in read_counters(url).items()}
             run.failures = check_run(run, trace)

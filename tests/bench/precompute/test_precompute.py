@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from acmserve.bench.precompute.answers import answers_table
 from acmserve.bench.precompute.foreground import ForegroundRound, as_row, foreground_table, wave_ratio
 from acmserve.bench.precompute.main import main
 from acmserve.bench.precompute.plot import draw
-from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs
+from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs, tool_pauses
 from acmserve.bench.precompute.table import as_report, as_table, ordinary_turns
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 
@@ -192,3 +193,16 @@ def test_wrong_usage_names_the_bad_option(arguments: list[str], says: str, capsy
         main(arguments)
     assert stop.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_every_run_waits_the_same_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that did not wait would be compared with one whose turns come behind a pause."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    for _ in range(2):
+        pause = tool_pauses()
+        for _ in range(5):
+            pause()
+    assert slept[:5] == slept[5:]
+    assert all(0.5 <= seconds <= 5 for seconds in slept)
+    assert len(set(slept)) == 5
