@@ -254,7 +254,7 @@ class SessionStore:
 
     def _size_of(self, key: Key) -> int:
         session = self._sessions.get(key)
-        return 0 if session is None else session.num_bytes
+        return 0 if session is None else session.sizes.num_bytes
 
     def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
         """Write so many sessions whose copies in the file are behind, as long as that succeeds."""
