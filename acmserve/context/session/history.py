@@ -4,10 +4,11 @@
     client   system'  user                      answer   block   user   user        aligned, not compared
 
 Decision: clients resend their whole history, in slightly other words, and not always in the same order. `adopt` aligns
-it with the session's entries. One that only grows, word for word, is appended without that. Edits follow the messages that the session knows again. Entries that the client does not
-hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn*. They stay as long
-as the answer of that turn is recognised. What the client no longer has is gone. Every edit that goes with it is told.
-An open branch ends, failed, where somebody else than the model speaks, so that no such message is left out with it.
+it with the session's entries. One that only grows, word for word, is appended without that. Edits follow the messages
+that the session knows again. Entries that the client does not hold (`INTERNAL`: the calls and results of context tools
+that ran on the server) belong to a *turn*. They stay as long as the answer of that turn is recognised. What the client
+no longer has is gone. Every edit that goes with it is told. An open branch ends, failed, where somebody else than the
+model speaks, so that no such message is left out with it.
 
 Every function is pure: state in, state out. How edits are carried over says `carrying/`.
 """

@@ -69,6 +69,7 @@ class SessionStore:
                 self._stored = StoredSessions(archive)
                 self._load(self._stored)
             except BaseException:
+                # Raised again as it is. The archive belongs to a store that there will not be.
                 archive.close()
                 raise
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute

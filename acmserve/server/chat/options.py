@@ -145,9 +145,9 @@ def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
 
 
 def fitting_record(chat: ChatRequest, state: SessionState) -> ChatRequest:
-    """A request with `rollout`, which is not recorded where it does not fit the record of its session and did not ask for one.
+    """A request with `rollout`. It is not recorded where it does not fit the record of its session.
 
-    Raises `Conflict` where it asked.
+    Raises `Conflict` where it asked for that itself.
     """
     try:
         begin_rollout(state, chat.request.model or "", chat.suites)

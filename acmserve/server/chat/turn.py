@@ -194,6 +194,7 @@ async def _answer_in_loop(
             )
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
+            # Raised again as it is, whatever it was. A cancelled turn is no failure: it leaves what was stored last.
             server.store.save(session, before)
             raise
         if isinstance(response, StreamingResponse):

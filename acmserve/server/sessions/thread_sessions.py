@@ -151,7 +151,7 @@ def _known(family: str, session: Session) -> KnownThread:
 
 
 def stored_conversation(state: SessionState) -> Fingerprint:
-    """What would be remembered of the last request that is in a transcript, and of its answer. Nobody knows its tools."""
+    """What would be remembered of the last request in a transcript, and of its answer. Nobody knows its tools."""
     held = [entry for entry in state.entries if entry.origin is not Author.INTERNAL]
     has_answer = len(held) > 1 and held[-1].origin is Author.ANSWER
     prompt = read_prompt({"messages": [entry.message for entry in (held[:-1] if has_answer else held)]})
