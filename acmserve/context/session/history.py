@@ -23,7 +23,7 @@ from acmserve.context.alignment.normal_form import digest_normal_form, digest_se
 from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
-from acmserve.context.session.carrying.old_digests import with_new_digests
+from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
@@ -57,11 +57,12 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
+    if any(len(entry.digest) == NUM_OLD_BYTES for entry in state.entries):
+        state = with_new_digests(state, messages)
     if grows(state, messages):
         carried, num_known = _appended(state, messages)
         num_of_parent = 0 if state.parent is None else min(num_known, state.parent.num_messages)
     else:
-        state = with_new_digests(state, messages)
         history = match_history(state, messages)
         carried, num_known = carry_over(state, history, messages), history.num_known
         num_of_parent = _num_of_parent(state, history)
