@@ -212,7 +212,8 @@ def test_verl_reads_its_rows() -> None:
 def test_trl_computes_the_same_loss_of_its_rows() -> None:
     """TRL's own `_compute_loss`, with log-probabilities given instead of a model."""
     trl = pytest.importorskip("trl", reason="TRL is not installed")
-    torch = pytest.importorskip("torch")
+    import torch
+
     from acmserve.training.losses.gspo import gspo_loss
 
     read = rollouts(single_sessions(3))

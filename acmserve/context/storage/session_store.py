@@ -69,6 +69,7 @@ class SessionStore:
                 self._stored = StoredSessions(archive)
                 self._load(self._stored)
             except BaseException:
+                # Raised again as it is. The archive belongs to a store that there will not be.
                 archive.close()
                 raise
 
@@ -254,7 +255,7 @@ class SessionStore:
 
     def _size_of(self, key: Key) -> int:
         session = self._sessions.get(key)
-        return 0 if session is None else session.num_bytes
+        return 0 if session is None else session.sizes.num_bytes
 
     def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
         """Write so many sessions whose copies in the file are behind, as long as that succeeds."""

@@ -34,6 +34,7 @@ from acmserve.server.messages.request import plain_body
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.session_params import check_no_loop, is_plain
 from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
+from acmserve.server.vllm.model_names import ASKED_NAME
 
 COMPACTION_HEADER = "X-ACM-Compaction"
 NO_COMPACTION = "none, context_management of /v1/responses needs a session id"
@@ -51,6 +52,7 @@ def with_session(core: Endpoint) -> Endpoint:
         body = await sent_body(raw_request)
         path = raw_request.url.path
         CURRENT.set(None)
+        ASKED_NAME.set(kwargs["request"].model)
         try:
             found = _identified(body, raw_request)
             params = None if found is None else found.params

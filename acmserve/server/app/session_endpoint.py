@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -69,7 +68,7 @@ from acmserve.server.responses.compact import compact_route
 from acmserve.server.responses.route import answer_responses
 from acmserve.server.routes.router import router
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
-from acmserve.server.vllm.model_names import ASKED_NAME, echo_names
+from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
 from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
 
@@ -178,20 +177,8 @@ def _coated(route: APIRoute, chat_core: Endpoint) -> Endpoint:
     if route.path in SESSION_ANSWERS:
         answer, only_counts = SESSION_ANSWERS[route.path], route.path == COUNT_PATH
         endpoint = functools.wraps(core)(in_session(answer, chat_core, endpoint, leaves_no_trace=only_counts))
-    endpoint = _named(endpoint)
     set_signature(endpoint, extended_signature(core))
     return endpoint
-
-
-def _named(endpoint: Endpoint) -> Endpoint:
-    """Have the answer name the model as the request does."""
-
-    @functools.wraps(endpoint)
-    async def named(*args: Any, **kwargs: Any) -> Response | None:
-        ASKED_NAME.set(kwargs["request"].model)
-        return await endpoint(*args, **kwargs)
-
-    return named
 
 
 async def _close(app: FastAPI) -> None:

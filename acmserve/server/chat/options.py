@@ -34,6 +34,8 @@ from acmserve.validation import check_boolean
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
+ASKING = ("acm", FIELD)
+"""Fields in which a chat asks for something beside an answer."""
 _OPTIONS = ("acm", "cache_salt")
 """Fields of ours, and of vLLM's, that mean the same on every route."""
 
@@ -143,12 +145,10 @@ def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
 
 
 def fitting_record(chat: ChatRequest, state: SessionState) -> ChatRequest:
-    """The request, which is not recorded where it does not fit the record of its session and did not ask for one.
+    """A request with `rollout`. It is not recorded where it does not fit the record of its session.
 
-    Raises `Conflict` where it asked.
+    Raises `Conflict` where it asked for that itself.
     """
-    if not chat.rollout:
-        return chat
     try:
         begin_rollout(state, chat.request.model or "", chat.suites)
     except Conflict as error:

@@ -32,7 +32,7 @@ from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
-from acmserve.server.chat.options import ChatRequest, SessionCall, fitting_record, with_options
+from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
 from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
@@ -48,13 +48,16 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 
 async def answer_chat_call(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:
     """Answer a request of /v1/chat/completions."""
-    chat = ChatRequest(call.request, call.raw_request, call.body, call.params, call.tenant, found=call.found)
+    found = call.found
+    chat = ChatRequest(call.request, call.raw_request, call.body, found.params, found.tenant, found=found)
     return await answer_session(server, chat, core)
 
 
 async def answer_session(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer a chat of a session, whatever route it came by, with its receipt. Raises InvalidRequest, StorageFailed."""
-    response = await answer_chat(server, with_options(server, chat), core)
+    if server.rollout or chat.params.precompute or any(chat.body.get(name) is not None for name in ASKING):
+        chat = with_options(server, chat)
+    response = await answer_chat(server, chat, core)
     exchange = CURRENT.get()
     return response if exchange is None else deliver(response, exchange)
 
@@ -67,7 +70,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     watched = is_watched(server, session, chat)
     answered = False
     try:
-        chat = fitting_record(chat, session.state)
+        chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
             server.precompute.begin_turn(session)
         with server.precompute.serving(session) if watched else nullcontext():
@@ -191,6 +194,7 @@ async def _answer_in_loop(
             )
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
+            # Raised again as it is, whatever it was. A cancelled turn is no failure: it leaves what was stored last.
             server.store.save(session, before)
             raise
         if isinstance(response, StreamingResponse):

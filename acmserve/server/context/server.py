@@ -40,7 +40,7 @@ from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
-from acmserve.server.sessions.identifier import Identified, Identifier
+from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
 from acmserve.server.sessions.storage import StorageFailures
@@ -104,15 +104,6 @@ class ContextServer:
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
         self.maps.store.on_failure = failures.note
-
-    def identify(self, body: Any, headers: Mapping[str, str]) -> Identified | None:
-        """The session of a chat request, in the store with its thread. None for a request without one.
-
-        Raises InvalidRequest and StorageFailed for one that a client of ours named.
-        """
-        salt = body.get("cache_salt") if isinstance(body, Mapping) else None
-        tenant = self.sessions.tenant_of(headers, salt if isinstance(salt, str) else None)
-        return self.identifier.identify(body, headers, tenant, is_held=True)
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
@@ -181,7 +172,8 @@ class ContextServer:
             live,
         )
 
-    def _redacted(self, session: Session) -> None:
+    def _redacted(self, session: Session, before: SessionState) -> None:
+        self.identifier.catch_up(session.key, before)
         self.precompute.forget(session.key)
         self.sessions.forget(session)
         if self.identifier.threads is not None:

@@ -63,7 +63,7 @@ class SessionEditor:
         *,
         default_fidelity: str,
         summaries: Callable[[Session], Mapping[SummaryWanted, str]],
-        on_redacted: Callable[[Session], None],
+        on_redacted: Callable[[Session, SessionState], None],
     ) -> None:
         self._sessions = sessions
         self._budgets = budgets
@@ -115,9 +115,10 @@ class SessionEditor:
             saved = done.num_tokens_before - done.num_tokens_after
             state = operate_rollout(state, Initiator.CALLER, done.kind.value, arguments, saved)
         outcome = replace(outcome, state=state)
+        before = session.state
         self._sessions.store.save(session, state)
         if any(done.kind is EditKind.REDACT for done in outcome.done):
-            self._on_redacted(session)
+            self._on_redacted(session, before)
         return outcome
 
     async def plan_edits(self, session: Session, batch: Sequence[Edit]) -> PlannedEdits:

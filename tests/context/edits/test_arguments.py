@@ -229,6 +229,16 @@ def test_a_redacted_text_never_comes_back_in_arguments(arguments: str, is_emptie
         assert all(json.loads(c["function"]["arguments"]) is not None for m in render(adoption.state) for c in calls(m))
 
 
+def test_a_redacted_text_never_comes_back_in_a_list_of_arguments() -> None:
+    """No client should send one. vLLM hands it to the template as it is."""
+    first, _, *rest = written()
+    listed = writes("{}")
+    listed["tool_calls"][0]["function"]["arguments"] = [json.loads(SAID)]
+    adoption = resent(redacted(), [first, listed, *rest])
+    assert "second Monday" not in repr(adoption.state)
+    assert EMPTIED in [edit.reason for edit in adoption.dropped]
+
+
 def calls(message: Message) -> Sequence[Any]:
     found: Sequence[Any] = message.get("tool_calls") or ()
     return found

@@ -9,7 +9,7 @@ values of rows (`state.py`) and no file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from acmserve.context.session.rollout.lines import rollout_rows, row_value
@@ -24,6 +24,9 @@ from acmserve.context.storage.codecs.state import (
 )
 
 _T = TypeVar("_T")
+_ELSEWHERE = {"entries", "fragments", "redacted", "hits", "num_ids", "num_turns", "digest_key", "rollout"}
+_LIMITS = tuple(each.name for each in fields(SessionState) if each.name not in _ELSEWHERE)
+"""What `limit_values` writes. A field that nobody has thought of here counts among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +69,14 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a save writes. `hits` and `rollout` are None where they are as before.
+    """What a save writes. `limits`, `hits` and `rollout` are None where they are as before.
 
     `removes_text`: what was readable is so no more.
     """
 
     entries: RowChange
     fragments: RowChange
-    limits: RowChange
+    limits: RowChange | None
     rollout: RowChange | None
     hits: bytes | None
     removes_text: bool
@@ -91,7 +94,8 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
     """Compare two states of a session. Raises `InvalidRequest` when a message holds what JSON cannot say."""
     entries = _plan_rows(old.entries, new.entries, entry_value)
     fragments = _plan_rows(fragment_rows(old), fragment_rows(new), fragment_value)
-    limits = _plan_rows(limit_values(old), limit_values(new), dict)
+    is_limited = any(getattr(new, name) is not getattr(old, name) for name in _LIMITS)
+    limits = _plan_rows(limit_values(old), limit_values(new), dict) if is_limited else None
     hits = None if new.hits == old.hits else pack([hit_value(hit) for hit in new.hits])
     is_recorded = new.rollout is not old.rollout
     rollout = _plan_rows(rollout_rows(old.rollout), rollout_rows(new.rollout), row_value) if is_recorded else None
