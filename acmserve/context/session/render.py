@@ -129,7 +129,7 @@ def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
     Folds that follow each other are one span with one marker, and so is the white space between them.
     """
     shown: dict[Place, list[tuple[Piece, str]]] = {}
-    hidden = [fragment for fragment in state.fragments if fragment.shown is not None]
+    hidden = [fragment for fragment in state.fragments if fragment.shown is not None and not fragment.waits]
     if len(hidden) == 1:
         [alone] = hidden
         for piece, text in zip(alone.pieces, alone.shown or (), strict=True):

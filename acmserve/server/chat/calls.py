@@ -22,6 +22,7 @@ from acmserve.context.tools.suites import find_suite
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
 from acmserve.server.chat.branches import NAMES, LoopBranches
 from acmserve.server.context.server import ContextServer
+from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.sessions.rollout import operate_rollout
 
 Call = dict[str, Any]
@@ -67,10 +68,9 @@ class ContextTools:
 
     server: ContextServer
     session: Session
-    suites: Sequence[str]
+    options: LoopOptions
     fidelity: str | None
     known: Sequence[str]
-    max_calls: int
     branches: LoopBranches
 
     async def carry_out(self, call: Call, num_before: int) -> Operation:
@@ -85,9 +85,10 @@ class ContextTools:
                 state = operate_rollout(self.session.state, Initiator.MODEL, name, made.arguments)
                 self.server.store.save(self.session, state)
                 return replace(made, result=fields, changed=True)
-            suite = find_suite(self.suites, name)
-            tool_call, by = ToolCall(name, arguments), Initiator.MODEL
-            outcome = await self.server.editor.call_tool(self.session, tool_call, suite, self.fidelity, by)
+            suite, may_wait = find_suite(self.options.suites, name), self.options.commit == "cheapest"
+            outcome = await self.server.editor.call_tool(
+                self.session, ToolCall(name, arguments), suite, self.fidelity, Initiator.MODEL, may_wait=may_wait
+            )
         except InvalidRequest as error:
             return replace(made, result=refused(error), is_error=True)
         except Unavailable as error:
@@ -103,9 +104,10 @@ class ContextTools:
     def _check(self, name: str, num_before: int) -> None:
         if name not in self.known:
             raise NotFound("name", f"there is no tool {name[:40]!a}.", f"Choose one of {', '.join(self.known)}.")
-        if num_before >= self.max_calls and not self.branches.is_forced:
+        most = self.options.max_tool_calls
+        if num_before >= most and not self.branches.is_forced:
             raise InvalidRequest(
-                "max_tool_calls", f"all {self.max_calls} context tool calls of this answer are used.", "Answer now."
+                "max_tool_calls", f"all {most} context tool calls of this answer are used.", "Answer now."
             )
 
 

@@ -29,6 +29,7 @@ from acmserve.context.session.history import append_answer, append_internal, end
 from acmserve.context.session.render import render
 from acmserve.errors import InvalidRequest
 from acmserve.server.budget.budgets import PromptOverhead
+from acmserve.server.budget.commits import LoopCommits
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
 from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, find_format_error, split_calls
@@ -74,6 +75,7 @@ class ToolLoop:
     client_calls: list[Call] = field(default_factory=list)
     late_texts: dict[str, str] = field(default_factory=dict)
     branches: LoopBranches = field(init=False)
+    commits: LoopCommits = field(init=False)
     _exchange: Exchange | None = None
     _enforced: Enforced | None = None
 
@@ -81,6 +83,7 @@ class ToolLoop:
         server, session, options = self.turn.server, self.turn.session, self.turn.options
         max_tokens = options.branch_tokens or max(1, server.budgets.window // DEFAULT_SHARE)
         self.branches = LoopBranches(server.tokenizer, max_tokens, is_branch=session.state.parent is not None)
+        self.commits = LoopCommits(server.budgets, self.turn.params.fidelity or server.default_fidelity)
 
     @property
     def marks(self) -> Sequence[str]:
@@ -120,9 +123,9 @@ class ToolLoop:
 
     @property
     def _budget_json(self) -> dict[str, Any]:
-        """What the last step's budget demanded. Nothing where there is none."""
+        """What the last step's budget demanded, and which edits wait. Nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
-        return {} if report is None else {"budget": report}
+        return ({} if report is None else {"budget": report}) | dict(self.commits.as_json)
 
     @property
     def receipt(self) -> dict[str, Any] | None:
@@ -175,6 +178,10 @@ class ToolLoop:
         preset = self.request.preset_name
         renderer = turn.server.renderer(self.request.frame(), lambda shown: with_preset(place(shown), preset))
         beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
+        max_tokens, is_last = self.request.max_tokens, self.request.is_last(self.num_calls)
+        state = self.commits.begin_step(turn.session.state, self.steps, beside, max_tokens, is_last=is_last)
+        if state is not turn.session.state:
+            turn.server.store.save(turn.session, state)
         frame = frame_of(self.request.frame(), self.request.preset_name)
         live = live_prompt(turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state)
         self._enforced = await turn.server.enforce(
@@ -256,16 +263,8 @@ class ToolLoop:
             turn.server.store.save(turn.session, state)
 
     def _context_tools(self) -> ContextTools:
-        turn, options = self.turn, self.turn.options
-        return ContextTools(
-            turn.server,
-            turn.session,
-            options.suites,
-            turn.params.fidelity,
-            self.request.tool_names,
-            options.max_tool_calls,
-            self.branches,
-        )
+        turn, names = self.turn, self.request.tool_names
+        return ContextTools(turn.server, turn.session, turn.options, turn.params.fidelity, names, self.branches)
 
     def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation], broken: str | None) -> str | None:
         is_cut, state = step.finish_reason == "length", self.turn.session.state
@@ -291,7 +290,7 @@ class ToolLoop:
         if self.stopped_by is None:
             state = self.branches.settle(append_internal(state, [message, *results]))
         else:
-            state = self.branches.settle(state)
+            state = self.branches.settle(self.commits.end(state))
             answer = message | dict(self.turn.answer_fields)
             state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
@@ -304,6 +303,8 @@ class ToolLoop:
             frame = frame_of(self.request.frame(), self.request.preset_name)
             suite = next((name for name in turn.options.suites if name in editing_suites()), None)
             turn.server.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
+            if self.commits.ended:
+                turn.server.precompute.note_edit(turn.session)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""

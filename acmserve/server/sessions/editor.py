@@ -19,6 +19,7 @@ from acmserve.context.edits.cost import num_saved_by, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.waiting import committed, waiting_behind
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
 from acmserve.context.tools.run import (
@@ -74,14 +75,25 @@ class SessionEditor:
         self._on_redacted = on_redacted
 
     async def call_tool(
-        self, session: Session, call: ToolCall, suite: str, fidelity: str | None, by: Initiator = Initiator.CALLER
+        self,
+        session: Session,
+        call: ToolCall,
+        suite: str,
+        fidelity: str | None,
+        by: Initiator = Initiator.CALLER,
+        *,
+        may_wait: bool = False,
     ) -> ToolOutcome:
-        """Carry out one tool call and store the state. The caller holds the lock."""
+        """Carry out one tool call and store the state. The caller holds the lock.
+
+        With `may_wait` a text that is hidden stays in the prompt until somebody commits it.
+        """
         context = self._context(suite, fidelity)
-        context = replace(context, renderer=self._budgets.renderer(session))
+        context = replace(context, renderer=self._budgets.renderer(session), may_wait=may_wait)
+        before = committed(session.state) if may_wait else session.state
         if call.name == DELIMITER:
             context = replace(context, scope=self._budgets.scope(session))
-        outcome = run_tool(session.state, call, context)
+        outcome = run_tool(before, call, context)
         if outcome.scope is not None:
             self._budgets.declare(session, outcome.scope)
         if outcome.needs is not None:
@@ -89,8 +101,10 @@ class SessionEditor:
                 supplied = await self._supply(outcome.needs)
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
-            outcome = run_tool(session.state, call, with_input(context, supplied))
-        outcome = self._recorded(session.state, call, outcome, by)
+            outcome = run_tool(before, call, with_input(context, supplied))
+        outcome = self._recorded(before, call, outcome, by)
+        if may_wait:
+            outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
         return outcome

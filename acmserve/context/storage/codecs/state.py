@@ -94,7 +94,7 @@ def fragment_value(fragment: RedactedText | Fragment) -> dict[str, Any]:
         "shown": None if fragment.shown is None else list(fragment.shown),
         "focus": fragment.focus,
         "summaries": [list(summary) for summary in fragment.summaries],
-    }
+    } | ({"waits": True} if fragment.waits else {})
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
@@ -216,6 +216,7 @@ def _fragment(value: Any) -> Fragment:
         shown=None if shown is None else tuple(_is(text, "shown", str) for text in shown),
         focus=_field(value, "focus", str, type(None)),
         summaries=tuple(_summary(item) for item in _field(value, "summaries", list)),
+        waits=_is(value.get("waits", False), "waits", bool),
     )
 
 

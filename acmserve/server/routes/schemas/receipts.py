@@ -5,7 +5,7 @@ For the OpenAPI document alone. Requests are read by `server/options`, which say
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
 from pydantic_core import core_schema
@@ -61,6 +61,23 @@ class ReceiptView(BaseModel):
     )
 
 
+class WaitingEditView(BaseModel):
+    """An edit that was accepted and does not stand in the prompt yet."""
+
+    fragment_id: str
+    state: Literal["folded", "summarized"]
+    reason: str = Field(description="Why it waits.")
+    computed_tokens: int = Field(ge=0, description="What its commit would cost alone, in tokens computed.")
+
+
+class CommitsView(BaseModel):
+    """When edits of the model take effect in the prompt."""
+
+    waiting: list[WaitingEditView]
+    committed: list[str] = Field(description="Fragments whose edits took effect.")
+    reason: str | None = Field(description="`cheapest`, `in_front` (of a change), `room`, `turn_end`, or null.")
+
+
 class StepView(BaseModel):
     """One step of the tool loop."""
 
@@ -68,6 +85,9 @@ class StepView(BaseModel):
     operations: list[dict[str, Any]] = Field(description="The calls of context tools, with their results.")
     branch: str | None = Field(default=None, description="The branch that the step was made in.")
     budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded in front of it.")
+    commit: CommitsView | None = Field(
+        default=None, description="Edits that its prompt did not show yet, or first did."
+    )
     prompt_token_ids: list[int] | None = Field(default=None, description="Its prompt, with `return_token_ids`.")
     token_ids: list[int] | None = Field(default=None, description="What was sampled, with `return_token_ids`.")
     logprobs: list[float] | None = Field(default=None, description="Those of the sampled tokens, with `logprobs`.")
@@ -90,6 +110,11 @@ class ReceiptFields(BaseModel):
     )
     budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded, and its cost.")
     branches: list[dict[str, Any]] | None = Field(default=None, description="The branches that the answer touched.")
+    commit: CommitsView | None = Field(
+        default=None,
+        description="Under `acm.commit: cheapest`: edits that the answer was given without, and the last "
+        "that took effect.",
+    )
     map: dict[str, Any] | None = Field(default=None, description="The context map that was read.")
     dropped: list[dict[str, Any]] | None = Field(
         default=None, description="Edits that the client's history did not keep: `kind`, `id` and `reason`."
@@ -114,6 +139,11 @@ class AcmFields(BaseModel):
     first_call_required: bool | None = Field(default=None, description="Whether the first step has to call a tool.")
     preset: str | None = Field(default=None, description=f"The prompt that teaches the tools: {', '.join(PRESETS)}.")
     branch: dict[str, Any] | None = Field(default=None, description="Bounds of a branch: `max_tokens`.")
+    commit: Literal["now", "cheapest"] | None = Field(
+        default=None,
+        description="When edits of the model take effect in its prompt: in the next step, or when that "
+        "costs least. Default: `now`.",
+    )
     budget: int | str | BudgetRequest | None = Field(default=None, description="Tokens that a prompt may have.")
     map: dict[str, Any] | None = Field(default=None, description="A context map: `external_context_id`, `budget`, ...")
     precompute: str | dict[str, Any] | None = Field(default=None, description="`off`, `heal`, `predict`, or an object.")
