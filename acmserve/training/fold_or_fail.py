@@ -153,7 +153,7 @@ def _document(
     """Sentences without a number, and one fact somewhere between them."""
     where = draw.random()
     told = [
-        f"{draw.choice(words.subjects)} {draw.choice(words.verbs)} {draw.choice(words.places)} {draw.choice(words.times)}."
+        " ".join(map(draw.choice, (words.subjects, words.verbs, words.places, words.times))) + "."
         for _ in range(num_sentences)
     ]
     told.insert(int(where * (num_sentences + 1)), f"The code of the {name} is {code}.")
