@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters families fuzz respell templates told clients serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters families train fuzz respell templates told clients serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ audit: setup ## measure the keys of every decoder class of vLLM that can be buil
 	@ACMSERVE_AUDIT=1 $(BIN)/python -m pytest tests/engine/test_audit.py $(ARGS)
 
 windows: setup ## move KV and states on every shape of hybrid model, with a control for each
-	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py $(ARGS)
+	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py tests/engine/models/test_state_space_moves.py $(ARGS)
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
 	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)
@@ -71,6 +71,9 @@ drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, 
 families: setup ## start each family of models that people serve, small and random, and write the table of them
 	@$(BIN)/acmserve bench families --json benchmarks/results/families.json $(ARGS)
 	@$(BIN)/acmserve bench report docs/compatibility.md
+
+train: setup ## train SmolLM2 to fold where it helps, on this CPU, and judge it on tasks that it has not seen
+	@$(BIN)/acmserve bench learner --json benchmarks/results/learner.json $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

@@ -24,13 +24,29 @@ from acmserve.errors import IntegrityError, InvalidRequest
 from acmserve.training.reward import RewardLimits, outcome_reward
 from acmserve.training.rollout import Rollout
 
-_COLOURS = ("amber", "silver", "violet", "copper", "ivory", "crimson", "olive", "indigo", "golden", "grey")
-_THINGS = ("door", "lamp", "boat", "piano", "tower", "bicycle", "garden", "mirror", "clock", "bridge")
-_SUBJECTS = ("Rain", "A merchant", "The old captain", "Nobody", "A flock of geese", "The baker", "Her cousin", "Fog")
-_VERBS = ("fell on", "walked along", "remembered", "painted", "crossed", "left", "looked for", "spoke of")
-_PLACES = ("the harbour", "a narrow street", "the northern hills", "the market", "an empty field", "the railway")
-_TIMES = ("at dawn", "for many years", "in the autumn", "without a word", "once more", "before the feast")
 _CODE = re.compile(r"(?<!\d)\d{4}(?!\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWords:
+    """What documents are made of. `colours` and `things` name what has a code, one of each for a document."""
+
+    colours: tuple[str, ...]
+    things: tuple[str, ...]
+    subjects: tuple[str, ...]
+    verbs: tuple[str, ...]
+    places: tuple[str, ...]
+    times: tuple[str, ...]
+
+
+WORDS = TaskWords(
+    ("amber", "silver", "violet", "copper", "ivory", "crimson", "olive", "indigo", "golden", "grey"),
+    ("door", "lamp", "boat", "piano", "tower", "bicycle", "garden", "mirror", "clock", "bridge"),
+    ("Rain", "A merchant", "The old captain", "Nobody", "A flock of geese", "The baker", "Her cousin", "Fog"),
+    ("fell on", "walked along", "remembered", "painted", "crossed", "left", "looked for", "spoke of"),
+    ("the harbour", "a narrow street", "the northern hills", "the market", "an empty field", "the railway"),
+    ("at dawn", "for many years", "in the autumn", "without a word", "once more", "before the feast"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +96,27 @@ def make_task(
     fitting: float = 2.5,
     overhead: int = 0,
     asks: Literal["last", "any"] = "last",
+    words: TaskWords = WORDS,
 ) -> FoldOrFail:
     """The task of a seed. `fitting` documents fit into the limit, beside `overhead` tokens of other things.
 
+    The same seed with other `words` is another task of the same shape.
+
     Raises `InvalidRequest` where all of them would, or only one.
     """
-    if not 2 <= num_documents <= len(_COLOURS):
-        raise InvalidRequest("num_documents", f"must be from 2 to {len(_COLOURS)}, not {num_documents}")
+    most = min(len(words.colours), len(words.things))
+    if not 2 <= num_documents <= most:
+        raise InvalidRequest("num_documents", f"must be from 2 to {most}, not {num_documents}")
     if not 1 < fitting < num_documents:
         raise InvalidRequest("fitting", f"must be above 1 and below {num_documents} documents, not {fitting}")
-    if document_tokens < (least := count_tokens(_document(random.Random(0), 1, 1, "amber door", "0000", 0))):
+    if document_tokens < (least := count_tokens(_document(random.Random(0), words, 1, 1, "amber door", "0000", 0))):
         raise InvalidRequest("document_tokens", f"must be at least {least}, not {document_tokens}")
     draw = random.Random(f"fold-or-fail {seed}")
     names = [
         f"{colour} {thing}"
-        for colour, thing in zip(draw.sample(_COLOURS, num_documents), draw.sample(_THINGS, num_documents), strict=True)
+        for colour, thing in zip(
+            draw.sample(words.colours, num_documents), draw.sample(words.things, num_documents), strict=True
+        )
     ]
     codes = [str(code) for code in draw.sample(range(1000, 10_000), num_documents)]
     documents = []
@@ -103,7 +125,7 @@ def make_task(
         num_sentences = 0
         while count_tokens(text) < document_tokens:
             num_sentences += 1
-            text = _document(random.Random(filler), place, num_documents, name, code, num_sentences)
+            text = _document(random.Random(filler), words, place, num_documents, name, code, num_sentences)
         documents.append(text)
     asked = num_documents - 1 if asks == "last" else draw.randrange(num_documents)
     task = FoldOrFail(
@@ -125,11 +147,13 @@ def _limit(sizes: Sequence[int], fitting: float) -> int:
     return min(max(wanted, max(sizes) + 1), sum(sizes) - 1)
 
 
-def _document(draw: random.Random, place: int, num_documents: int, name: str, code: str, num_sentences: int) -> str:
+def _document(
+    draw: random.Random, words: TaskWords, place: int, num_documents: int, name: str, code: str, num_sentences: int
+) -> str:
     """Sentences without a number, and one fact somewhere between them."""
     where = draw.random()
     told = [
-        f"{draw.choice(_SUBJECTS)} {draw.choice(_VERBS)} {draw.choice(_PLACES)} {draw.choice(_TIMES)}."
+        " ".join(map(draw.choice, (words.subjects, words.verbs, words.places, words.times))) + "."
         for _ in range(num_sentences)
     ]
     told.insert(int(where * (num_sentences + 1)), f"The code of the {name} is {code}.")

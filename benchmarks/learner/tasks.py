@@ -1,0 +1,49 @@
+"""The tasks to learn from, and those to be judged by: other seeds, other texts, other names.
+
+Three to five documents of 240 to 360 tokens, as the seed draws. The limit leaves room for the tools, for the calls of a
+model that folds, and for less than two documents. So it does not matter how well, but where somebody folds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from acmserve.training.fold_or_fail import WORDS, FoldOrFail, TaskWords, make_task
+
+TRAINING_SEED, HELD_OUT_SEED = 0, 1_000_000
+FITTING = 1.4
+CALL_TOKENS = 190
+"""Tokens that the calls and results behind one document may have."""
+
+HELD_OUT_WORDS = TaskWords(
+    ("scarlet", "bronze", "turquoise", "pale", "wooden", "striped", "yellow", "marble", "black", "rusty"),
+    ("kettle", "wagon", "violin", "ladder", "chapel", "barrel", "windmill", "anchor", "saddle", "lantern"),
+    ("Snow", "The postman", "A young sailor", "Everybody", "A pair of horses", "The widow", "My uncle", "Thunder"),
+    ("drifted over", "hurried past", "forgot", "sketched", "circled", "reached", "dreamed of", "sang about"),
+    ("the valley", "a wide river", "the southern coast", "the library", "a quiet forest", "the old mill"),
+    ("at noon", "all winter", "in the evening", "with a smile", "yet again", "after the storm"),
+)
+
+
+def training_tasks(num: int, count_tokens: Callable[[str], int], prompt_tokens: int) -> list[FoldOrFail]:
+    """The first tasks to learn from."""
+    return _tasks(TRAINING_SEED, num, count_tokens, prompt_tokens, WORDS)
+
+
+def held_out_tasks(num: int, count_tokens: Callable[[str], int], prompt_tokens: int) -> list[FoldOrFail]:
+    """The first tasks to be judged by. They share no name and no sentence with the others."""
+    return _tasks(HELD_OUT_SEED, num, count_tokens, prompt_tokens, HELD_OUT_WORDS)
+
+
+def _tasks(
+    first: int, num: int, count_tokens: Callable[[str], int], prompt_tokens: int, words: TaskWords
+) -> Sequence[FoldOrFail]:
+    made = []
+    for seed in range(first, first + num):
+        draw = random.Random(f"sizes {seed}")
+        num_documents, size = draw.randint(3, 5), draw.randint(240, 360)
+        overhead = prompt_tokens + (num_documents - 1) * CALL_TOKENS
+        sizes = {"num_documents": num_documents, "document_tokens": size, "fitting": FITTING, "overhead": overhead}
+        made.append(make_task(seed, count_tokens, **sizes, words=words))
+    return made
