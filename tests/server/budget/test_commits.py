@@ -9,8 +9,8 @@ from openai import OpenAI
 from tests.support import http
 from tests.support.server.scripts import Answer, ask, log_lines, new_session, tool_call
 
-NUM_FOLDS = 6
-CUT = tool_call("fragment_context", start_marker="line 0:", end_marker="end of the log", num_fragments=NUM_FOLDS + 1)
+NUM_FOLDS, NUM_FRAGMENTS = 6, 20
+CUT = tool_call("fragment_context", start_marker="line 0:", end_marker="end of the log", num_fragments=NUM_FRAGMENTS)
 
 
 def _edited(client: OpenAI, commit: str, *, at_once: bool) -> tuple[str, int, Answer, Answer]:
@@ -51,6 +51,8 @@ def test_one_fold_a_step_costs_what_all_at_once_cost(scripted_client: OpenAI, sc
     assert after.receipts[0]["prompt_tokens"] < answer.receipts[-1]["prompt_tokens"]
     view = http.get(f"{scripted_server}/v1/acm/sessions/{session}/context").raise_for_status().json()
     shown = view["messages"][1]["message"]["content"]
-    assert [fragment["state"] for fragment in view["fragments"]] == ["folded"] * NUM_FOLDS + ["visible"]
+    assert [fragment["state"] for fragment in view["fragments"]] == ["folded"] * NUM_FOLDS + ["visible"] * (
+        NUM_FRAGMENTS - NUM_FOLDS
+    )
     assert "line 0:" not in shown
     assert view["fragments"][0]["fragment_id"] in shown
