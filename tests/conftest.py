@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 # No deadlines: what else the machine does is no property of the code.
-hypothesis.settings.register_profile("acmserve", deadline=None)
+hypothesis.settings.register_profile(
+    "acmserve",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is slow
+)
 hypothesis.settings.load_profile("acmserve")
 
 SCOPES = {
