@@ -51,7 +51,9 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
         state = replace(state, observation_rule=chat.observations)
     messages, answer = chat.body["messages"], chat.goes_on_from
     adoption = adopt(state, messages, server.observations) if answer is None else go_on(state, answer, messages)
-    adopted = committed(adoption.state)
+    adopted = adoption.state
+    if any(fragment.waits for fragment in adopted.fragments):
+        adopted = committed(adopted)
     if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(
             "messages",

@@ -64,6 +64,11 @@ class TaskCase:
         """Unique in a run: `pi-llm/8x16-1/3`."""
         return f"{self.task}/{self.setting}/{self.seed}"
 
+    @property
+    def kept_text(self) -> str:
+        """What is left in sight after the fold, without the marker."""
+        return "".join(piece.text for piece in self.pieces if not piece.is_folded)
+
     def check_integrity(self) -> None:
         """Raise IntegrityError when nothing is folded, nothing is kept behind it, or an answer is no choice."""
         folds = [piece.is_folded for piece in self.pieces]
