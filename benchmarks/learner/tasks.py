@@ -7,7 +7,7 @@ model that folds, and for less than two documents. So it does not matter how wel
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from acmserve.training.fold_or_fail import WORDS, FoldOrFail, TaskWords, make_task
 
@@ -38,12 +38,21 @@ def held_out_tasks(num: int, count_tokens: Callable[[str], int], prompt_tokens: 
 
 def _tasks(
     first: int, num: int, count_tokens: Callable[[str], int], prompt_tokens: int, words: TaskWords
-) -> Sequence[FoldOrFail]:
+) -> list[FoldOrFail]:
     made = []
     for seed in range(first, first + num):
         draw = random.Random(f"sizes {seed}")
         num_documents, size = draw.randint(3, 5), draw.randint(240, 360)
         overhead = prompt_tokens + (num_documents - 1) * CALL_TOKENS
-        sizes = {"num_documents": num_documents, "document_tokens": size, "fitting": FITTING, "overhead": overhead}
-        made.append(make_task(seed, count_tokens, **sizes, words=words))
+        made.append(
+            make_task(
+                seed,
+                count_tokens,
+                num_documents=num_documents,
+                document_tokens=size,
+                fitting=FITTING,
+                overhead=overhead,
+                words=words,
+            )
+        )
     return made
