@@ -146,6 +146,27 @@ def test_a_changed_layer_is_never_accepted(build: SmallBuild, name: str) -> None
     assert NAMES[1] in refused.value.reason
 
 
+def roundings(key: Tensor, positions: Tensor, size: float) -> Tensor:
+    """Other roundings wherever the first token does not stand first, as where a core sums in another order."""
+    start = int(positions[0])
+    noise = torch.randn(key.shape, generator=torch.Generator().manual_seed(start))
+    return key * (1 + size * noise).to(key.dtype) if start else key
+
+
+@pytest.mark.parametrize("size", [2e-4, 0.1])
+def test_roundings_that_only_shifted_runs_have_are_no_position(build: SmallBuild, size: float) -> None:
+    handles = change_layer(build, 1, lambda p, k, v: (roundings(k, p, size), roundings(v, p, size)))
+    try:
+        if size < rope_check.LEAST_ALLOWED:
+            assert measure_keys(build) == dict.fromkeys(NAMES, rope_of_module(rotary(build)))
+        else:
+            with pytest.raises(MoveRefused, match=f"values of {NAMES[1]} change by"):
+                measure_keys(build)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def test_learned_positions_below_every_layer_are_found(build: SmallBuild) -> None:
     seen: list[Tensor] = []
 
@@ -214,7 +235,7 @@ def test_the_largest_shift_ends_at_the_last_position(build: SmallBuild) -> None:
 
     rope_check.ropes_of_model(build.model, NAMES, Watched(build.model, build.vllm_config, NAMES))
     assert max(int(positions.max()) for positions in seen) == NUM_POSITIONS - 1
-    assert len(seen) == 7
+    assert len(seen) == 8
 
 
 def test_no_run_reads_behind_the_end_of_a_table(build: SmallBuild) -> None:
