@@ -4,7 +4,7 @@ The model runs on the same tokens at several positions (`engine/vllm/model/recor
 are compared. Attention answers zeros meanwhile, so nothing but the positions can make a difference.
 
     base run      keys K(p), values V(p)
-    equal runs    the same once more, before and after the others: what the model differs from itself is its noise
+    equal run     the base run once more, after the others: what the model differs from itself is its noise
     shifted runs  K(p + d) must be R(d) K(p) for one rotation R of the model, or K(p) in a layer without positions.
                   V(p + d) must be V(p).
 
@@ -13,7 +13,7 @@ frequencies at some length shows, and so do a temperature, positions in the valu
 below. No source is read and no class has to be known. The rotations to choose from are those of the model's own rotary
 modules (`rope_module.py`), because frequencies that are read off keys would be less precise than the engine's.
 
-Decision: the whole model runs, instead of one attention module a kind of layer. That costs eight steps of eight tokens.
+Decision: the whole model runs, instead of one attention module a kind of layer. That costs seven steps of eight tokens.
 It takes no guess at how modules are called or which layers are alike, and sees what lies outside of the modules.
 
 Does not know KV caches, layouts or blocks.
@@ -81,11 +81,11 @@ def ropes_of_model(model: nn.Module, layer_names: Sequence[str], forward: Forwar
     base = torch.arange(NUM_TOKENS)
     try:
         with _note_calls(model) as called:
-            first, second = forward(base), forward(base)
+            first = forward(base)
         candidates, unreadable = _rotations(called)
         _check_tables(called, forward.num_positions)
         shifted = {shift: forward(base + shift) for shift in _shifts(forward.num_positions)}
-        last = forward(base)
+        second = forward(base)
     except MoveRefused:
         raise
     except Exception as error:
@@ -99,7 +99,7 @@ def ropes_of_model(model: nn.Module, layer_names: Sequence[str], forward: Forwar
             raise MoveRefused(f"positions: layer {name} was not called")
         runs = {shift: kv[owner] for shift, kv in shifted.items()}
         layer = _Layer(name, first[owner], runs, eps)
-        layer.check_noise(second[owner], last[owner])
+        layer.check_noise(second[owner])
         layer.check_values()
         ropes[name] = layer.rope(candidates, unreadable)
     return ropes
@@ -168,11 +168,11 @@ class _Layer:
         # Two roundings of the key and one of each factor. In float32 the order of sums counts for more.
         self._allowed = max(3 * eps, LEAST_ALLOWED)
 
-    def check_noise(self, *again: RecordedKV) -> None:
-        """Equal runs say how far the model can be measured."""
+    def check_noise(self, again: RecordedKV) -> None:
+        """Two equal runs say how far the model can be measured."""
         if not bool(self._base.key.isfinite().all()) or not bool(self._base.key.any()):
             raise MoveRefused(f"positions: keys of {self._name} are all zero, or not finite")
-        noise = max(_error(a, b) for run in again for a, b in zip(self._base, run, strict=True))
+        noise = max(_error(a, b) for a, b in zip(self._base, again, strict=True))
         if not noise <= MAX_NOISE:
             raise MoveRefused(f"positions: keys of {self._name} differ by {noise:.2%} between two equal runs")
         self._allowed += 3 * noise
