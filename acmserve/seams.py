@@ -21,7 +21,7 @@ from typing import Any
 class Seam:
     """`place` is `module:Class.name` or `module:name`. `parameters` are None for an attribute or a class.
 
-    `elsewhere` are places of the same name in other versions of the library.
+    `elsewhere` are the places of the same thing in other versions of the library.
     """
 
     place: str
@@ -51,8 +51,7 @@ def place_of(seam: Seam) -> str:
 
 def load(seam: Seam) -> Any:
     """What stands at a seam, for a name that versions keep in different modules."""
-    module, _, path = place_of(seam).partition(":")
-    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    return _at(place_of(seam))
 
 
 def broken_seams(seams: Iterable[Seam]) -> list[str]:
@@ -83,11 +82,16 @@ def _problem(seam: Seam) -> str | None:
 
 
 def _has_name(place: str) -> bool:
-    module, _, path = place.partition(":")
     try:
-        return hasattr(importlib.import_module(module), path.partition(".")[0])
-    except ImportError:
+        _at(place)
+    except (ImportError, AttributeError):
         return False
+    return True
+
+
+def _at(place: str) -> Any:
+    module, _, path = place.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 
 def _has_attribute(owner: Any, name: str) -> bool:

@@ -32,7 +32,7 @@ def rename_in_init(owner: type, name: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def break_seam(seam: Seam, patch: pytest.MonkeyPatch) -> None:
-    owner, name = owner_of(seam), seam.name.rpartition(".")[2]
+    owner, name = owner_of(seam), place_of(seam).replace(":", ".").rpartition(".")[2]
     if seam.parameters is not None:
         patch.setattr(owner, name, lambda renamed, *others: None)
         return

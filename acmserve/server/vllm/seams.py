@@ -25,7 +25,6 @@ ARG_PARSER = Seam(
 """The second place is of vLLM 0.33."""
 CLI_ENVIRONMENT = Seam(
     "vllm.entrypoints.serve.utils.api_utils:cli_env_setup",
-    (),
     elsewhere=("vllm.entrypoints.common.startup:cli_env_setup",),
 )
 """The second place is of vLLM 0.33."""
@@ -61,7 +60,11 @@ SEAMS: tuple[Seam, ...] = (
         messages_full_converter="self generator",
         message_stream_converter="self generator",
         render_chat_request="self request",
-        _get_disabled_thinking_effort="self",
+    ),
+    Seam(
+        f"{_ANTHROPIC}.serving:AnthropicServingMessages._get_disabled_thinking_effort",
+        ("self",),
+        elsewhere=(f"{_ANTHROPIC}.serving:DisabledThinkingEffortResolver.resolve_for",),
     ),
     Seam(f"{_RESPONSES}.protocol:ResponsesRequest"),
     *methods(
@@ -79,7 +82,6 @@ SEAMS: tuple[Seam, ...] = (
         open="self target_state tool_call",
         emit_delta="self delta_message output get_logprobs",
     ),
-    *attributes(f"{_RESPONSES}.streaming_events:SimpleStreamingEventProcessor", "output_items"),
     *attributes(f"{_RESPONSES}.streaming_events:SimpleStreamingState", "output_index"),
     Seam(f"{_RESPONSES}.streaming_events:split_delta", ("delta",)),
     Seam(

@@ -23,14 +23,14 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def other_hashes(patch: pytest.MonkeyPatch) -> None:
     stock: Any = kv_cache_utils.hash_block_tokens
 
-    def salted(function: Any, parent: Any, tokens: Any, keys: Any = None) -> Any:
-        return stock(function, parent, tokens, (*(keys or ()), "a later version"))
+    def salted(hash_function: Any, parent_block_hash: Any, curr_block_token_ids: Any, extra_keys: Any = None) -> Any:
+        return stock(hash_function, parent_block_hash, curr_block_token_ids, (*(extra_keys or ()), "later"))
 
     patch.setattr(kv_cache_utils, "hash_block_tokens", salted)
 
 
 def keep_evicted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BlockPool, "_maybe_evict_cached_block", lambda pool, block: False)
+    patch.setattr(BlockPool, "_maybe_evict_cached_block", lambda self, block: False)
 
 
 def free_to_the_front(patch: pytest.MonkeyPatch) -> None:
@@ -46,11 +46,11 @@ def free_to_the_front(patch: pytest.MonkeyPatch) -> None:
 
 def tell_nobody(patch: pytest.MonkeyPatch) -> None:
     stock = BlockPool.unpin_blocks
-    patch.setattr(BlockPool, "unpin_blocks", lambda pool, blocks, on_reuse: stock(pool, blocks, lambda block: None))
+    patch.setattr(BlockPool, "unpin_blocks", lambda self, blocks, on_reuse: stock(self, blocks, lambda block: None))
 
 
 def touch_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BlockPool, "touch", lambda pool, blocks: None)
+    patch.setattr(BlockPool, "touch", lambda self, blocks: None)
 
 
 BREAKS: dict[str, Break] = {

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif("ACMSERVE_RELEASES" not in os.environ, reason="d
 
 FOR_CPU = {"0.31.": True, "0.32.": True, "0.33.": False}
 """The registry has no build for CPUs of the newest."""
+NEEDS = {"0.33.": ("orjson",)}
 NEWEST = "0.33.0"
 SEAMS = ("tests/engine/vllm/test_seams.py", "tests/server/vllm/test_seams.py")
 ENGINES = (
@@ -29,7 +30,7 @@ ENGINES = (
 
 @pytest.fixture(params=TESTED_VLLM, scope="module")
 def release(request: pytest.FixtureRequest) -> Release:
-    return unpack(f"{request.param}0", for_cpu=FOR_CPU[request.param])
+    return unpack(f"{request.param}0", for_cpu=FOR_CPU[request.param], needs=NEEDS.get(request.param, ()))
 
 
 def num_passed(release: Release, *arguments: str) -> int:
@@ -75,7 +76,7 @@ def test_engines(release: Release) -> None:
 def broken(tmp_path: Path) -> Release:
     """The newest release with one method renamed: the plugin must be off there, and name it."""
     folder = tmp_path / "broken"
-    shutil.copytree(unpack(NEWEST, for_cpu=False).folder, folder)
+    shutil.copytree(unpack(NEWEST, for_cpu=False, needs=NEEDS["0.33."]).folder, folder)
     scheduler = folder / "vllm" / "v1" / "core" / "sched" / "scheduler.py"
     scheduler.write_text(scheduler.read_text().replace("_preempt_request(", "_preempt_one("))
     return Release(NEWEST, folder, starts=False)

