@@ -47,7 +47,7 @@ def test_the_release_stands_in_front_of_the_installed_one(release: Release) -> N
     )
     done = release.run("-c", code)
     assert str(release.folder) in done.stdout, done.stderr
-    assert f"'{release.version}')" in done.stdout
+    assert f"'{release.version}" in done.stdout
 
 
 def test_seams(release: Release) -> None:
@@ -67,8 +67,6 @@ def test_audit_of_decoder_classes(release: Release) -> None:
 
 
 def test_engines(release: Release) -> None:
-    if not release.starts:
-        pytest.skip(f"no build of {release.version} for CPUs is published")
     assert num_passed(release, *ENGINES) > 40
 
 
@@ -79,7 +77,7 @@ def broken(tmp_path: Path) -> Release:
     shutil.copytree(unpack(NEWEST, for_cpu=False, needs=NEEDS["0.33."]).folder, folder)
     scheduler = folder / "vllm" / "v1" / "core" / "sched" / "scheduler.py"
     scheduler.write_text(scheduler.read_text().replace("_preempt_request(", "_preempt_one("))
-    return Release(NEWEST, folder, starts=False)
+    return Release(NEWEST, folder, is_whole=False)
 
 
 def test_a_broken_seam_is_named(broken: Release) -> None:

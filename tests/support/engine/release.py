@@ -1,12 +1,14 @@
 """Another release of vLLM, unpacked and not installed: it stands in front of the installed one.
 
-The metadata comes along, so that the plugin sees the release's own version. A wheel for GPUs gives its Python files
-alone, and no engine of it starts here. A wheel for CPUs is unpacked whole, and its engines start.
+The metadata comes along, so that the plugin sees the release's own version. A wheel for CPUs is unpacked whole. Of one
+for GPUs the Python files are taken. It calls itself a build for CPUs then, and its operators are the installed ones.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,11 +23,11 @@ _SUFFIXES = (".py", ".json", ".jinja")
 
 @dataclass(frozen=True)
 class Release:
-    """A release of vLLM in a folder of its own. `starts` tells whether its engines do."""
+    """A release of vLLM in a folder of its own. `is_whole` tells whether its operators are its own."""
 
     version: str
     folder: Path
-    starts: bool
+    is_whole: bool
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python on the release, from the root of this checkout."""
@@ -56,9 +58,22 @@ def unpack(version: str, *, for_cpu: bool, needs: Sequence[str] = (), folder: Pa
             archive.extractall(
                 partial, [name for name in names if for_cpu or name.endswith(_SUFFIXES) or ".dist-info/" in name]
             )
+        if not for_cpu:
+            _complete(partial)
         if needs:
             pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial))
             subprocess.run([*pip, *needs], check=True)
         partial.rename(target)
         wheel.unlink()
     return Release(version, target, for_cpu)
+
+
+def _complete(folder: Path) -> None:
+    """Make a release without operators a build for CPUs, with the operators of the installed one."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    for installed in Path(found.submodule_search_locations[0]).glob("*.so"):
+        (folder / "vllm" / installed.name).symlink_to(installed)
+    (metadata,) = folder.glob("vllm-*.dist-info/METADATA")
+    metadata.write_text(re.sub(r"(?m)^(Version: [\d.]+)$", r"\1+cpu", metadata.read_text(), count=1))
