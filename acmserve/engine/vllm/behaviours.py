@@ -92,11 +92,12 @@ def _hashes() -> str | None:
 
 def _index() -> str | None:
     pool = _pool(2)
-    (block,) = pool.get_new_blocks(1)
-    if not register_tail(pool, [block.block_id], _KEY, 3) or cached_block(pool, _KEY) is not block:
-        return "a registered tail is not found"
-    evict_keys(pool, [_KEY])
-    if cached_block(pool, _KEY) is not None or block.block_hash is not None or block.ref_cnt != 1:
+    (block,) = _cached(pool, 1)
+    found = cached_block(pool, _key(0))
+    if found is None or found.block_id != block.block_id:
+        return "a registered block is not found"
+    evict_keys(pool, [_key(0)])
+    if cached_block(pool, _key(0)) is not None or block.block_hash is not None or block.ref_cnt != 1:
         return "an evicted block is still found, or no longer its holder's"
     return None
 
