@@ -18,7 +18,6 @@ from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
 from acmserve.context.session.rollout.record import RolloutOperation, sample_thread
 from acmserve.context.session.state import SessionState
-from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
@@ -45,15 +44,13 @@ def is_watched(server: ContextServer, session: Session, chat: ChatRequest) -> bo
 def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> Adoption:
     """The session's state with the history, the budget and the `precompute` of a request, and what it dropped.
 
-    Without its tools a branch cannot go on. What waits behind a turn that broke off takes effect now.
+    Without its tools a branch cannot go on.
     """
     if chat.observations is not None and state.observation_rule != chat.observations:
         state = replace(state, observation_rule=chat.observations)
     messages, answer = chat.body["messages"], chat.goes_on_from
     adoption = adopt(state, messages, server.observations) if answer is None else go_on(state, answer, messages)
     adopted = adoption.state
-    if any(fragment.waits for fragment in adopted.fragments):
-        adopted = committed(adopted)
     if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(
             "messages",

@@ -125,7 +125,7 @@ class ToolLoop:
     def _budget_json(self) -> dict[str, Any]:
         """What the last step's budget demanded, and which edits wait. Nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
-        return ({} if report is None else {"budget": report}) | dict(self.commits.as_json)
+        return ({} if report is None else {"budget": report}) | self.commits.as_json
 
     @property
     def receipt(self) -> dict[str, Any] | None:
