@@ -108,9 +108,14 @@ class WordVectors:
 
 
 def make_server(
-    *, down: bool = False, has_api_keys: bool = False, archive: Archive | None = None, **limits: Any
+    *,
+    down: bool = False,
+    has_api_keys: bool = False,
+    archive: Archive | None = None,
+    tokenizer: Any = None,
+    **limits: Any,
 ) -> ContextServer:
-    words = Words()
+    words = tokenizer or Words()
     return ContextServer(
         SessionStore(SessionLimits(**limits), archive=archive),
         words,

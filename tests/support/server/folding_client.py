@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from starlette.responses import JSONResponse, StreamingResponse
@@ -29,11 +29,21 @@ CUT = call("fragment_context", start_marker="BEGIN", end_marker="END", num_fragm
 class FoldingClient:
     """A client of one session, which resends its history, and the server behind it."""
 
-    def __init__(self, server: ContextServer | None = None) -> None:
+    def __init__(
+        self,
+        server: ContextServer | None = None,
+        *,
+        text: str = f"BEGIN {TEXT}END",
+        cut: Mapping[str, Any] = CUT,
+        commit: str = "cheapest",
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> None:
         self.server = server or make_server()
-        self.history: list[dict[str, Any]] = [{"role": "user", "content": f"BEGIN {TEXT}END"}]
+        self.history: list[dict[str, Any]] = [{"role": "user", "content": text}]
         self.models: list[Model] = []
-        self.ask(said(None, CUT), said("Cut."))
+        self.commit = commit
+        self.encode = encode or cast(Any, self.server.tokenizer).encode
+        self.ask(said(None, cut), said("Cut."))
         self.say("Fold what you can.")
 
     @property
@@ -47,15 +57,16 @@ class FoldingClient:
     def say(self, text: str) -> None:
         self.history.append({"role": "user", "content": text})
 
-    def fold(self, number: int) -> dict[str, Any]:
-        return said(None, call("fold_fragment", f"c{number}", fragment_id=self.ids[number]))
+    def fold(self, *numbers: int) -> dict[str, Any]:
+        """A completion that folds these fragments."""
+        return said(None, *(call("fold_fragment", f"c{n}", fragment_id=self.ids[n]) for n in numbers))
 
     def request(self, *lines: Any, stream: bool = False, loop: bool = True) -> Any:
         body = {"model": "m", "messages": self.history, "stream": stream}
-        options = LoopOptions(("sculptor", "branch"), 20, commit="cheapest") if loop else None
+        options = LoopOptions(("sculptor", "branch"), 20, commit=self.commit) if loop else None
         request = ChatCompletionRequest(**json.loads(json.dumps(body)))
         chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", options, rollout=True)
-        self.models.append(Model(*lines, encode=self.server.tokenizer.encode))
+        self.models.append(Model(*lines, encode=self.encode))
         return answer_chat(self.server, chat, self.models[-1])
 
     def ask(self, *lines: Any, loop: bool = True) -> dict[str, Any]:

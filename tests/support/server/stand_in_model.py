@@ -6,7 +6,7 @@ With `encode` it knows what it was served in token ids, as the engine does, and 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from starlette.background import BackgroundTask
@@ -23,7 +23,7 @@ def call(name: str, call_id: str = "c1", **arguments: Any) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def said(content: str | None = None, *calls: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+def said(content: str | None = None, *calls: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
     message = {"role": "assistant", "content": content, "tool_calls": list(calls), "refusal": None}
     reason = finish_reason or ("tool_calls" if calls else "stop")
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
