@@ -158,6 +158,23 @@ def test_a_redaction_of_a_text_that_waits_leaves_nothing_of_it(client: FoldingCl
     assert gone[:60] not in str(client.models[-1].requests)
 
 
+def test_a_record_that_has_no_room_costs_no_answer(client: FoldingClient) -> None:
+    """The completion is larger than what is left. It is left out, and the answer says so."""
+    store = client.server.store
+    store.limits = replace(store.limits, max_bytes=client.session.num_bytes + 2_000)
+    num_before = len(client.session.state.rollout.completions)
+    body = client.ask(said("Read it. " * 100))
+    assert body["choices"][0]["message"]["content"].startswith("Read it.")
+    assert "is not recorded" in body["acm"]["storage"]["warning"]
+    assert client.session.state.entries[-1].message["content"].startswith("Read it.")
+    store.limits = replace(store.limits, max_bytes=2**30)
+    client.say("And now?")
+    assert "storage" not in client.ask(said("Fine."))["acm"]
+    record = client.session.state.rollout
+    assert len(record.completions) == num_before + 1
+    assert record.prompt(num_before) == client.models[-1].prompts[-1]
+
+
 def test_a_full_session_lets_what_waits_take_effect_without_a_line_in_its_record(client: FoldingClient) -> None:
     client.leave_behind_folds(0, 1)
     store = client.server.store

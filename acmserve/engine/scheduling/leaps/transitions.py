@@ -72,6 +72,8 @@ class TransitionIndex:
 
         The longest one is tried first. Where nothing leads on from it, a shorter one is. No place is tried twice.
         """
+        if start == end:
+            return TransitionPath((), 1.0)
         path: list[tuple[int, float]] = []
         tried: set[int] = set()
         open_ends = [self._ending_at(source, start, end)]
