@@ -4,8 +4,8 @@
             --exchange--> what goes to the engine with a request, and what its receipt brings back
 
 A session belongs to the API key that made it (on a server that has keys) and to its cache salt. One call at a time
-changes a session. Who changes one holds its lock, a server loop for the whole turn. Edits that wait where a lock is
-taken were left by a loop that broke off, or by a server that was killed. They take effect at once.
+changes a session. Who changes one holds its lock, a server loop for the whole turn. Edits wait under the lock of a
+loop only. What a loop that broke off, or a server that was killed, left waiting takes effect at once.
 
 The engine knows a session by a name that its tenant and its id make. What was redacted or deleted the engine forgets
 with the next request of that name. It knows no routes.
@@ -74,20 +74,24 @@ class Sessions:
 
     @asynccontextmanager
     async def locked(self, session: Session) -> AsyncIterator[None]:
-        """Hold the session: nobody else changes it meanwhile, and it stays in memory. No edit waits in it."""
+        """Hold the session: nobody else changes it meanwhile, and it stays in memory. No edit waits then."""
         use = self.store.use(session)
         lock = self._locks.get(session.key)
         if lock is None:
             lock = self._locks[session.key] = asyncio.Lock()
         async with lock:
-            if any(fragment.waits for fragment in session.state.fragments) and self.store.holds(session):
+            self._end_waiting(session)
+            try:
+                yield
+            finally:
                 self._end_waiting(session)
-            yield
         del use
 
     def _end_waiting(self, session: Session) -> None:
         """Let every edit take effect. A session that is full takes it without its line in the rollout record."""
         state = session.state
+        if not any(fragment.waits for fragment in state.fragments) or not self.store.holds(session):
+            return
         try:
             self.store.save(session, apply_commit(state, commit_all(state, INTERRUPTED)))
         except Conflict:

@@ -5,6 +5,7 @@ A stand-in says the calls. Sessions, tools, routes and the file are the real one
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse
 
+from acmserve.context.session.branches.fork import fork_thread
+from acmserve.context.session.branches.thread import Thread
+from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import waiting
 from acmserve.context.storage.sqlite import Archive
 from acmserve.server.routes.views.context import context_view
@@ -51,8 +56,9 @@ def test_a_stream_and_the_context_say_which_edits_wait(client: FoldingClient) ->
 
 
 @pytest.mark.parametrize("words", ["the same", "other"])
-def test_what_waits_behind_a_client_that_left_takes_effect_with_its_history(client: FoldingClient, words: str) -> None:
+def test_what_waits_when_a_client_leaves_takes_effect_and_stays_so(client: FoldingClient, words: str) -> None:
     client.leave_behind_folds(0, 2)
+    assert marked(client, 0, 2)
     if words == "other":
         client.history = [{**message, "name": "", "refusal": None} for message in client.history]
         client.history[0]["content"] = [{"type": "text", "text": client.history[0]["content"]}]
@@ -73,21 +79,27 @@ def operations(client: FoldingClient) -> Iterator[Any]:
 
 
 def test_a_restart_keeps_what_waits_and_the_next_request_shows_it(tmp_path: Path) -> None:
-    archive = Archive(tmp_path)
+    archive = Archive(tmp_path / "data")
     client = FoldingClient(make_server(archive=archive))
-    client.leave_behind_folds(1, 3)
-    before = client.session.state
+    left: list[SessionState] = []
+
+    def kill() -> None:
+        """What the file has while the loop runs is what a killed server leaves."""
+        left.append(client.session.state)
+        shutil.copytree(archive.path.parent, tmp_path / "killed")
+
+    client.leave_behind_folds(1, 3, when_all_wait=kill)
     archive.close()
-    archive = Archive(tmp_path)
+    archive = Archive(tmp_path / "killed")
     client.server = make_server(archive=archive)
-    assert client.session.state == before
+    assert [client.session.state] == left
     assert len(waiting(client.session.state)) == 2
     client.ask(said("Fine."))
     assert marked(client, 1, 3)
     archive.close()
 
 
-def test_a_branch_of_a_session_in_which_something_waits_begins_with_the_edits(client: FoldingClient) -> None:
+def test_a_branch_of_a_session_that_a_client_left_begins_with_the_edits(client: FoldingClient) -> None:
     client.leave_behind_folds(0, 1)
     http = make_client(client.server)
     wanted = {"description": "Read.", "prompt": "Read it."}
@@ -102,6 +114,25 @@ def test_a_branch_of_a_session_in_which_something_waits_begins_with_the_edits(cl
     assert marked(client, 0, 1), "the parent, too"
 
 
+def test_a_side_thread_that_begins_in_the_middle_of_a_loop_has_the_edits(client: FoldingClient) -> None:
+    store = client.server.store
+
+    def fork(event: dict[str, Any]) -> bool:
+        if event.get("acm", {}).get("event") == "tool" and not store.has("", "side"):
+            thread = Thread("s", "side", "s", is_fork=True)
+            store.save(store.create("", "side"), fork_thread(client.session.state, thread))
+            assert len(waiting(store.get("", "side").state)) == 1
+        return False
+
+    client.stream(client.fold(0), said("Done."), until=fork)
+    nothing = {"arguments": {"fragment_id": "f00000"}}
+    make_client(client.server).post(f"{SESSIONS}/side/tools/fold_fragment", json=nothing).raise_for_status()
+    side = store.get("", "side").state
+    assert waiting(side) == ()
+    assert client.ids[0] in render(side)[0]["content"]
+    assert marked(client, 0)
+
+
 @pytest.mark.parametrize("failure", [RuntimeError("engine gone"), JSONResponse({"error": {}}, status_code=400)])
 def test_a_step_that_fails_leaves_nothing_waiting(client: FoldingClient, failure: Any) -> None:
     before = client.session.state
@@ -111,12 +142,10 @@ def test_a_step_that_fails_leaves_nothing_waiting(client: FoldingClient, failure
     events = client.stream(client.fold(0), client.fold(1), failure)
     told = next(event for event in reversed(events) if "error" in event)
     assert [edit["fragment_id"] for edit in told["acm"]["commit"]["waiting"]] == client.ids[:2]
-    assert len(waiting(client.session.state)) == 2, "a stream leaves whole steps"
-    client.ask(said("Fine."))
-    assert marked(client, 0, 1)
+    assert marked(client, 0, 1), "a stream leaves whole steps"
 
 
-def test_an_edit_of_somebody_else_lets_what_waits_take_effect_first(client: FoldingClient) -> None:
+def test_an_edit_of_somebody_else_comes_behind_what_waited(client: FoldingClient) -> None:
     client.leave_behind_folds(0, 1)
     http = make_client(client.server)
     told = http.post(f"{SESSIONS}/s/edits", json={"edits": [{"op": "fold", "fragment_id": client.ids[3]}]})
@@ -142,7 +171,7 @@ def test_outside_of_a_loop_nothing_waits(client: FoldingClient, path: str) -> No
     assert marked(client, 0)
 
 
-def test_a_redaction_of_a_text_that_waits_leaves_nothing_of_it(client: FoldingClient) -> None:
+def test_a_redaction_of_a_text_that_waited_leaves_nothing_of_it(client: FoldingClient) -> None:
     client.leave_behind_folds(0, 1)
     gone = client.session.state.fragment_text(client.session.state.fragments[0])
     edits = {"edits": [{"op": "redact", "fragment_id": client.ids[0]}]}
@@ -176,10 +205,11 @@ def test_a_record_that_has_no_room_costs_no_answer(client: FoldingClient) -> Non
 
 
 def test_a_full_session_lets_what_waits_take_effect_without_a_line_in_its_record(client: FoldingClient) -> None:
-    client.leave_behind_folds(0, 1)
     store = client.server.store
-    store.limits = replace(store.limits, max_bytes=client.session.num_bytes)
-    nothing = {"arguments": {"fragment_id": "f00000"}}
-    make_client(client.server).post(f"{SESSIONS}/s/tools/fold_fragment", json=nothing).raise_for_status()
+
+    def fill() -> None:
+        store.limits = replace(store.limits, max_bytes=client.session.num_bytes)
+
+    client.leave_behind_folds(0, 1, when_all_wait=fill)
     assert marked(client, 0, 1)
     assert "commit" not in [event.name for event in operations(client)]

@@ -94,16 +94,19 @@ class FoldingClient:
 
         return asyncio.run(collect())
 
-    def leave_behind_folds(self, *numbers: int) -> None:
+    def leave_behind_folds(self, *numbers: int, when_all_wait: Callable[[], object] = lambda: None) -> None:
         """Fold one a step, and leave when all of them are accepted."""
 
         def is_last(event: dict[str, Any]) -> bool:
-            return event.get("acm", {}).get("event") == "tool" and event["acm"]["step"] == len(numbers) - 1
+            if event.get("acm", {}).get("event") != "tool" or event["acm"]["step"] < len(numbers) - 1:
+                return False
+            assert [f.fragment_id for f in waiting(self.session.state)] == [self.ids[number] for number in numbers]
+            assert shown(self) == TEXT
+            when_all_wait()
+            return True
 
         folds = [self.fold(number) for number in numbers]
         self.stream(*folds, said("Never heard."), until=is_last)
-        assert [f.fragment_id for f in waiting(self.session.state)] == [self.ids[number] for number in numbers]
-        assert shown(self) == TEXT
 
 
 def shown(client: FoldingClient) -> str:
