@@ -138,7 +138,7 @@ def text_before(text: str, marks: Sequence[str]) -> str:
 def text_held_back(said: str, message: Mapping[str, Any], marks: Sequence[str]) -> str:
     """What a stream did not pass on of a step that only speaks of tool calls. Its parser waits for one to the end."""
     sent = str(message.get("content") or "")
-    is_held = any(mark in said for mark in marks) and not message.get("tool_calls")
+    is_held = any(mark in said for mark in marks) and text_before(said, marks) == said
     return said[len(sent) :] if is_held and sent and said.startswith(sent) else ""
 
 

@@ -80,7 +80,7 @@ def keep_completion(
 ) -> dict[str, Any]:
     """Put a step of a loop into the rollout record, in front of what it asks for. What the answer says, as of `keep`.
 
-    A record without it stays true: a prompt is whole in each completion, and names no other one that it needs.
+    A record without it stays true: the next prompt is told from another one.
     """
     sampled, suites = None if exchange is None else exchange.sampled, turn.options.suites
     if sampled is None or not turn.rollout:

@@ -139,6 +139,8 @@ def test_a_mark_in_quotes_is_spoken_of_and_begins_no_call() -> None:
         sent = quoted[: quoted.index("<")]
         assert sent + text_held_back(quoted, {"content": sent}, marks) == quoted
     assert find_format_error("`<tool_call>{", {"content": "`"}, marks) is not None
+    cut = "Say `<tool_call>`.\n<tool_call>\n{"
+    assert text_held_back(cut, {"content": "Say `"}, marks) == "", "half a call is no text"
     assert text_held_back("Fine.", {"content": "F"}, marks) == "", "nothing is held back without a mark"
     assert text_held_back("", {"content": None}, marks) == ""
 

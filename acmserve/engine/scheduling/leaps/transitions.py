@@ -81,7 +81,7 @@ class TransitionIndex:
             position, number, norm = next(open_ends[-1], (None, 0, 0.0))
             if position is None:
                 open_ends.pop()
-                path[-1:] = []
+                path = path[:-1]
             elif position not in tried:
                 tried.add(position)
                 path.append((number, norm))
