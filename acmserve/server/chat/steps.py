@@ -251,7 +251,7 @@ class ToolLoop:
             yield operation
         self.stopped_by = self._reason_to_stop(step, was_last, done, broken)
         rest = "" if broken else text_held_back(self._said, step.message, self.marks)
-        step.message |= {"content": f"{step.message['content']}{rest}"} if rest else {}
+        step.message.update({"content": f"{step.message['content']}{rest}"} if rest else {})
         self.late_texts = self.spoken.end_step(last=self.stopped_by is not None, rest=rest)
         self._record(step, ours, done)
 

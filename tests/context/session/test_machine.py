@@ -368,9 +368,10 @@ class EditScript(RuleBasedStateMachine):
         seen = replace(self.state, fragments=tuple(f for f in self.state.fragments if f.fragment_id not in names))
         assert as_bytes(render(self.state)) == as_bytes(render(seen))
         landed = committed(self.state)
-        landed.check_integrity()
         assert waiting(landed) == ()
-        assert state_from(state_value(self.state), "here") == self.state
+        if names:
+            landed.check_integrity()
+            assert state_from(state_value(self.state), "here") == self.state
 
     @invariant()
     def hidden_text_comes_back_in_any_order(self) -> None:

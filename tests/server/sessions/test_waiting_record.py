@@ -97,7 +97,7 @@ def test_a_record_without_its_commits_would_not_say_it() -> None:
     client.say("Go on.")
     client.ask(said("Fine."))
     rollout = recorded(client)
-    assert check_places(client, rollout) == 1
+    assert check_places(client, rollout) == 2
     with pytest.raises(AssertionError):
         check_places(client, rollout, without="commit")
     told = [one for one in rollout.operations if one.name == "commit"]

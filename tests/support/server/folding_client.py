@@ -86,8 +86,10 @@ class FoldingClient:
             events: list[dict[str, Any]] = []
             async for event in response.body_iterator:
                 data = str(event).removeprefix("data: ").strip()
-                events += [json.loads(data)] if data.startswith("{") else []
-                if until is not None and events and until(events[-1]):
+                if not data.startswith("{"):
+                    continue
+                events.append(json.loads(data))
+                if until is not None and until(events[-1]):
                     await cast(Any, response.body_iterator).aclose()
                     break
             return events
