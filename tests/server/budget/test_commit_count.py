@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 from acmserve.bench.harness.workloads import STREAM_BEGINS, STREAM_ENDS, pi_llm
 from acmserve.models.smollm2 import prepare
 from acmserve.server.models.tokenizer import ServedTokenizer
+from tests.support.commits.folding_client import FoldingClient
+from tests.support.routes.stand_in_model import call, said
 from tests.support.server.acm_app import make_server
-from tests.support.server.folding_client import FoldingClient
-from tests.support.server.stand_in_model import call, said
 
 NUM_FOLDS = 8
 CUT = call("fragment_context", start_marker=STREAM_BEGINS, end_marker=STREAM_ENDS, num_fragments=10)

@@ -32,8 +32,8 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import NoEmbedder
 from acmserve.server.options.loop_options import LoopOptions
+from tests.support.routes.stand_in_model import RAW, Model, call, said
 from tests.support.server.acm_app import WithoutLive
-from tests.support.server.stand_in_model import RAW, Model, call, said
 
 TEXT = "".join(f"Word number {n} of a long text. " for n in range(40))
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": f"BEGIN {TEXT}END"}]

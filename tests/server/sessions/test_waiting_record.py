@@ -12,8 +12,8 @@ from acmserve.context.session.rollout.lines import rollout_lines
 from acmserve.training.collection import ALGORITHMS, collect
 from acmserve.training.record import read_rollout
 from acmserve.training.rollout import Rollout
-from tests.support.server.folding_client import NUM_FRAGMENTS, FoldingClient
-from tests.support.server.stand_in_model import call, said
+from tests.support.commits.folding_client import NUM_FRAGMENTS, FoldingClient
+from tests.support.routes.stand_in_model import call, said
 from tests.support.training.samples import cover
 
 NUM_SESSIONS = 25

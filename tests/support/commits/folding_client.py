@@ -18,8 +18,8 @@ from acmserve.server.chat.turn import answer_chat
 from acmserve.server.context.server import ContextServer
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.vllm.handlers import ChatCompletionRequest
+from tests.support.routes.stand_in_model import RAW, Model, call, said
 from tests.support.server.acm_app import make_server
-from tests.support.server.stand_in_model import RAW, Model, call, said
 
 NUM_FRAGMENTS = 6
 TEXT = "".join(f"Word number {n} of a long text. " for n in range(400))

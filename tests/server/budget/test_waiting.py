@@ -21,9 +21,9 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import waiting
 from acmserve.context.storage.sqlite import Archive
 from acmserve.server.routes.views.context import context_view
+from tests.support.commits.folding_client import TEXT, FoldingClient, marked, shown
+from tests.support.routes.stand_in_model import said
 from tests.support.server.acm_app import SESSIONS, make_client, make_server
-from tests.support.server.folding_client import TEXT, FoldingClient, marked, shown
-from tests.support.server.stand_in_model import said
 
 
 @pytest.fixture
