@@ -30,28 +30,6 @@ def make_runs() -> list[ConversationRun]:
     ]
 
 
-def make_hybrid_runs(suffix: str = "") -> list[ConversationRun]:
-    """Exact runs of a hybrid model, which moves nothing. With a suffix: those that are compared."""
-    compared = [
-        _run(f"cwl-single{suffix}", "CWL, one at a time", "cwl", low_watermark=MAX_TOKENS),
-        _run(f"cwl-batched{suffix}", "CWL, batched", "cwl"),
-    ]
-    return compared if suffix else [_run("uncapped", "no budget"), _run("recency", "recency", "recency"), *compared]
-
-
-def check_pairs(runs: Sequence[ConversationRun], others: Sequence[ConversationRun]) -> list[str]:
-    """Why two lists of hybrid runs may not be compared: the second had other prompts, or computed less."""
-    failures = []
-    by_title = {run.title: run for run in runs}
-    for other in others:
-        one = by_title[other.title]
-        if [turn.prompt for turn in one.turns] != [turn.prompt for turn in other.turns]:
-            failures.append(f"{other.name}: its prompts are not those of {one.name}")
-        elif sum(turn.computed for turn in one.turns) > sum(turn.computed for turn in other.turns):
-            failures.append(f"{one.name}: more is computed than without boundaries")
-    return failures
-
-
 def _run(
     name: str, title: str, policy: str | None = None, fidelity: str = "exact", low_watermark: int = LOW_WATERMARK
 ) -> ConversationRun:

@@ -13,15 +13,16 @@ room. Further questions of a case count for the accuracy only: they find the fir
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.agent.conversation import COUNTS, check_receipt
 from acmserve.bench.agent.estimates import bootstrap_interval
-from acmserve.bench.agent.text_table import text_table
+from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.harness.engine import Ask, LocalEngine
-from acmserve.bench.harness.options import as_gate, red_gate
+from acmserve.bench.harness.markdown_text import interval, milliseconds, share
+from acmserve.bench.harness.options import as_gate
 from acmserve.bench.tasks.generators.pi_llm import UpdateSizes, make_case
 from acmserve.bench.tasks.prompt import CaseTokens, tokenize_case
 from acmserve.bench.tasks.run import choice
@@ -103,23 +104,15 @@ def _row(way: AnswerWay) -> dict[str, Any]:
     }
 
 
-def answers_table(report: dict[str, Any]) -> list[str]:
-    """What people read. Nothing but the reasons where something failed."""
-    if red := red_gate(report):
-        return red
-    rows = []
-    for row in report["ways"]:
-        low, high = row["accuracy_interval"]
-        first, third = (1e3 * seconds for seconds in row["quartile_seconds"])
-        cells = [
-            f"{row['accuracy']:.0%} [{low:.0%}, {high:.0%}]",
-            f"{1e3 * row['median_seconds']:.0f} ms ({first:.0f} to {third:.0f})",
-            f"{row['median_tokens']['computed_tokens']:,.0f}",
-            f"{row['median_precomputed_tokens']:,.0f}",
-        ]
-        rows.append([row["name"], *cells])
-    return [
-        f"{report['num_cases']} cases of PI-LLM ({report['sizes']}: keys x updates - rounds kept), 95 % intervals:",
-        "",
-        *text_table(("", "right", "first token (quartiles)", "computed", "precomputed"), rows),
-    ]
+def _answers(report: Report) -> Iterator[list[str]]:
+    for way in report["ways"]:
+        right = f"{share(way['accuracy'])}{interval(way['accuracy_interval'])}"
+        yield [way["name"].replace("ahead", "precomputed"), right, milliseconds(way["median_seconds"])]
+
+
+ANSWERS = ResultTable(
+    ("way", "right", "median first token"),
+    _answers,
+    "A fold of superseded lines, asked at once (`acmserve bench precompute --answers 60`). "
+    "The precomputed context was waited for.",
+)

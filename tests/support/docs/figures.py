@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from acmserve.bench.report.markdown_text import points
+from acmserve.bench.harness.markdown_text import points
 from acmserve.bench.report.sections.answers import count_answers, task_row
 from acmserve.bench.report.sections.edits import median_seconds, times_sooner, total_seconds
 from acmserve.engine.config import EngineConfig
