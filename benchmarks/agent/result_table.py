@@ -8,12 +8,14 @@ Cells are Markdown. The terminal drops its backticks. It knows no benchmark.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.harness.options import red_gate
+from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.options import hand_over, red_gate
 
 Report = Mapping[str, Any]
 
@@ -41,3 +43,16 @@ def told_by(*tables: ResultTable) -> Callable[[Report], list[str]]:
         return [*found, "", "gate green"]
 
     return lines
+
+
+def run_benchmark(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str],
+    measure: Callable[[argparse.Namespace], dict[str, Any]],
+    *tables: ResultTable,
+) -> int:
+    """Parse, measure, print the tables, write the report where it is asked for: 0 when the gate is green, else 1."""
+    options = parser.parse_args(argv)
+    machine = describe_machine()
+    print(one_line(machine), flush=True)
+    return hand_over(measure(options) | {"machine": machine}, told_by(*tables), None, options)

@@ -18,10 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, ConversationRun, run_conversation
-from acmserve.bench.agent.result_table import Report, ResultTable, told_by
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_agent import NUM_TASKS, Trace
 from acmserve.bench.agent.scripted_server import TINY, read_trace, scripted_server
-from acmserve.bench.budget.plot import draw
 from acmserve.bench.budget.runs import (
     check_budget_run,
     computed_per_new,
@@ -29,18 +28,14 @@ from acmserve.bench.budget.runs import (
     new_tokens,
 )
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.markdown_text import count, share
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench budget`. 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    machine = describe_machine()
-    print(f"One conversation, {MAX_TOKENS:,} tokens, treated in several ways.\n{one_line(machine)}", flush=True)
-    return hand_over(measure(options.tasks) | {"machine": machine}, told_by(TREATMENTS), draw, options)
+    return run_benchmark(_parser(), argv, lambda options: measure(options.tasks), TREATMENTS)
 
 
 def measure(num_tasks: int) -> dict[str, Any]:
@@ -130,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tasks", type=positive, metavar="N", default=NUM_TASKS, help="tasks of about 11 turns (default 20)"
     )
-    add_report_options(parser)
+    add_report_options(parser, plot=False)
     return parser
 
 
@@ -138,5 +133,5 @@ BENCHMARK = Benchmark(
     "budget",
     "one long agent conversation under a token budget, treated in six ways",
     main,
-    (BenchmarkRun("budget", ("budget",)),),
+    (BenchmarkRun("budget", ("budget",), can_plot=False),),
 )

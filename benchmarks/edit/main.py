@@ -16,15 +16,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.edit.kinds import KINDS, QUICK, EditSizes, Tokens, plan_edits
 from acmserve.bench.edit.run import Cell, EditEngines, as_report, run_cell
 from acmserve.bench.edit.table import KINDS_TABLE, TURNS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, positive, progress
 from acmserve.bench.models.model_folder import prepare_model
 
 DEFAULT_KINDS = ("fold", "two-holes")
@@ -35,16 +34,12 @@ _SMOLLM2 = "smollm2"
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench edit`; 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    folder = prepare_model(options.model)
-    machine = describe_machine()
-    print(f"Time to first token after a context edit.\n{one_line(machine)}, {folder.name}", flush=True)
-    report = measure(folder, options) | {"machine": machine, "model": folder.name}
-    return hand_over(report, told_by(TURNS, KINDS_TABLE), None, options)
+    return run_benchmark(_parser(), argv, measure, TURNS, KINDS_TABLE)
 
 
-def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every kind that was asked for, `repetitions` times. One repetition in front of them warms up."""
+    folder = prepare_model(options.model)
     sizes, num = (QUICK, 1) if options.quick else (EditSizes(), options.repetitions)
     kinds = list(KINDS) if options.kinds == ["all"] else options.kinds
     text, cells = _text(folder), [Cell(kind) for kind in kinds]
@@ -54,7 +49,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             rounds = plan_edits(text, number, sizes, NUM_ROUNDS)
             for cell in cells if number else [Cell(kinds[0])]:
                 run_cell(engines, cell, [edits[cell.kind] for edits in rounds], f"edit-{number}")
-    return as_report(cells, sizes)
+    return as_report(cells, sizes) | {"model": folder.name}
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
-from acmserve.bench.harness.engine import Ask, EngineReply
+from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import LlamaProcess
 from acmserve.bench.harness.options import as_gate
@@ -106,22 +106,9 @@ def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> EngineRe
     reply = engine.ask(ask)
     cell.seconds[series].append(reply.first_token_s)
     if ask.session_id is not None:
-        cell.failures += check_receipt(series, ask, reply.receipt)
+        cell.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
         cell.receipts[series] = reply.receipt or {}
     return reply
-
-
-def check_receipt(series: str, ask: Ask, receipt: dict[str, Any] | None) -> list[str]:
-    """Why a receipt does not fit its request."""
-    if receipt is None:
-        return [f"{series}: no receipt came back"]
-    counts = [receipt[name] for name in ("kept_tokens", "moved_tokens", "computed_tokens")]
-    failures = []
-    if sum(counts) != len(ask.token_ids):
-        failures.append(f"{series}: kept, moved, computed {counts} do not sum to {len(ask.token_ids)}")
-    if ask.fidelity == EXACT and counts[1]:
-        failures.append(f"{series}: {counts[1]} tokens were moved under exact")
-    return failures
 
 
 def check_reused(fidelity: str, cell: Cell) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.fidelity.cases import Case, with_lead
 from acmserve.bench.fidelity.plan import FULL, QUICK, BenchPlan, plan_cases, whole_documents
 from acmserve.bench.fidelity.summary import DISTANCES, summarise
@@ -27,8 +27,7 @@ from acmserve.bench.fidelity.variants import VARIANTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
 from acmserve.bench.models.model_folder import prepare_model
 
 if TYPE_CHECKING:
@@ -40,22 +39,15 @@ FORCED_MODEL = "acmserve.bench.models.forced_model:ForcedModel"
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench fidelity`; 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    plan = QUICK if options.quick else FULL
-    if options.documents is not None:
-        plan = replace(plan, num_documents=options.documents)
-    folders = [
-        prepare_model(name) for name in options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])
-    ]
-    machine = describe_machine()
-    print(one_line(machine), flush=True)
-    report = measure(folders, plan, options.seed) | {"machine": machine}
-    return hand_over(report, told_by(DISTANCES), None, options)
+    return run_benchmark(_parser(), argv, measure, DISTANCES)
 
 
-def measure(folders: Sequence[Path], plan: BenchPlan, seed: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every model in turn, each in an engine of its own; no numbers when the gate is red."""
-    done = [_measure_model(folder, plan, seed) for folder in folders]
+    plan, seed = QUICK if options.quick else FULL, options.seed
+    plan = replace(plan, num_documents=options.documents or plan.num_documents)
+    names = options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])
+    done = [_measure_model(folder, plan, seed) for folder in [prepare_model(name) for name in names]]
     failures = [f"{model['name']}: {failure}" for model, outcome in done for failure in outcome.failures]
     return {
         "seed": seed,

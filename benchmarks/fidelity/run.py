@@ -14,7 +14,7 @@ Failures are collected, not raised, so that a report names all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ import torch
 from acmserve.bench.fidelity.cases import RESTORE, Case, CaseTurn
 from acmserve.bench.fidelity.score import Distance, distance
 from acmserve.bench.fidelity.variants import AGAIN, EXACT, REUSE, VARIANTS, Variant
-from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine, check_receipt
 from acmserve.bench.models.forced_model import take
 
 MAX_LOGIT_DIFFERENCE = 1e-4
@@ -57,41 +57,31 @@ def _measure(
     engine: LocalEngine, case: Case, turn: CaseTurn, variants: list[Variant], outcome: FidelityOutcome
 ) -> None:
     """One turn of a case, in every way: ask, compare, check, record."""
-    asks = [
-        _ask(case, one, getattr(turn, one.prompt), len(turn.continuation), _script(case, one, turn)) for one in variants
-    ]
-    replies = dict(zip([variant.name for variant in variants], engine.ask_all(asks), strict=True))
+    asks = [_led(case, turn, variant) for variant in variants]
+    replies = {one.name: reply for one, reply in zip(variants, engine.ask_all(asks), strict=True)}
     exact = take(_id(case, EXACT))
     compared = {one.name: distance(exact, take(_id(case, one.name))) for one in variants if one.name != EXACT}
-    for variant in variants:
+    for variant, ask in zip(variants, asks, strict=True):
         reply, found = replies[variant.name], compared.get(variant.name)
-        outcome.failures += [f"{_id(case, variant.name)}: {what}" for what in check_served(case, turn, variant, reply)]
+        failures = check_served(turn, variant, ask, reply)
         if found is not None:
-            outcome.failures += [
-                f"{_id(case, variant.name)}: {what}" for what in check_same(case, variant, reply, found)
-            ]
-        if variant.name == AGAIN and found is not None:
+            failures += check_same(case, variant, reply, found)
+        if found is not None and variant.name == AGAIN:
             outcome.exact_difference = max(outcome.exact_difference, found.max_logit_difference)
-    outcome.records.append(
-        _record(case, turn, exact, {name: (replies[name], found) for name, found in compared.items()})
-    )
+        outcome.failures += [f"{_id(case, variant.name)}: {what}" for what in failures]
+    rows = {name: _row(replies[name], found) for name, found in compared.items()}
+    outcome.records.append(_record(case, turn, exact, rows))
 
 
-def check_served(turn: CaseTurn, variant: Variant, reply: EngineReply) -> list[str]:
+def check_served(turn: CaseTurn, variant: Variant, ask: Ask, reply: EngineReply) -> list[str]:
     """Why a receipt or an answer is not what the request asked for."""
-    if (receipt := reply.receipt) is None:
-        return ["no receipt came back"]
-    failures = []
-    counts = tuple(receipt[key] for key in ("kept_tokens", "moved_tokens", "computed_tokens"))
-    prompt = getattr(turn, variant.prompt)
-    if sum(counts) != len(prompt):
-        failures.append(f"kept, moved, computed {counts} do not sum to {len(prompt)}")
+    failures = check_receipt(ask, reply.receipt)
     if reply.token_ids != turn.continuation:
         failures.append("the answer is not the given continuation")
-    if not variant.moves and counts[1]:
-        failures.append(f"{counts[1]} tokens were moved under exact")
-    if variant.name == REUSE and counts[1] < MIN_MOVED_SHARE * turn.num_movable:
-        failures.append(f"moved {counts[1]} of {turn.num_movable} tokens ({receipt['fallback_reason']})")
+    receipt = reply.receipt or {}
+    moved, reason = receipt.get("moved_tokens", 0), receipt.get("fallback_reason")
+    if variant.name == REUSE and moved < MIN_MOVED_SHARE * turn.num_movable:
+        failures.append(f"moved {moved} of {turn.num_movable} tokens ({reason})")
     return failures
 
 
@@ -133,13 +123,14 @@ def _id(case: Case, name: str) -> str:
     return f"{case.name} {name}"
 
 
-def _script(case: Case, variant: Variant, turn: CaseTurn) -> dict[str, Any]:
-    return {"forced_id": _id(case, variant.name), "forced": list(turn.continuation)}
+def _led(case: Case, turn: CaseTurn, variant: Variant) -> Ask:
+    """Along the true continuation."""
+    script = {"forced_id": _id(case, variant.name), "forced": list(turn.continuation)}
+    ask = _ask(case, variant, getattr(turn, variant.prompt))
+    return replace(ask, max_tokens=len(turn.continuation), extra_args=script)
 
 
-def _ask(
-    case: Case, variant: Variant, prompt: tuple[int, ...], max_tokens: int = 1, script: Mapping[str, Any] | None = None
-) -> Ask:
+def _ask(case: Case, variant: Variant, prompt: tuple[int, ...]) -> Ask:
     """In the salt of the case, except where the point is that nothing else is in the cache."""
     alone = variant.name == AGAIN or (case.kind == RESTORE and not variant.moves)
     return Ask(
@@ -147,8 +138,6 @@ def _ask(
         salt=f"fidelity {case.name}" + (" alone" if alone else ""),
         session_id=f"{case.name} {variant.name}"[-200:],
         fidelity=variant.fidelity,
-        max_tokens=max_tokens,
         acm={} if variant.repair is None else {"repair": variant.repair},
-        extra_args=script or {},
         ignore_eos=True,
     )

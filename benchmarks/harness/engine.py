@@ -85,11 +85,6 @@ class LocalEngine:
         outputs = self._llm.generate(prompts, [_sampling(ask) for ask in asks], use_tqdm=False)
         return [_reply(output) for output in outputs]
 
-    def forget(self) -> None:
-        """Empty the prefix cache, so that the next requests find room and no KV. Raises AcmError while one runs."""
-        if not self._llm.reset_prefix_cache():
-            raise AcmError("the prefix cache cannot be emptied while a request runs")
-
     @property
     def llm(self) -> Any:
         """vLLM's own object, for what looks inside of the engine."""
@@ -185,3 +180,16 @@ def _output_in_log(failure: str) -> Iterator[None]:
             for descriptor, original in enumerate(saved, start=1):
                 os.dup2(original, descriptor)
                 os.close(original)
+
+
+def check_receipt(ask: Ask, receipt: Mapping[str, Any] | None) -> list[str]:
+    """Why a receipt does not fit its request: it has to count every token, and `exact` moves nothing."""
+    if receipt is None:
+        return ["no receipt came back"]
+    counts = [receipt[name] for name in ("kept_tokens", "moved_tokens", "computed_tokens")]
+    failures = []
+    if sum(counts) != len(ask.token_ids):
+        failures.append(f"kept, moved, computed {counts} do not sum to {len(ask.token_ids)}")
+    if ask.fidelity == "exact" and counts[1]:
+        failures.append(f"{counts[1]} tokens were moved under exact")
+    return failures

@@ -18,12 +18,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acmserve.bench.agent.result_table import Report, ResultTable, told_by
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.markdown_text import count
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, progress
 from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
 from acmserve.bench.map.run import (
     BUDGET,
@@ -38,10 +37,7 @@ from acmserve.bench.map.run import (
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench map`. 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    machine = describe_machine()
-    print(f"One corpus, {len(make_questions())} questions.\n{one_line(machine)}", flush=True)
-    return hand_over(measure() | {"machine": machine}, told_by(WAYS), None, options)
+    return run_benchmark(_parser(), argv, lambda options: measure(), WAYS)
 
 
 def measure() -> dict[str, Any]:
@@ -71,29 +67,18 @@ def as_report(runs: Sequence[MapRun], corpus: Corpus, questions: Sequence[Corpus
 
 def _row(run: MapRun, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> dict[str, Any]:
     asked = run.asked
-    iterations = [len(one.receipts) for one in asked]
     counts = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens")
     return {
         "name": run.name,
         "title": run.title,
         "fidelity": run.fidelity,
         "placement": run.placement,
-        "num_iterations": sum(iterations),
+        "num_iterations": sum(len(one.receipts) for one in asked),
         "score": statistics.mean(run.scores(corpus, questions)),
         **{f"total_{count}": sum(one.total(count) for one in asked) for count in counts},
         "total_completion_tokens": run.num_written,
         "update_prompt_tokens": run.update_tokens[0],
         "update_completion_tokens": run.update_tokens[1],
-        "questions": {
-            "iterations": iterations,
-            "prompt_tokens": [one.total("prompt_tokens") for one in asked],
-            "moved_tokens": [one.total("moved_tokens") for one in asked],
-            "computed_tokens": [one.total("computed_tokens") for one in asked],
-            "first_prompt_tokens": [one.receipts[0]["prompt_tokens"] for one in asked],
-            "first_computed_tokens": [one.receipts[0]["computed_tokens"] for one in asked],
-            "map_version": [one.version for one in asked],
-            "map_tokens": [one.map_tokens for one in asked],
-        },
     }
 
 

@@ -15,13 +15,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acmserve.bench.agent.result_table import Report, ResultTable, told_by
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.markdown_text import count, seconds
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
-from acmserve.bench.harness.workloads import Workload, needle_chain, pi_llm, plan_script
+from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
+from acmserve.bench.harness.workloads import needle_chain, pi_llm, plan_script
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
 
@@ -30,32 +29,28 @@ FIDELITIES = ("exact", "reuse")
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench sculptor`. 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
-    machine = describe_machine()
-    print(f"Context tools on scripted conversations, SmolLM2-135M in float32.\n{one_line(machine)}", flush=True)
-    report = as_report(*measure(workloads, options.repetitions)) | {"machine": machine}
-    return hand_over(report, told_by(CONVERSATIONS), None, options)
+    return run_benchmark(_parser(), argv, measure, CONVERSATIONS)
 
 
-def measure(workloads: Sequence[Workload], num_repetitions: int) -> tuple[list[WorkloadRun], list[str]]:
-    """Every workload in both fidelities, in turn. And why numbers may not be reported."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Every workload in both fidelities, in turn."""
     from transformers import AutoTokenizer
 
     from acmserve.server.models.tokenizer import ServedTokenizer
 
     tokenizer = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
-    runs, failures = [], []
+    workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
+    runs, failures = list[WorkloadRun](), list[str]()
     with scripted_server(SMOLLM2) as (url, _):
-        for number in range(num_repetitions):
+        for number in range(options.repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)
                 for fidelity in FIDELITIES:
-                    progress(f"repetition {number + 1} of {num_repetitions}: {workload.name}, {fidelity}")
+                    progress(f"repetition {number + 1} of {options.repetitions}: {workload.name}, {fidelity}")
                     run = run_workload(url, workload, script, fidelity, f"{workload.name}-{fidelity}-{number}")
                     failures += check_workload_run(run, workload)
                     runs.append(run)
-    return runs, failures
+    return as_report(runs, failures)
 
 
 def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str, Any]:

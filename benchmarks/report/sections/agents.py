@@ -47,7 +47,6 @@ AGENTS = (
             "So the row of compaction counts sampled tokens, too. The other rows count none.",
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
         ),
-        "budget.png",
     ),
     PageSection(
         "Context maps",

@@ -7,7 +7,6 @@ import statistics
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.edit.table import KINDS_TABLE, TURNS, cell_of, times_sooner
 from acmserve.bench.harness.markdown_text import interval, ratio, seconds, share
-from acmserve.bench.precompute.answers import ANSWERS
 from acmserve.bench.precompute.foreground import MODES_TABLE
 from acmserve.bench.precompute.table import EVICTIONS, ORDINARY
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
@@ -100,7 +99,7 @@ EDITS = (
         "What does the turn after an eviction wait for, when the engine may compute while tools run?",
         "acmserve bench precompute --tasks 20 [--policy clear_tool_uses]",
         "No prompt above the budget. The tokens sampled under `predict` are those of stock vLLM on the same prompts.",
-        ("precompute", "precompute-clear", "precompute-foreground", "precompute-answers"),
+        ("precompute", "precompute-clear", "precompute-foreground"),
         (
             page_table(
                 EVICTIONS,
@@ -110,7 +109,6 @@ EDITS = (
             ),
             page_table(ORDINARY, *_PRECOMPUTE),
             page_table(MODES_TABLE, "precompute-foreground"),
-            page_table(ANSWERS, "precompute-answers"),
         ),
         (
             _ready,
@@ -122,6 +120,5 @@ EDITS = (
             _wave,
             "A round has 64 turns, so its p99 is nearly its slowest turn.",
         ),
-        "precompute.png",
     ),
 )
