@@ -31,10 +31,10 @@ from tests.support.walk import Walk, count_walk
 #   identifier, session_params, sources                  every place where an id may stand, each of ours checked
 #   families, prompt                                     no other thread, and the same tools
 #   sessions                                             tenant, lock, and what the engine is told
-#   history, state, normal_form, observations            messages appended, digested, and judged to be results or not
+#   history, normal_form, observations                   messages appended, digested, and judged to be results or not
 #   render, message                                      the fold that was asked for
-#   session_store, codecs/changes, codecs/state          what the turn weighs, and its new rows
-MAX_FILES = 20
+#   session_store, codecs/rows                           what the turn weighs, and its new rows
+MAX_FILES = 18
 # What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates.
 MAX_FILES_WITH_ENGINE = MAX_FILES + 4
 UNUSED = (
