@@ -138,7 +138,7 @@ def test_the_recorded_runs_tell_what_precompute_costs_ordinary_turns(
     for row in report["runs"]:
         assert judge_turns(row["turns"]) == {key: row[key] for key in judge_turns(row["turns"])}
     table = "\n".join(as_table(report))
-    assert f"{ratio:.2f} [{interval[0]:.2f}, " in table
+    assert f"{ratio:.2f} [" in table
     assert f"{totals[0]:.1f} s" in table
 
 

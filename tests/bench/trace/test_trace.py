@@ -216,7 +216,7 @@ def test_a_green_report_has_a_line_for_each_server() -> None:
     report = as_report([cell("reuse"), cell("exact"), cell("stock"), slow], BUDGET)
     lines = [" ".join(line.split()) for line in as_table(report)]
     assert "CWL in batches acmserve, reuse 0.75 30 1 0.4 s" in lines
-    assert "CWL in batches vLLM with its cache switched off 0.25 50 1 0.4 s" in lines
+    assert "CWL in batches vLLM with its cache switched off 0.25 30 1 0.4 s" in lines
     assert lines[-1] == "gate green"
     assert json.loads(json.dumps(report)) == report
 
