@@ -4,7 +4,8 @@
     odd seeds    two to four documents of 30 to 70 tokens; all of them fit, and any one is asked for
 
 The limit of the first kind leaves room for the tools, for the calls of a model that folds, and for less than two
-documents. So it does not matter how well, but where somebody folds. A fold of the second kind can only hide the answer.
+documents. So it does not matter how well, but where somebody folds. Calls of tools cost more tokens than a document of
+the second kind has, and its limit has no room for them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ TRAINING_SEED, HELD_OUT_SEED = 0, 1_000_000
 FITTING = 1.25
 CALL_TOKENS = 180
 """Tokens that the calls and results behind one document may have."""
+SAID_TOKENS = 100
+"""Tokens that a turn without calls may have besides its document. A model that folds has twice as many."""
 
 HELD_OUT_WORDS = TaskWords(
     ("scarlet", "bronze", "turquoise", "pale", "wooden", "striped", "yellow", "marble", "black", "rusty"),
@@ -46,6 +49,7 @@ def _tasks(
     for seed in range(first, first + num):
         draw, needs_fold = random.Random(f"sizes {seed}"), seed % 2 == 0
         num_documents = draw.randint(2, 4)
+        overhead = (num_documents - 1) * CALL_TOKENS if needs_fold else (num_documents + 1) * SAID_TOKENS
         made.append(
             make_task(
                 seed,
@@ -53,7 +57,7 @@ def _tasks(
                 num_documents=num_documents,
                 document_tokens=draw.randint(280, 360) if needs_fold else draw.randint(30, 70),
                 fitting=FITTING if needs_fold else None,
-                overhead=prompt_tokens + (num_documents - 1) * CALL_TOKENS,
+                overhead=prompt_tokens + overhead,
                 asks="last" if needs_fold else "any",
                 words=words,
             )

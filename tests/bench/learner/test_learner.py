@@ -17,7 +17,7 @@ from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
 from acmserve.training.formats import IGNORED_LABEL
 
-OPTIONS = SftOptions(6, rows_per_step=2, learning_rate=3e-2, warmup=1, bfloat16=False)
+OPTIONS = SftOptions(6, rows_per_step=2, learning_rate=3e-2, warmup=1)
 
 
 def model() -> Any:
@@ -43,7 +43,7 @@ def test_each_row_comes_once_before_any_comes_again() -> None:
 
 def test_a_loss_is_that_of_the_answers_tokens() -> None:
     made, row = model(), rows()[1]
-    loss, num_tokens = row_loss(made, row, bfloat16=False)
+    loss, num_tokens = row_loss(made, row)
     labels = torch.tensor([row["labels"]])
     whole = made(input_ids=torch.tensor([row["input_ids"]]), labels=labels).loss
     assert num_tokens == 2
