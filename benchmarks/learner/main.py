@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=positive, default=20, metavar="N", help="of four rows each (default 20)")
     parser.add_argument("--learning-rate", type=float, default=2e-4, metavar="X", help="the largest one (default 2e-4)")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="to train with (default 2)")
-    parser.add_argument("--tasks", type=positive, default=40, metavar="N", help="held-out tasks (default 40)")
+    parser.add_argument("--tasks", type=positive, default=24, metavar="N", help="held-out tasks (default 24)")
     add_report_options(parser)
     return parser
 

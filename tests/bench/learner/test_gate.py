@@ -61,7 +61,7 @@ def test_a_model_that_learned_where_to_fold_is_green() -> None:
         ((UNTRAINED, row("right", (2, 0), 20), CONTROL), "on fold tasks the trained model earns .*, the untrained"),
         ((row("untrained", (15, 5), 20), row("right", (19, 1), 20), CONTROL), "on all tasks the trained model"),
         ((UNTRAINED, RIGHT, row("shuffled", (18, 0), 18)), "the shuffled .*: the control rose as it did"),
-        ((UNTRAINED, row("right", (20, 0), 0), CONTROL), "it fell where no fold helps"),
+        ((row("untrained", (0, 0), NUM), row("right", (20, 0), 0), CONTROL), "it fell where no fold helps"),
         ((UNTRAINED, row("right", (9, 0), 8), CONTROL), "and who decides nothing 0"),
         ((UNTRAINED, row("right", (19, 0), 18, num_other=3), CONTROL), "right: the server said 3 of 400 tokens"),
     ],
