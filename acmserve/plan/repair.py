@@ -9,6 +9,8 @@
     tail     the last tokens of each moved segment       computed with moved KV in sight, so closer, never exact
     echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
+    rest     what is left between them, where it is      a short rest is worth its move only where holes are cheap
+             shorter than `rest_tokens`
 
 Which moves need it? All of them. A segment in front of which nothing differs from its source is no move. It is part of
 the kept prefix, which is the longest one that any source has. Behind it either the text in front is another, or its
@@ -28,7 +30,7 @@ import numpy as np
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.ngrams import GramIndex, Mask, cover
-from acmserve.plan.pieces import EditPlan, Move
+from acmserve.plan.pieces import EditPlan, Move, longest
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_HEAD_TOKENS = 128
@@ -36,6 +38,8 @@ ECHO_TOKENS = 3
 """Tokens of a phrase: two are chance in any text, and four miss `key: value` lines with short keys."""
 MAX_TOKENS = 2**31 - 1
 MAX_RANGES = 4096
+MAX_RESTS = 256
+"""Rests of one request that may be shorter than the engine's `min_move_tokens`. Each is a hole more."""
 
 Span = tuple[int, int]
 """Tokens `[start, end)` of a prompt."""
@@ -45,6 +49,9 @@ Span = tuple[int, int]
 class Repair:
     """Which tokens of moved segments are computed anew. Counts in tokens of each segment. `ranges` of the prompt.
 
+    `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. With a number at most
+    `MAX_RESTS` rests move, the longest ones.
+
     Raises `InvalidRequest` naming the field for numbers that mean nothing.
     """
 
@@ -52,12 +59,17 @@ class Repair:
     tail_tokens: int = 0
     echoes: bool = False
     ranges: tuple[Span, ...] = ()
+    rest_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("head_tokens", "tail_tokens"):
             value = getattr(self, name)
             if not 0 <= value <= MAX_TOKENS:
                 raise InvalidRequest(name, f"must be 0 or more tokens, at most {MAX_TOKENS}, not {value}")
+        if self.rest_tokens is not None and not 1 <= self.rest_tokens <= MAX_TOKENS:
+            raise InvalidRequest(
+                "rest_tokens", f"must be 1 or more tokens, at most {MAX_TOKENS}, not {self.rest_tokens}"
+            )
         if len(self.ranges) > MAX_RANGES:
             raise InvalidRequest("ranges", f"has {len(self.ranges)} ranges; at most {MAX_RANGES} are allowed")
         for index, (start, end) in enumerate(self.ranges):
@@ -87,8 +99,8 @@ def plan_repair(
         if move.source in echoes and move.num_tokens >= ECHO_TOKENS:
             found = echoes[move.source].find(prompt[move.dst_start : move.dst_end], move.src_start)
             anew |= cover(found, ECHO_TOKENS + 1)[: move.num_tokens]
-        moves += _cut(move, anew, min_move_tokens)
-    return replace(plan, moves=tuple(moves))
+        moves += _cut(move, anew, repair.rest_tokens or min_move_tokens)
+    return replace(plan, moves=tuple(moves if repair.rest_tokens is None else longest(moves, MAX_RESTS)))
 
 
 def _named(repair: Repair, num_tokens: int) -> Mask:
