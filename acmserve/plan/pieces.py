@@ -14,11 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TypeVar
 
 from acmserve.errors import IntegrityError
 from acmserve.plan.lineage import position_of
-from acmserve.plan.match import TokenMatch, common_prefix
+from acmserve.plan.match import common_prefix
 from acmserve.plan.source import ServedSequence, Tokens
 
 
@@ -58,17 +57,6 @@ class Move:
     @property
     def dst_end(self) -> int:
         return self.dst_start + self.num_tokens
-
-
-Matched = TypeVar("Matched", TokenMatch, Move)
-
-
-def longest(matches: Sequence[Matched], num_most: int) -> Sequence[Matched]:
-    """The `num_most` matches that are worth most, in their order. `matches` are sorted."""
-    if len(matches) <= num_most:
-        return matches
-    chosen = sorted(matches, key=lambda match: -match.num_tokens)[:num_most]
-    return sorted(chosen, key=lambda match: match.dst_start)
 
 
 @dataclass(frozen=True, slots=True)

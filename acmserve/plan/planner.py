@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from acmserve.plan.match import common_prefix, find_matches
-from acmserve.plan.pieces import EditPlan, Keep, Move, longest
+from acmserve.plan.match import TokenMatch, common_prefix, find_matches
+from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.removed import find_removed
 from acmserve.plan.rules.media import text_moves
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
@@ -48,7 +48,7 @@ def plan_edit(
         return EditPlan(len(prompt), keep)
     start = keep.num_tokens if keep else 0
     matches = find_matches(prompt, [source.tokens for source in sources], start, limit, min_move_tokens)
-    found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in longest(matches, MAX_MOVES)]
+    found = [Move(m.dst_start, m.src_start, m.num_tokens, m.source) for m in _longest(matches)]
     kept = _without_quotes(found, latest, common_prefix(prompt[:start], sources[latest].tokens))
     whole = [piece for move in kept for piece in _unworn(move, sources[move.source], min_move_tokens, max_rotations)]
     text = text_moves(whole, prompt, sources, min_move_tokens, media_shift_positions=media_shift_positions)
@@ -75,6 +75,14 @@ def _is_edited(
     if not sources or num_tokens - 1 - start < min_move_tokens:
         return False
     return start < sources[latest].num_tokens - min_move_tokens
+
+
+def _longest(matches: Sequence[TokenMatch]) -> Sequence[TokenMatch]:
+    """The matches that are worth most where there are more than `MAX_MOVES`, in their order."""
+    if len(matches) <= MAX_MOVES:
+        return matches
+    longest = sorted(matches, key=lambda match: -match.num_tokens)[:MAX_MOVES]
+    return sorted(longest, key=lambda match: match.dst_start)
 
 
 def _latest(sources: Sequence[ServedSequence]) -> int:

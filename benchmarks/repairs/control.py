@@ -21,9 +21,10 @@ NUM_BEHIND = 5
 
 
 def lexical_ranges(prompt: Tokens, spans: Sequence[Span], question: Tokens, budget: float = BUDGET) -> list[list[int]]:
-    """Ranges of `spans` of the prompt that match the question best, at most `budget` of their tokens.
+    """Ranges of `spans` of the prompt that match the question best, at most `budget` of their tokens but for the best match.
 
     A match is a run of tokens of the question, worth the sum of their rarities. What stands behind it belongs to it.
+    Matches worth less than half of the best one are none: they are the form of the question, not what it asks for.
     """
     positions = [position for start, end in spans for position in range(start, end)]
     counts = Counter(prompt[position] for position in positions)
@@ -40,8 +41,9 @@ def lexical_ranges(prompt: Tokens, spans: Sequence[Span], question: Tokens, budg
                 runs.append((-worth, at, min(behind + NUM_BEHIND, end)))
             at = max(behind, at + 1)
     chosen: set[int] = set()
-    for _, start, end in sorted(runs):
-        if len(chosen) + end - start > budget * len(positions):
+    for worth, start, end in sorted(runs):
+        is_over = bool(chosen) and len(chosen) + end - start > budget * len(positions)
+        if is_over or 2 * worth > min(runs)[0]:
             break
         chosen |= set(range(start, end))
     return [[position, position + 1] for position in sorted(chosen)]
