@@ -9,6 +9,9 @@
     tail     the last tokens of each moved segment       computed with moved KV in sight, so closer, never exact
     echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
+    closed   what has a phrase in common with it         repaired text beats moved text of its form (`closure.py`)
+    rest     what is left between them, where it is      a short rest is worth its move only where holes are cheap
+             shorter than `rest_tokens`
 
 Which moves need it? All of them. A segment in front of which nothing differs from its source is no move. It is part of
 the kept prefix, which is the longest one that any source has. Behind it either the text in front is another, or its
@@ -27,15 +30,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from acmserve.errors import InvalidRequest
+from acmserve.plan.closure import ECHO_BEHIND, ECHO_TOKENS, close, fill_rests
 from acmserve.plan.ngrams import GramIndex, Mask, cover
 from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_HEAD_TOKENS = 128
-ECHO_TOKENS = 3
-"""Tokens of a phrase: two are chance in any text, and four miss `key: value` lines with short keys."""
 MAX_TOKENS = 2**31 - 1
 MAX_RANGES = 4096
+MAX_RESTS = 256
+"""Rests of one request that may be shorter than the engine's `min_move_tokens`. Each is a hole more."""
 
 Span = tuple[int, int]
 """Tokens `[start, end)` of a prompt."""
@@ -45,6 +49,9 @@ Span = tuple[int, int]
 class Repair:
     """Which tokens of moved segments are computed anew. Counts in tokens of each segment. `ranges` of the prompt.
 
+    `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. A number is doubled
+    until at most `MAX_RESTS` rests are left. `closed`: what competes with repaired text is repaired as well.
+
     Raises `InvalidRequest` naming the field for numbers that mean nothing.
     """
 
@@ -52,12 +59,18 @@ class Repair:
     tail_tokens: int = 0
     echoes: bool = False
     ranges: tuple[Span, ...] = ()
+    rest_tokens: int | None = None
+    closed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("head_tokens", "tail_tokens"):
             value = getattr(self, name)
             if not 0 <= value <= MAX_TOKENS:
                 raise InvalidRequest(name, f"must be 0 or more tokens, at most {MAX_TOKENS}, not {value}")
+        if self.rest_tokens is not None and not 1 <= self.rest_tokens <= MAX_TOKENS:
+            raise InvalidRequest(
+                "rest_tokens", f"must be 1 or more tokens, at most {MAX_TOKENS}, not {self.rest_tokens}"
+            )
         if len(self.ranges) > MAX_RANGES:
             raise InvalidRequest("ranges", f"has {len(self.ranges)} ranges; at most {MAX_RANGES} are allowed")
         for index, (start, end) in enumerate(self.ranges):
@@ -79,16 +92,43 @@ def plan_repair(
 
     `prompt` is int32 [n]. Ranges of the prompt that no move covers mean nothing.
     """
+    masks = to_compute(plan, prompt, sources, repair, min_move_tokens)
+    moves = [rest for move, anew in zip(plan.moves, masks, strict=True) for rest in _cut(move, anew)]
+    return replace(plan, moves=tuple(moves))
+
+
+def to_compute(
+    plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence], repair: Repair, min_move_tokens: int
+) -> list[Mask]:
+    """For each move of `plan`, which of its tokens are computed. Too short rests are, too."""
     echoes = _echo_indices(plan, sources) if repair.echoes else {}
     named = _named(repair, len(prompt))
-    moves: list[Move] = []
-    for move in plan.moves:
+    texts = [prompt[move.dst_start : move.dst_end] for move in plan.moves]
+    masks: list[Mask] = []
+    for move, text in zip(plan.moves, texts, strict=True):
         anew = _to_compute(move, repair, named)
         if move.source in echoes and move.num_tokens >= ECHO_TOKENS:
-            found = echoes[move.source].find(prompt[move.dst_start : move.dst_end], move.src_start)
-            anew |= cover(found, ECHO_TOKENS + 1)[: move.num_tokens]
-        moves += _cut(move, anew, min_move_tokens)
-    return replace(plan, moves=tuple(moves))
+            found = echoes[move.source].find(text, move.src_start)
+            anew |= cover(found, ECHO_TOKENS + ECHO_BEHIND)[: move.num_tokens]
+        masks.append(anew)
+    rest_tokens = repair.rest_tokens or min_move_tokens
+    done = _whole(texts, masks, rest_tokens, repair.closed)
+    while repair.rest_tokens is not None and sum(map(_num_rests, done)) > MAX_RESTS:
+        rest_tokens *= 2
+        done = _whole(texts, masks, rest_tokens, repair.closed)
+    return done
+
+
+def _whole(texts: list[Tokens], masks: list[Mask], rest_tokens: int, closed: bool) -> list[Mask]:
+    """The masks without too short rests, closed where that is asked for."""
+    filled = [anew.copy() for anew in masks]
+    for anew in filled:
+        fill_rests(anew, rest_tokens)
+    return close(texts, filled, rest_tokens) if closed else filled
+
+
+def _num_rests(anew: Mask) -> int:
+    return int(np.count_nonzero(np.diff(anew, prepend=True) & ~anew))
 
 
 def _named(repair: Repair, num_tokens: int) -> Mask:
@@ -118,9 +158,8 @@ def _echo_indices(plan: EditPlan, sources: Sequence[ServedSequence]) -> dict[int
     return {source: GramIndex(sources[source].tokens, of, ECHO_TOKENS) for source, of in spans.items()}
 
 
-def _cut(move: Move, anew: Mask, min_tokens: int) -> Iterator[Move]:
+def _cut(move: Move, anew: Mask) -> Iterator[Move]:
     """What remains of a move."""
     edges = np.flatnonzero(np.diff(anew, prepend=True, append=True))
     for start, end in edges.reshape(-1, 2).tolist():
-        if end - start >= min_tokens:
-            yield Move(move.dst_start + start, move.src_start + start, end - start, move.source)
+        yield Move(move.dst_start + start, move.src_start + start, end - start, move.source)

@@ -24,7 +24,7 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
-from acmserve.plan.auto import Features, choose_fidelity, measure
+from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.source import ServedSequence
 
@@ -50,13 +50,13 @@ class TaskVariant:
         return self.fidelity != "exact"
 
 
-def _repair(name: str, title: str, head: int, echoes: bool) -> TaskVariant:
-    return TaskVariant(name, title, "repair", {"repair": {"head_tokens": head, "echoes": echoes}})
-
-
-REPAIRS = tuple(
-    _repair(f"repair-{head}{'-echoes' * echoes}", f"fold, repair {head}{' + echoes' * echoes}", head, echoes)
-    for head, echoes in ((128, False), (256, False), (0, True), (64, True), (128, True))
+CLOSED = TaskVariant(
+    "repair-closed", "fold, repair of auto", "repair", {"repair": asdict(AUTO_REPAIR)}
+)
+REPAIRS = (
+    TaskVariant("repair-128", "fold, repair 128", "repair", {"repair": {"head_tokens": 128}}),
+    TaskVariant("repair-256", "fold, repair 256", "repair", {"repair": {"head_tokens": 256}}),
+    CLOSED,
 )
 VARIANTS = (
     TaskVariant(FULL, "full context"),

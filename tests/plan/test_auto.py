@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, WINDOW, AutoDecision, Features, choose_fidelity, measure
+from acmserve.plan.auto import (
+    AUTO_REPAIR,
+    DEFAULT_THRESHOLDS,
+    REST_TOKENS,
+    AutoDecision,
+    Features,
+    choose_fidelity,
+    measure,
+)
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.ngrams import GramIndex, cover
@@ -61,41 +69,49 @@ def test_features_of_unrelated_text() -> None:
     assert features(prose(400, "F"), prose(900, "S")) == Features(num_moved=900, num_removed=400, num_inserted=3)
 
 
+def listing(num_lines: int, seed: str) -> Tokens:
+    """Lines of one form about other things: `the note about the THING : VALUE VALUE newline`."""
+    rng = random.Random(seed)
+    form = (40_001, 40_002, 40_003, 40_001)
+    rows = [(*form, rng.randrange(41_000, 42_000), 7, rng.randrange(50_000), 9, 8) for _ in range(num_lines)]
+    return np.array(rows, dtype=np.int32).reshape(-1)
+
+
 def test_features_of_superseded_state() -> None:
     """Every line of S begins as a line of F did; nearly all go on otherwise. No phrase of prose does."""
     found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
     assert found.num_removed == 800
     assert 70 <= found.num_superseded <= 80 + 80, "one for the value of each line, and a few values met again"
-    assert 45 <= found.peak_superseded <= WINDOW // 2
-    assert found.num_echoed >= 240
-    assert found.peak_echoed >= WINDOW // 2
+    assert 240 <= found.num_echoed <= 400 <= found.num_closed <= 400 + REST_TOKENS
 
 
 @pytest.mark.parametrize(
     ("removed", "kept", "fidelity", "word"),
     [
-        (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens move, 400 were removed"),
-        (prose(600, "F"), prose(900, "S"), "repair", "64 of a head and 0 echoes are computed anew"),
-        (prose(2701, "F"), prose(900, "S"), "exact", "2701 tokens were removed"),
-        (prose(50, "F"), prose(127, "S"), "exact", "only 127 tokens could move, 0 behind repaired heads"),
-        (prose(50, "F"), prose(128, "S"), "repair", "128 tokens move"),
-        (updates(8, "F"), updates(8, "S"), "exact", "updates removed text"),
-        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(8, "S")]), "exact", "updates removed text"),
-        (updates(8, "F"), np.concatenate([prose(1500, "S"), updates(8, "S")]), "repair", "echoes are computed anew"),
-        (prose(600, "F"), np.concatenate([prose(100, "S"), prose(200, "F"), prose(9, "S")]), "exact", "only 309"),
-        (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "so 256 of a head"),
+        (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens could move, 400 were removed and share no phrase"),
+        (prose(901, "F"), prose(900, "S"), "exact", "only 0 echo them: too few to tell"),
+        (prose(50, "F"), prose(511, "S"), "exact", "only 0 echo them"),
+        (updates(8, "F"), updates(8, "S"), "exact", "tokens that could move repeat removed text"),
+        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(8, "S")]), "exact", "repeat removed text"),
+        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "competes with echoes"),
+        (updates(20, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "4000 were removed"),
+        (updates(31, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "exact", "6200 tokens were removed"),
+        (listing(20, "F"), listing(40, "S"), "exact", "or compete with such"),
+        (updates(1, "F"), np.concatenate([prose(31, "S"), updates(1, "F")[:40]]), "exact", "only 31"),
+        (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "340 tokens could move"),
     ],
     ids=[
         "unrelated",
-        "much-removed",
-        "three-times-as-much-removed-as-kept",
+        "more-removed-than-kept",
         "short",
-        "long-enough-to-be-repaired",
         "updates",
         "updates-and-little-else",
-        "updates-behind-other-text",
-        "short-and-full-of-echoes",
-        "full-of-echoes",
+        "updates-in-prose",
+        "ten-times-as-much-removed",
+        "more-removed-than-was-tried",
+        "one-list-of-a-form",
+        "little-left-to-move",
+        "quoted",
     ],
 )
 def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> None:
@@ -108,29 +124,24 @@ def test_an_insertion_much_larger_than_what_is_moved_is_exact() -> None:
     inserted = Features(num_moved=600, num_inserted=1801)
     assert choose_fidelity(inserted).fidelity == "exact"
     assert "1801 tokens were inserted" in choose_fidelity(inserted).reason
-    assert choose_fidelity(replace(inserted, num_moved=900)).repair == Repair(head_tokens=64, echoes=True)
-    assert choose_fidelity(replace(inserted, num_moved=40_000)).fidelity == "reuse"
+    assert choose_fidelity(replace(inserted, num_moved=601)).fidelity == "reuse"
 
 
-def test_heads_of_many_segments_leave_little_to_move() -> None:
-    many = Features(num_moved=1000, num_removed=900, num_segments=12)
-    assert "only 1000 tokens could move, 0 behind repaired heads" in choose_fidelity(many).reason
-    assert choose_fidelity(replace(many, num_segments=11)).fidelity == "repair"
-
-
-def test_the_head_of_a_callers_own_repair_is_at_least_what_it_says() -> None:
+def test_a_callers_own_repair_stays_beside_the_rules_echoes() -> None:
     mine = Repair(head_tokens=300)
-    assert choose_fidelity(Features(num_moved=1000, num_removed=900), mine).repair == replace(mine, echoes=True)
-    echoes = Features(num_moved=1000, num_removed=900, num_echoed=900)
-    assert choose_fidelity(echoes, mine).repair == mine
-    assert choose_fidelity(echoes, Repair(head_tokens=7)).repair == Repair(head_tokens=256)
+    found = Features(num_moved=1000, num_removed=900, num_echoed=100, num_closed=120)
+    assert choose_fidelity(found).repair == AUTO_REPAIR
+    expected = replace(mine, echoes=True, closed=True, rest_tokens=REST_TOKENS)
+    assert choose_fidelity(found, mine).repair == expected
+    assert choose_fidelity(found, replace(mine, rest_tokens=99)).repair == replace(expected, rest_tokens=99)
+    assert choose_fidelity(replace(found, num_echoed=0, num_closed=0), mine).repair == expected
 
 
 def test_few_echoes_are_computed_even_where_little_was_changed() -> None:
     """One updated line is enough to be misled."""
-    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_superseded=12, peak_superseded=12)
-    assert choose_fidelity(found).repair == Repair(head_tokens=0, echoes=True)
-    assert choose_fidelity(replace(found, num_echoed=0, num_superseded=0)).fidelity == "reuse"
+    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_closed=60)
+    assert choose_fidelity(found).repair == AUTO_REPAIR
+    assert choose_fidelity(replace(found, num_echoed=0, num_closed=0)).fidelity == "reuse"
 
 
 def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> None:
@@ -139,7 +150,7 @@ def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> No
     prompt, sources = edit(updates(8, "F"), np.concatenate([rest, updates(8, "S")]))
     planned = plan_wish(prompt, sources, AUTO)
     assert planned.choice is not None
-    assert planned.choice.repair == Repair(head_tokens=0, echoes=True)
+    assert planned.choice.repair == AUTO_REPAIR
     (move,) = planned.plan.moves
     assert np.array_equal(prompt[move.dst_start : move.dst_end], rest)
 
@@ -173,10 +184,10 @@ def test_a_moved_prefix_stays_as_it_was_chosen() -> None:
 
 def test_too_much_removed_over_time_is_computed_anew() -> None:
     """Also where this turn edits nothing: an earlier one asked for `reuse`."""
-    planned = plan_wish(np.append(served(801).tokens, MARKER), [served(801)], AUTO)
+    planned = plan_wish(np.append(served(9601).tokens, MARKER), [served(9601)], AUTO)
     assert planned.choice is not None
     assert planned.choice.fidelity == "exact"
-    assert "801 tokens were removed" in planned.choice.reason
+    assert "9601 tokens were removed" in planned.choice.reason
     assert (planned.plan.num_kept, planned.anew) == (200, ((200, 1000),))
 
 
@@ -214,8 +225,8 @@ def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_mov
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
     found = measure(plan, prompt, sources)
-    assert 0 <= found.peak_superseded <= found.num_superseded <= found.num_moved
-    assert 0 <= found.peak_echoed <= found.num_echoed <= found.num_moved
+    assert 0 <= found.num_superseded <= found.num_moved
+    assert 0 <= found.num_echoed <= found.num_closed <= found.num_moved
     assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
     assert choose_fidelity(found, thresholds=DEFAULT_THRESHOLDS).reason
 

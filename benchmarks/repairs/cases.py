@@ -1,0 +1,93 @@
+"""Which cases `bench repairs` runs, and the three questions that each repaired cache is asked. Pure.
+
+    asked          the question that stands behind the edit, and that a repair may look at
+    later          another question, asked of the same repaired cache
+    paraphrased    the first question in other words, asked of the same repaired cache
+
+A repair that computes what matches the first question looks good on it alone. Seeds of both sets share no case: rules
+are made on `train`, and judged on `held-out`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from acmserve.bench.harness.library_text import Library
+from acmserve.bench.repairs import agents, lists
+from acmserve.bench.tasks.generators import mrcr as coreference
+from acmserve.bench.tasks.generators import needlebench as needles
+from acmserve.bench.tasks.generators import oolong as aggregation
+from acmserve.bench.tasks.generators import pi_llm, unrelated
+from acmserve.bench.tasks.generators.case import TaskCase
+
+ASKED, LATER, PARAPHRASED = QUESTIONS = ("asked", "later", "paraphrased")
+SEED_SETS = {"train": 50_000, "held-out": 60_000}
+PI_LLM = (pi_llm.UpdateSizes(8, 16), pi_llm.UpdateSizes(8, 4), pi_llm.UpdateSizes(12, 8))
+MULTI = (pi_llm.UpdateSizes(6, 16, 3), pi_llm.UpdateSizes(8, 24, 10), pi_llm.UpdateSizes(4, 12, 2))
+
+# What a question says in other words; what it asks for comes right behind. One row for each form of question.
+_PARAPHRASES = (
+    (r"(\w+):", "The value that {} has now is"),
+    (r"# TODO\((\w+)\): ask", "The one to be asked about {} is"),
+    (r"Answer: the owner of (\w+) is", "So whoever wants {} has to turn to"),
+    (r"Note: the locker of (\w+) holds", "What {} keeps locked away is"),
+    (r"It is known that the parent of (\w+) is", "{} is a child of"),
+    (r"It is known that the oldest known ancestor of (\w+) is", "The first of the family that {} comes from is"),
+    (r"Once more, the (.+):", "The text of the {}, word for word, was:"),
+    (r"(\w+) \d+:", "On {} most people felt"),
+)
+
+Draw = Callable[[int], TaskCase]
+
+
+def make_cases(num_each: int, seed_set: str, library: Library) -> list[TaskCase]:
+    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn."""
+    first = SEED_SETS[seed_set]
+    streams = [(task, draws) for task, draws in draws_by_task(library).items()]
+    return [
+        _with_questions(task, draws[number % len(draws)](first + number))
+        for number in range(num_each)
+        for task, draws in streams
+    ]
+
+
+def draws_by_task(library: Library) -> dict[str, list[Draw]]:
+    """For each task, a maker of cases for each of its sizes."""
+    topics = library.topics
+    return {
+        lists.TASK: [partial(lists.make_case, sizes=sizes, topics=topics) for sizes in lists.SIZES],
+        "clearing, keep 1": [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_ONE],
+        "clearing, keep 3": [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_THREE],
+        agents.REASONING: [partial(agents.reasoning, sizes=sizes, topics=topics) for sizes in agents.REASONING_SIZES],
+        agents.REMOVAL: [partial(agents.removal, sizes=sizes, topics=topics) for sizes in agents.REMOVAL_SIZES],
+        coreference.TASK: [partial(coreference.make_case, sizes=sizes) for sizes in coreference.SMALL],
+        needles.TASK: [partial(needles.make_case, sizes=sizes, topics=topics) for sizes in needles.SMALL],
+        unrelated.TASK: [partial(unrelated.make_case, sizes=sizes, topics=topics) for sizes in unrelated.SMALL],
+        aggregation.TASK: [partial(aggregation.make_case, sizes=sizes) for sizes in aggregation.SMALL],
+        pi_llm.TASK: [partial(pi_llm.make_case, sizes=sizes) for sizes in PI_LLM],
+        "multi": [partial(pi_llm.make_case, sizes=sizes) for sizes in MULTI],
+    }
+
+
+def paraphrase(text: str) -> str:
+    """The question in other words. Raises ValueError for a form that no row above has."""
+    for pattern, words in _PARAPHRASES:
+        if found := re.fullmatch(pattern, text):
+            return words.format(found[1])
+    raise ValueError(f"no paraphrase of {text!r}")
+
+
+def _with_questions(task: str, case: TaskCase) -> TaskCase:
+    """The case with its three questions, in the order of `QUESTIONS`."""
+    asked, later = case.questions[:2]
+    made = replace(case, task=task, questions=(asked, later, replace(asked, text=paraphrase(asked.text))))
+    made.check_integrity()
+    return made
+
+
+def settings(cases: Sequence[TaskCase]) -> Iterator[tuple[str, str]]:
+    """Every task and size once, in their order."""
+    yield from dict.fromkeys((case.task, case.setting) for case in cases)

@@ -1,0 +1,156 @@
+"""Serves the cases of `bench repairs`: one repaired cache for each way, asked three questions.
+
+    1  history                          the full context, read once for each case, then by a session of each way
+    2  folded prompt + question         in each session: this is what repairs
+    3  folded prompt + later question   in the same sessions, so of the same cache; then the paraphrased one
+    4  all three                        exact, last: a way that moves would find it in the cache and keep it
+
+Each request keeps the logits of its first token, so the distance to exact is over the whole vocabulary. Failures are
+collected, not raised, so that a report names all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from acmserve.bench.fidelity.score import distance
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.models.forced_model import take
+from acmserve.bench.repairs.cases import QUESTIONS
+from acmserve.bench.repairs.ways import EXACT, WAYS, Way
+from acmserve.bench.tasks.generators.case import TaskCase
+from acmserve.bench.tasks.prompt import CaseTokens, Tokens, tokenize_case
+from acmserve.bench.tasks.run import MIN_MOVED_SHARE, check_choice, num_movable
+from acmserve.plan.auto import measure
+from acmserve.plan.planner import plan_edit
+from acmserve.plan.source import ServedSequence
+
+CASES_TOGETHER = 6
+_COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
+
+
+@dataclass
+class RepairsOutcome:
+    """Records of cases, JSON-ready, and what turned the gate red. `refusal`: why the model's KV is not moved."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A case, its tokens, and the replies of each way, one for each question."""
+
+    case: TaskCase
+    tokens: CaseTokens
+    replies: dict[str, list[EngineReply]] = field(default_factory=dict)
+
+    def ask(self, way: Way, number: int) -> Ask:
+        """The request of one question."""
+        question = self.tokens.asked[number]
+        return Ask(
+            self.prompt(number),
+            self.case.name,
+            self.session(way),
+            way.fidelity,
+            acm=way.parameters(self.tokens),
+            extra_args={"forced_id": self.key(way, number), "forced": [next(iter(question.first_tokens.values()))]},
+            ignore_eos=True,
+        )
+
+    def prompt(self, number: int) -> Tokens:
+        return self.tokens.folded + self.tokens.asked[number].tokens
+
+    def session(self, way: Way) -> str:
+        return f"{self.case.name} {way.name}"
+
+    def key(self, way: Way, number: int) -> str:
+        return f"{self.case.name} {way.name} {number}"
+
+
+def run_cases(
+    engine: LocalEngine,
+    cases: Sequence[TaskCase],
+    outcome: RepairsOutcome,
+    ways: Sequence[Way] = WAYS,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Serve every case in every way and add what came of it to `outcome`."""
+    movers = [way for way in ways if way.moves]
+    for first in range(0, len(cases), CASES_TOGETHER):
+        group = [_Served(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:CASES_TOGETHER]]
+        say(f"case {first + 1} to {first + len(group)} of {len(cases)}")
+        engine.ask_all([Ask(one.tokens.full, one.case.name) for one in group])
+        engine.ask_all([Ask(one.tokens.full, one.case.name, one.session(way)) for one in group for way in movers])
+        waves = [[(way, number) for way in movers] for number in range(len(QUESTIONS))]
+        for wave in [*waves, [(EXACT, number) for number in range(len(QUESTIONS))]]:
+            asks = [one.ask(way, number) for one in group for way, number in wave]
+            replies = iter(engine.ask_all(asks))
+            for one in group:
+                for way, _ in wave:
+                    one.replies.setdefault(way.name, []).append(next(replies))
+        for one in group:
+            _check(one, ways, outcome)
+            record = _record(one, ways)
+            check_choice(record, outcome)
+            outcome.records.append(record)
+
+
+def _check(one: _Served, ways: Sequence[Way], outcome: RepairsOutcome) -> None:
+    for way in ways:
+        for number, reply in enumerate(one.replies[way.name]):
+            where = f"{one.case.name}, {way.name}, {QUESTIONS[number]}"
+            if reply.receipt is None:
+                outcome.failures.append(f"{where}: no receipt came back")
+                continue
+            kept, moved, computed = (reply.receipt[key] for key in _COUNTS)
+            if kept + moved + computed != len(one.prompt(number)):
+                outcome.failures.append(f"{where}: {kept}, {moved}, {computed} do not sum to {len(one.prompt(number))}")
+            if not way.moves and moved:
+                outcome.failures.append(f"{where}: {moved} tokens were moved under exact")
+            if number and way.moves and (moved or kept < len(one.tokens.folded)):
+                outcome.failures.append(f"{where}: {kept} of {len(one.tokens.folded)} tokens kept: another cache")
+            movable = num_movable(one.tokens)
+            if way.must_move and not number and moved < MIN_MOVED_SHARE * movable:
+                reason = reply.receipt["fallback_reason"]
+                outcome.failures.append(f"{where}: moved {moved} of {movable} tokens ({reason})")
+
+
+def _record(one: _Served, ways: Sequence[Way]) -> dict[str, Any]:
+    case, tokens = one.case, one.tokens
+    prompt = np.array(one.prompt(0), dtype=np.int32)
+    sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
+    exact = [take(one.key(EXACT, number)) for number in range(len(QUESTIONS))]
+    rows = {}
+    for way in ways:
+        logits = exact if way == EXACT else [take(one.key(way, number)) for number in range(len(QUESTIONS))]
+        receipt = one.replies[way.name][0].receipt or {}
+        rows[way.name] = {
+            "kl": [round(distance(e, served).mean_kl, 6) for e, served in zip(exact, logits, strict=True)],
+            "right": [
+                float(_choice(row[0], asked.first_tokens) == question.gold)
+                for row, asked, question in zip(logits, tokens.asked, case.questions, strict=True)
+            ],
+            **{key: receipt.get(key) for key in (*_COUNTS, "fallback_reason", "chosen", "reason")},
+            "num_moves": len(receipt.get("moves") or ()),
+        }
+    return {
+        "case": case.name,
+        "task": case.task,
+        "setting": case.setting,
+        "seed": case.seed,
+        "folded_tokens": tokens.num_folded,
+        "suffix_tokens": tokens.num_suffix,
+        "features": asdict(measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)),
+        "variants": rows,
+    }
+
+
+def _choice(logits: Any, first_tokens: dict[str, int]) -> str:
+    """The likeliest choice; of equally likely ones the first in the order of the alphabet."""
+    return max(sorted(first_tokens), key=lambda choice: float(logits[first_tokens[choice]]))
