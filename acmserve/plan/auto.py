@@ -4,18 +4,19 @@
     prompt   [P .....][m][S .............................................]
                            ^ "a =" stood in F with another continuation: S's KV of "2" knows that it was 1
 
-Three things are measured, all of the text that would move (S) against what was removed in front of it (F):
+Four things are measured, all of the text that would move (S) against what was removed in front of it (F):
 
-    size      F against S, F of earlier edits included as far as the lineage says
-    echoes    tokens of S in phrases that F had too: what is computed anew wherever something moves
-    closed    the echoes, and all that competes with them (`closure.py`). Text that is one list of a form has few echoes
-              and many competitors: coreference
+    size        F against S, F of earlier edits included as far as the lineage says
+    echoes      tokens of S in phrases that F had, too
+    anew        the echoes with what is behind them, what competes with them (`closure.py`), and too short rests
+    competing   what further rests pull in, where they are closed as well. Text that is one list of a form has little
+                else: coreference
 
 `choose_fidelity` turns that into a decision. `Thresholds` is the one place that holds its numbers. What it cannot see:
 text that depends on F without a word in common. Where echoes are few, nothing says how much S depends on F, so the old
 bounds on sizes hold there. What each token paid attention to would say it. It is not recorded.
 
-Pure numpy, about 10 milliseconds at 32K tokens. No model, no attention.
+Pure numpy. No model, no attention.
 """
 
 from __future__ import annotations
@@ -23,10 +24,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from acmserve.plan.closure import ECHO_TOKENS
-from acmserve.plan.ngrams import GramIndex, cover
+import numpy as np
+
+from acmserve.plan.closure import PhraseTable
+from acmserve.plan.ngrams import Mask
 from acmserve.plan.pieces import Compute, EditPlan
-from acmserve.plan.repair import DEFAULT_REPAIR, EVERYTHING, Repair, to_compute
+from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
+from acmserve.plan.repair import (
+    DEFAULT_REPAIR,
+    EVERYTHING,
+    Repair,
+    covered,
+    fill_short_rests,
+    find_echoes,
+    find_marks,
+    texts_of,
+)
 from acmserve.plan.source import ServedSequence, Tokens
 
 REST_TOKENS = 8
@@ -40,17 +53,17 @@ class Features:
     """What is known of a planned edit without a model. All counts are tokens.
 
     `num_moved` S: what the plan moves. `num_removed` F: what stood in front of it and is gone. `num_inserted` stands
-    newly in front of moved text: markers, summaries, restored text. `num_echoed` and `num_superseded` are parts of S.
-    `num_closed` of S are computed under `AUTO_REPAIR`. `num_removed_before` is gone since earlier edits and still in
-    the KV that would be kept or moved. `num_stale_kept` are the tokens of the kept prefix from its first moved one on.
+    newly in front of moved text: markers, summaries, restored text. `num_echoed`, `num_anew` and `num_competing` are
+    parts of S. `num_removed_before` is gone since earlier edits and still in the KV that would be kept or moved.
+    `num_stale_kept` are the tokens of the kept prefix from its first moved one on.
     """
 
     num_moved: int = 0
     num_removed: int = 0
     num_inserted: int = 0
     num_echoed: int = 0
-    num_superseded: int = 0
-    num_closed: int = 0
+    num_anew: int = 0
+    num_competing: int = 0
     num_removed_before: int = 0
     num_stale_kept: int = 0
 
@@ -60,30 +73,37 @@ class Features:
         return self.num_moved + self.num_stale_kept
 
     @property
+    def num_rest(self) -> int:
+        """Tokens of S that move under `AUTO_REPAIR`."""
+        return self.num_moved - self.num_anew
+
+    @property
     def echoed_share(self) -> float:
         """Part of S that lies in phrases of F."""
         return self.num_echoed / max(self.num_moved, 1)
 
     @property
-    def superseded_share(self) -> float:
-        """Part of S that follows a phrase of F and is not what followed it there."""
-        return self.num_superseded / max(self.num_moved, 1)
+    def anew_share(self) -> float:
+        """Part of S that `AUTO_REPAIR` computes."""
+        return self.num_anew / max(self.num_moved, 1)
 
     @property
-    def closed_share(self) -> float:
-        """Part of S that a repair computes."""
-        return self.num_closed / max(self.num_moved, 1)
+    def competing_share(self) -> float:
+        """Part of what would move that competes with what was too short to move."""
+        return self.num_competing / max(self.num_rest, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """Where `choose_fidelity` draws its lines. All from one model of 135M parameters.
 
-    `max_closed_share`  from 264 training cases of `bench repairs`: coreference has at least 0.82, where echoes lost 15
-                        points. The lists and results that gain have 0.15 to 0.69 in the mean.
-    `min_rest`          fewer tokens are not worth a move: the planner's own bound.
-    `max_removed_ratio` from the same cases, up to which F was tried. It holds for a prefix that an earlier turn chose.
-    `min_echoed_share`  below it echoes do not tell what depends on F (0.26 nats with and without them).
+    `max_anew_share`, `min_rest`
+                        beyond them a move saves too little to risk anything.
+    `max_competing_share`
+                        coreference, where echoes lost 15 points, has at least 0.50. Nine tenths of all other text has
+                        at most 0.41 (training cases of `bench repairs`).
+    `max_removed_ratio` up to which F was tried. It holds for a prefix that an earlier turn chose, too.
+    `min_echoed_share`  below it echoes do not tell what depends on F.
     `max_plain_ratio`, `min_plain_tokens`
                         there F may be as long as S at most, and S has to be long: the bound that caught 17 of 17 folds
                         above 0.03 nats.
@@ -91,8 +111,9 @@ class Thresholds:
                         older bounds on what was not tried anew: insertions, and edits that add up.
     """
 
-    max_closed_share: float = 0.8
+    max_anew_share: float = 0.9
     min_rest: int = 32
+    max_competing_share: float = 0.45
     max_removed_ratio: float = 12.0
     min_echoed_share: float = 0.1
     max_plain_ratio: float = 1.0
@@ -113,30 +134,44 @@ class AutoDecision:
     repair: Repair = DEFAULT_REPAIR
 
 
-def measure(plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence]) -> Features:
-    """The features of a plan that moves whatever can be moved. `prompt` is int32 [n]."""
-    num_echoed = num_superseded = 0
-    for index in sorted({removed.source for removed in plan.removed}):
-        spans = [(r.start, r.end) for r in plan.removed if r.source == index]
-        phrases = GramIndex(sources[index].tokens, spans, ECHO_TOKENS)
-        continued = GramIndex(sources[index].tokens, spans, ECHO_TOKENS + 1)
-        for move in (m for m in plan.moves if m.source == index and m.num_tokens > ECHO_TOKENS):
-            text, limit = prompt[move.dst_start : move.dst_end], move.src_start
-            found = phrases.find(text, limit)
-            num_echoed += int(cover(found, ECHO_TOKENS).sum())
-            num_superseded += int((found[:-1] & ~continued.find(text, limit)).sum())
+@dataclass(frozen=True, slots=True, eq=False)
+class EditSurvey:
+    """The features of a planned edit, and what `AUTO_REPAIR` computes of each move: bool [n]."""
+
+    features: Features
+    anew: Sequence[Mask]
+
+
+def measure(
+    plan: EditPlan,
+    prompt: Tokens,
+    sources: Sequence[ServedSequence],
+    min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
+) -> EditSurvey:
+    """What is known of a plan that moves whatever can be moved. `prompt` is int32 [n]."""
+    echoes = find_echoes(plan, prompt, sources)
+    anew = find_marks(plan, prompt, AUTO_REPAIR, echoes)
+    num_echoed = sum(_count([covered(found, len(one))]) for found, one in zip(echoes, anew, strict=True))
+    table = PhraseTable(texts_of(plan, prompt)) if num_echoed else None
+    anew = fill_short_rests(table.close(anew) if table else anew, REST_TOKENS, min_move_tokens)
+    num_competing = _count(table.close(anew, REST_TOKENS)) - _count(anew) if table else 0
     holes = (piece for piece in plan.pieces()[:-1] if isinstance(piece, Compute))
     first_stale, removed_before = _lineage(plan, sources)
-    return Features(
+    features = Features(
         num_moved=sum(move.num_tokens for move in plan.moves),
         num_removed=sum(removed.num_tokens for removed in plan.removed),
         num_inserted=sum(hole.num_tokens for hole in holes),
         num_echoed=num_echoed,
-        num_superseded=num_superseded,
-        num_closed=sum(int(anew.sum()) for anew in to_compute(plan, prompt, sources, AUTO_REPAIR, REST_TOKENS)),
+        num_anew=_count(anew),
+        num_competing=num_competing,
         num_removed_before=removed_before,
         num_stale_kept=plan.num_kept - first_stale,
     )
+    return EditSurvey(features, anew)
+
+
+def _count(masks: Sequence[Mask]) -> int:
+    return sum(int(np.count_nonzero(mask)) for mask in masks)
 
 
 def choose_fidelity(
@@ -164,9 +199,9 @@ def choose_fidelity(
     refusal = _refusal(f, thresholds)
     if refusal is None:
         sizes = f"{f.num_moved} tokens could move, {f.num_removed} were removed"
-        if not f.num_closed and repair == DEFAULT_REPAIR:
+        if not f.num_anew and repair == DEFAULT_REPAIR:
             return AutoDecision("reuse", f"{sizes} and share no phrase with them")
-        anew = f"{f.num_echoed} echo them and {f.num_closed} are computed anew, with what competes with echoes"
+        anew = f"{f.num_echoed} echo them, and {f.num_anew} are computed anew with what competes with them"
         return AutoDecision("repair", f"{sizes}; {anew}", _repair(repair))
     if f.num_stale_kept:
         return AutoDecision("repair", f"{refusal}; the prefix in front is kept as it was served", EVERYTHING)
@@ -182,18 +217,17 @@ def _repair(asked: Repair) -> Repair:
 
 def _refusal(f: Features, thresholds: Thresholds) -> str | None:
     """Why the text that could move is computed, whatever stands in front of it. None where it moves."""
-    if f.num_inserted > thresholds.max_inserted_ratio * f.num_moved:
+    t = thresholds
+    if f.num_inserted > t.max_inserted_ratio * f.num_moved:
         return f"{f.num_inserted} tokens were inserted in front of {f.num_moved} that could move"
-    if f.num_removed > thresholds.max_removed_ratio * f.num_moved:
+    if f.num_removed > t.max_removed_ratio * f.num_moved:
         return f"{f.num_removed} tokens were removed in front of {f.num_moved} that could move"
-    if f.closed_share > thresholds.max_closed_share:
-        return (
-            f"{f.num_closed} of {f.num_moved} tokens that could move repeat removed text, or compete with such: "
-            f"more than {thresholds.max_closed_share:.0%}"
-        )
-    if f.num_moved - f.num_closed < thresholds.min_rest:
-        return f"only {f.num_moved - f.num_closed} of {f.num_moved} tokens could move, fewer than {thresholds.min_rest}"
-    if f.echoed_share < thresholds.min_echoed_share and not _is_plain(f, thresholds):
+    if f.anew_share > t.max_anew_share or f.num_rest < t.min_rest:
+        repeated = f"{f.num_echoed} of {f.num_moved} tokens that could move repeat removed text"
+        return f"{repeated}, which leaves {f.num_rest} of them: too few to move"
+    if f.competing_share > t.max_competing_share:
+        return f"{f.num_competing} of {f.num_rest} tokens that could move compete with such as repeat removed text"
+    if f.echoed_share < t.min_echoed_share and not _is_plain(f, t):
         return (
             f"{f.num_moved} tokens could move, {f.num_removed} were removed, and only {f.num_echoed} echo them: "
             "too few to tell what depends on it"

@@ -3,7 +3,7 @@
     exact    nothing is moved, and no moved prefix is kept
     reuse    everything is moved that can be
     repair   that, less what `Repair` names: it is computed in its new context
-    auto     one of the three, chosen for this edit by `harm.choose_fidelity`
+    auto     one of the three, chosen for this edit by `auto.choose_fidelity`
 
 The engine and the forecast of a client plan with this one function. Pure: tokens and sources in, a frozen plan out.
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds, choose_fidelity, measure
+from acmserve.plan.auto import AUTO_REPAIR, DEFAULT_THRESHOLDS, AutoDecision, Thresholds, choose_fidelity, measure
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
-from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
+from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair, without
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -77,10 +77,12 @@ def plan_wish(
         return FidelityPlan(most)
     if wish.fidelity == "repair":
         return _less(most, plan_repair(most, prompt, sources, wish.repair, min_move_tokens))
-    features = measure(most, prompt, sources)
-    choice = choose_fidelity(features, wish.repair, thresholds)
-    if choice.fidelity == "reuse" or not features.num_reused:
+    survey = measure(most, prompt, sources, min_move_tokens)
+    choice = choose_fidelity(survey.features, wish.repair, thresholds)
+    if choice.fidelity == "reuse" or not survey.features.num_reused:
         return FidelityPlan(most, choice=choice)
+    if choice.repair == AUTO_REPAIR:
+        return _less(most, without(most, survey.anew), choice)
     if choice.fidelity == "repair":
         return _less(most, plan_repair(most, prompt, sources, choice.repair, min_move_tokens), choice)
     return _less(most, plan(False), choice)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.closure import ECHO_BEHIND, ECHO_TOKENS, close, fill_rests
+from acmserve.plan.closure import ECHO_BEHIND, ECHO_TOKENS, PhraseTable, fill_rests
 from acmserve.plan.ngrams import GramIndex, Mask, cover
 from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.source import ServedSequence, Tokens
@@ -49,8 +49,8 @@ Span = tuple[int, int]
 class Repair:
     """Which tokens of moved segments are computed anew. Counts in tokens of each segment. `ranges` of the prompt.
 
-    `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. A number is doubled
-    until at most `MAX_RESTS` rests are left. `closed`: what competes with repaired text is repaired as well.
+    `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. A number below that is
+    doubled until at most `MAX_RESTS` rests are left. `closed`: what competes with repaired text is repaired as well.
 
     Raises `InvalidRequest` naming the field for numbers that mean nothing.
     """
@@ -92,39 +92,62 @@ def plan_repair(
 
     `prompt` is int32 [n]. Ranges of the prompt that no move covers mean nothing.
     """
-    masks = to_compute(plan, prompt, sources, repair, min_move_tokens)
-    moves = [rest for move, anew in zip(plan.moves, masks, strict=True) for rest in _cut(move, anew)]
+    marks = find_marks(plan, prompt, repair, find_echoes(plan, prompt, sources) if repair.echoes else None)
+    if repair.closed and plan.moves:
+        marks = PhraseTable(texts_of(plan, prompt)).close(marks)
+    return without(plan, fill_short_rests(marks, repair.rest_tokens, min_move_tokens))
+
+
+def without(plan: EditPlan, anew: Sequence[Mask]) -> EditPlan:
+    """What is left of `plan` when the tokens in `anew`, bool [n] for each move, are computed."""
+    moves = [rest for move, some in zip(plan.moves, anew, strict=True) for rest in _cut(move, some)]
     return replace(plan, moves=tuple(moves))
 
 
-def to_compute(
-    plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence], repair: Repair, min_move_tokens: int
-) -> list[Mask]:
-    """For each move of `plan`, which of its tokens are computed. Too short rests are, too."""
-    echoes = _echo_indices(plan, sources) if repair.echoes else {}
+def texts_of(plan: EditPlan, prompt: Tokens) -> list[Tokens]:
+    """What each move of a plan moves."""
+    return [prompt[move.dst_start : move.dst_end] for move in plan.moves]
+
+
+def find_echoes(plan: EditPlan, prompt: Tokens, sources: Sequence[ServedSequence]) -> list[Mask]:
+    """For each move of `plan`, which of its phrases stood in what was removed in front of it: bool [n - 2] or fewer."""
+    indices: dict[int, GramIndex] = {}
+    for source in {removed.source for removed in plan.removed}:
+        spans = [(removed.start, removed.end) for removed in plan.removed if removed.source == source]
+        indices[source] = GramIndex(sources[source].tokens, spans, ECHO_TOKENS)
+    nothing = np.zeros(0, dtype=np.bool_)
+    return [
+        indices[move.source].find(text, move.src_start) if move.source in indices else nothing
+        for move, text in zip(plan.moves, texts_of(plan, prompt), strict=True)
+    ]
+
+
+def find_marks(plan: EditPlan, prompt: Tokens, repair: Repair, echoes: Sequence[Mask] | None) -> list[Mask]:
+    """For each move of `plan`, the tokens that `repair` names, and `echoes` with what is behind them."""
     named = _named(repair, len(prompt))
-    texts = [prompt[move.dst_start : move.dst_end] for move in plan.moves]
-    masks: list[Mask] = []
-    for move, text in zip(plan.moves, texts, strict=True):
-        anew = _to_compute(move, repair, named)
-        if move.source in echoes and move.num_tokens >= ECHO_TOKENS:
-            found = echoes[move.source].find(text, move.src_start)
-            anew |= cover(found, ECHO_TOKENS + ECHO_BEHIND)[: move.num_tokens]
-        masks.append(anew)
-    rest_tokens = repair.rest_tokens or min_move_tokens
-    done = _whole(texts, masks, rest_tokens, repair.closed)
-    while repair.rest_tokens is not None and sum(map(_num_rests, done)) > MAX_RESTS:
-        rest_tokens *= 2
-        done = _whole(texts, masks, rest_tokens, repair.closed)
-    return done
+    marks = [_to_compute(move, repair, named) for move in plan.moves]
+    if echoes is None:
+        return marks
+    return [anew | covered(found, len(anew), ECHO_BEHIND) for anew, found in zip(marks, echoes, strict=True)]
 
 
-def _whole(texts: list[Tokens], masks: list[Mask], rest_tokens: int, closed: bool) -> list[Mask]:
-    """The masks without too short rests, closed where that is asked for."""
-    filled = [anew.copy() for anew in masks]
-    for anew in filled:
-        fill_rests(anew, rest_tokens)
-    return close(texts, filled, rest_tokens) if closed else filled
+def covered(found: Mask, num_tokens: int, num_behind: int = 0) -> Mask:
+    """For each of `num_tokens` tokens whether it lies in a phrase that was found, or at most so far behind one."""
+    if not len(found):
+        return np.zeros(num_tokens, dtype=np.bool_)
+    return cover(found, ECHO_TOKENS + num_behind)[:num_tokens]
+
+
+def fill_short_rests(marks: Sequence[Mask], rest_tokens: int | None, min_move_tokens: int) -> list[Mask]:
+    """The marks, and what is left between them where it is too short to move."""
+    done = [anew.copy() for anew in marks]
+    least = rest_tokens or min_move_tokens
+    while True:
+        for anew in done:
+            fill_rests(anew, least)
+        if rest_tokens is None or least >= min_move_tokens or sum(map(_num_rests, done)) <= MAX_RESTS:
+            return done
+        least *= 2
 
 
 def _num_rests(anew: Mask) -> int:
@@ -148,14 +171,6 @@ def _to_compute(move: Move, repair: Repair, named: Mask) -> Mask:
     anew[: repair.head_tokens] = True
     anew[max(0, move.num_tokens - repair.tail_tokens) :] = True
     return anew
-
-
-def _echo_indices(plan: EditPlan, sources: Sequence[ServedSequence]) -> dict[int, GramIndex]:
-    """The phrases of what was removed, by source."""
-    spans: dict[int, list[Span]] = {}
-    for removed in plan.removed:
-        spans.setdefault(removed.source, []).append((removed.start, removed.end))
-    return {source: GramIndex(sources[source].tokens, of, ECHO_TOKENS) for source, of in spans.items()}
 
 
 def _cut(move: Move, anew: Mask) -> Iterator[Move]:

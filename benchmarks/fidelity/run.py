@@ -184,11 +184,12 @@ class _Measurement:
         turn, before = self._turn, self._case.turns[self._case.turns.index(self._turn) - 1]
         prompt, served = (np.asarray(tokens, dtype=np.int32) for tokens in (turn.prompt, before.prompt))
         sources = [ServedSequence(served, 1, ())]
-        known = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
+        known = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features
         return text_features(turn.num_prefix, turn.folded, turn.suffix) | {
             **asdict(known),
             "echoed_share": known.echoed_share,
-            "superseded_share": known.superseded_share,
+            "anew_share": known.anew_share,
+            "competing_share": known.competing_share,
         }
 
     def _row(self, name: str, found: Distance) -> dict[str, Any]:

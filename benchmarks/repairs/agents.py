@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from acmserve.bench.harness.library_text import Library
 from acmserve.bench.harness.workloads import KEYS, VALUES
-from acmserve.bench.repairs.lists import NUM_ASKED, lines_of
+from acmserve.bench.repairs.lists import lines_of
 from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 
 CLEARING, REASONING, REMOVAL = "clearing", "stripped reasoning", "large removal"
@@ -38,6 +38,7 @@ class ClearingSizes:
 KEEP_ONE = (ClearingSizes(5, 1, 14), ClearingSizes(4, 1, 24))
 KEEP_THREE = (ClearingSizes(7, 3, 9), ClearingSizes(6, 3, 12))
 _NUM_NOTES = 3
+_NUM_FACTS = 3
 
 
 def clearing(seed: int, sizes: ClearingSizes, library: Library) -> TaskCase:
@@ -48,7 +49,7 @@ def clearing(seed: int, sizes: ClearingSizes, library: Library) -> TaskCase:
     first = draw.randrange(len(source) - sizes.num_results * sizes.num_lines)
     keys = draw.sample(KEYS, _NUM_NOTES + 1)
     told: dict[str, list[str]] = {key: [] for key in keys}
-    pieces = [CasePiece(f"$ cat README\nThe last note about a key counts.\n")]
+    pieces = [CasePiece("$ cat README\nThe last note about a key counts.\n")]
     for number in range(sizes.num_results):
         start = first + number * sizes.num_lines
         window = source[start : start + sizes.num_lines]
@@ -59,7 +60,7 @@ def clearing(seed: int, sizes: ClearingSizes, library: Library) -> TaskCase:
             window.insert(draw.randint(1, len(window)), f"# TODO({key}): ask {value}")
         pieces.append(CasePiece(f"$ sed -n '{start},{start + sizes.num_lines}p' {name}\n"))
         pieces.append(CasePiece("\n".join(window) + "\n", is_folded=not is_kept))
-    questions = tuple(_question(f"# TODO({key}): ask", told[key]) for key in draw.sample(keys[:_NUM_NOTES], NUM_ASKED))
+    questions = tuple(_question(f"# TODO({key}): ask", told[key]) for key in draw.sample(keys[:_NUM_NOTES], _NUM_NOTES))
     return TaskCase(CLEARING, str(sizes), seed, tuple(pieces), questions)
 
 
@@ -81,7 +82,7 @@ REASONING_SIZES = (ReasoningSizes(3, 500, 500), ReasoningSizes(4, 250, 600), Rea
 def reasoning(seed: int, sizes: ReasoningSizes, topics: Mapping[str, str]) -> TaskCase:
     """Thoughts about a page weigh owners of keys, the answer below quotes the page and tells the right one."""
     draw = random.Random(f"{REASONING} {seed} {sizes}")
-    keys = draw.sample(KEYS, max(sizes.num_steps, NUM_ASKED))
+    keys = draw.sample(KEYS, sizes.num_steps)
     told: dict[str, list[str]] = {}
     pieces = [CasePiece("Answer each question from the manual.\n")]
     for step, name in enumerate(draw.sample(sorted(topics), sizes.num_steps)):
@@ -97,8 +98,7 @@ def reasoning(seed: int, sizes: ReasoningSizes, topics: Mapping[str, str]) -> Ta
         pieces.append(CasePiece(thought, is_folded=True, has_marker=False))
         answer = page[half:][: sizes.num_answer].rsplit("\n", 1)[0]
         pieces.append(CasePiece(f"Answer: the owner of {keys[step]} is {right}. The page says:\n{answer}\n"))
-    asked = draw.sample(keys[: sizes.num_steps], NUM_ASKED)
-    questions = tuple(_question(f"Answer: the owner of {key} is", told[key]) for key in asked)
+    questions = tuple(_question(f"Answer: the owner of {key} is", told[key]) for key in draw.sample(keys, len(keys)))
     return TaskCase(REASONING, str(sizes), seed, tuple(pieces), questions)
 
 
@@ -125,14 +125,14 @@ def removal(seed: int, sizes: RemovalSizes, topics: Mapping[str, str]) -> TaskCa
     sums = [sum(map(len, page[:number])) for number in range(len(page))]
     at = next(number for number, length in enumerate(sums) if length >= num_folded)
     folded, kept = page[:at], page[at:]
-    keys = draw.sample(KEYS, NUM_ASKED + 2 * sizes.times)
+    keys = draw.sample(KEYS, _NUM_FACTS + 2 * sizes.times)
     values = draw.sample(VALUES, len(keys))
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-        lines = kept if number < NUM_ASKED else folded
+        lines = kept if number < _NUM_FACTS else folded
         lines.insert(draw.randint(0, len(lines) - 1), f"Note: the locker of {key} holds {value}.\n")
     questions = tuple(
         CaseQuestion(f"Note: the locker of {key} holds", value, tuple(VALUES), first_word_is)
-        for key, value in list(zip(keys, values, strict=True))[:NUM_ASKED]
+        for key, value in list(zip(keys, values, strict=True))[:_NUM_FACTS]
     )
     pieces = (CasePiece("Read this page.\n"), CasePiece("".join(folded), is_folded=True), CasePiece("".join(kept)))
     return TaskCase(REMOVAL, str(sizes), seed, pieces, questions)

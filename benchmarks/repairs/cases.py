@@ -1,7 +1,7 @@
-"""Which cases `bench repairs` runs, and the three questions that each repaired cache is asked. Pure.
+"""Which cases `bench repairs` runs, and the kinds of question that each repaired cache is asked. Pure.
 
     asked          the question that stands behind the edit, and that a repair may look at
-    later          another question, asked of the same repaired cache
+    later          other questions, asked of the same repaired cache
     paraphrased    the first question in other words, asked of the same repaired cache
 
 A repair that computes what matches the first question looks good on it alone. Seeds of both sets share no case: rules
@@ -11,7 +11,7 @@ are made on `train`, and judged on `held-out`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -19,14 +19,12 @@ from acmserve.bench.harness.library_text import Library
 from acmserve.bench.repairs import agents, lists
 from acmserve.bench.tasks.generators import mrcr as coreference
 from acmserve.bench.tasks.generators import needlebench as needles
-from acmserve.bench.tasks.generators import oolong as aggregation
 from acmserve.bench.tasks.generators import pi_llm, unrelated
 from acmserve.bench.tasks.generators.case import TaskCase
 
-ASKED, LATER, PARAPHRASED = QUESTIONS = ("asked", "later", "paraphrased")
+ASKED, LATER, PARAPHRASED = ROLES = ("asked", "later", "paraphrased")
 SEED_SETS = {"train": 50_000, "held-out": 60_000}
 PI_LLM = (pi_llm.UpdateSizes(8, 16), pi_llm.UpdateSizes(8, 4), pi_llm.UpdateSizes(12, 8))
-MULTI = (pi_llm.UpdateSizes(6, 16, 3), pi_llm.UpdateSizes(8, 24, 10), pi_llm.UpdateSizes(4, 12, 2))
 
 # What a question says in other words; what it asks for comes right behind. One row for each form of question.
 _PARAPHRASES = (
@@ -37,7 +35,6 @@ _PARAPHRASES = (
     (r"It is known that the parent of (\w+) is", "{} is a child of"),
     (r"It is known that the oldest known ancestor of (\w+) is", "The first of the family that {} comes from is"),
     (r"Once more, the (.+):", "The text of the {}, word for word, was:"),
-    (r"(\w+) \d+:", "On {} most people felt"),
 )
 
 Draw = Callable[[int], TaskCase]
@@ -66,9 +63,7 @@ def draws_by_task(library: Library) -> dict[str, list[Draw]]:
         coreference.TASK: [partial(coreference.make_case, sizes=sizes) for sizes in coreference.SMALL],
         needles.TASK: [partial(needles.make_case, sizes=sizes, topics=topics) for sizes in needles.SMALL],
         unrelated.TASK: [partial(unrelated.make_case, sizes=sizes, topics=topics) for sizes in unrelated.SMALL],
-        aggregation.TASK: [partial(aggregation.make_case, sizes=sizes) for sizes in aggregation.SMALL],
         pi_llm.TASK: [partial(pi_llm.make_case, sizes=sizes) for sizes in PI_LLM],
-        "multi": [partial(pi_llm.make_case, sizes=sizes) for sizes in MULTI],
     }
 
 
@@ -80,14 +75,14 @@ def paraphrase(text: str) -> str:
     raise ValueError(f"no paraphrase of {text!r}")
 
 
+def roles_of(case: TaskCase) -> tuple[str, ...]:
+    """What each question of a case is, in their order."""
+    return (ASKED, *(LATER for _ in case.questions[2:]), PARAPHRASED)
+
+
 def _with_questions(task: str, case: TaskCase) -> TaskCase:
-    """The case with its three questions, in the order of `QUESTIONS`."""
-    asked, later = case.questions[:2]
-    made = replace(case, task=task, questions=(asked, later, replace(asked, text=paraphrase(asked.text))))
+    """The case with its questions, the paraphrased one last."""
+    asked = case.questions[0]
+    made = replace(case, task=task, questions=(*case.questions, replace(asked, text=paraphrase(asked.text))))
     made.check_integrity()
     return made
-
-
-def settings(cases: Sequence[TaskCase]) -> Iterator[tuple[str, str]]:
-    """Every task and size once, in their order."""
-    yield from dict.fromkeys((case.task, case.setting) for case in cases)

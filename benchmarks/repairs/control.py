@@ -21,7 +21,7 @@ NUM_BEHIND = 5
 
 
 def lexical_ranges(prompt: Tokens, spans: Sequence[Span], question: Tokens, budget: float = BUDGET) -> list[list[int]]:
-    """Ranges of `spans` of the prompt that match the question best, at most `budget` of their tokens but for the best match.
+    """Ranges of `spans` of the prompt that match the question best. The best, and more up to `budget` of the tokens.
 
     A match is a run of tokens of the question, worth the sum of their rarities. What stands behind it belongs to it.
     Matches worth less than half of the best one are none: they are the form of the question, not what it asks for.

@@ -19,7 +19,7 @@ from acmserve.bench.harness.workloads import KEYS, VALUES
 from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 
 TASK = "lists in prose"
-NUM_ASKED = 2
+NUM_ASKED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ SIZES = (ListSizes(8, 10, 500), ListSizes(6, 8, 800), ListSizes(10, 5, 700))
 
 
 def make_case(seed: int, sizes: ListSizes, topics: Mapping[str, str]) -> TaskCase:
-    """Two of the keys are asked for."""
+    """Five of the keys are asked for."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     keys = draw.sample(KEYS, sizes.num_keys)
     values = {key: draw.sample(VALUES, sizes.num_rounds) for key in keys}

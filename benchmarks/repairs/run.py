@@ -1,9 +1,9 @@
-"""Serves the cases of `bench repairs`: one repaired cache for each way, asked three questions.
+"""Serves the cases of `bench repairs`: one repaired cache for each way, asked several questions.
 
-    1  history                          the full context, read once for each case, then by a session of each way
-    2  folded prompt + question         in each session: this is what repairs
-    3  folded prompt + later question   in the same sessions, so of the same cache; then the paraphrased one
-    4  all three                        exact, last: a way that moves would find it in the cache and keep it
+    1  history                           the full context, read once for each case, then by a session of each way
+    2  folded prompt + question          in each session: this is what repairs
+    3  folded prompt + other questions   in the same sessions, so of the same cache
+    4  all of them                       exact, last: a way that moves would find it in the cache and keep it
 
 Each request keeps the logits of its first token, so the distance to exact is over the whole vocabulary. Failures are
 collected, not raised, so that a report names all of them.
@@ -20,7 +20,7 @@ import numpy as np
 from acmserve.bench.fidelity.score import distance
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.models.forced_model import take
-from acmserve.bench.repairs.cases import QUESTIONS
+from acmserve.bench.repairs.cases import roles_of
 from acmserve.bench.repairs.ways import EXACT, WAYS, Way
 from acmserve.bench.tasks.generators.case import TaskCase
 from acmserve.bench.tasks.prompt import CaseTokens, Tokens, tokenize_case
@@ -87,13 +87,9 @@ def run_cases(
         say(f"case {first + 1} to {first + len(group)} of {len(cases)}")
         engine.ask_all([Ask(one.tokens.full, one.case.name) for one in group])
         engine.ask_all([Ask(one.tokens.full, one.case.name, one.session(way)) for one in group for way in movers])
-        waves = [[(way, number) for way in movers] for number in range(len(QUESTIONS))]
-        for wave in [*waves, [(EXACT, number) for number in range(len(QUESTIONS))]]:
-            asks = [one.ask(way, number) for one in group for way, number in wave]
-            replies = iter(engine.ask_all(asks))
-            for one in group:
-                for way, _ in wave:
-                    one.replies.setdefault(way.name, []).append(next(replies))
+        for some in (movers, [EXACT]):
+            for is_first in (True, False):
+                _ask(engine, group, some, is_first)
         for one in group:
             _check(one, ways, outcome)
             record = _record(one, ways)
@@ -101,10 +97,23 @@ def run_cases(
             outcome.records.append(record)
 
 
+def _ask(engine: LocalEngine, group: Sequence[_Served], ways: Sequence[Way], is_first: bool) -> None:
+    """The first question of each case, or all others, which find the cache that it left."""
+    asks = [
+        (one, way, number)
+        for one in group
+        for way in ways
+        for number in (range(1) if is_first else range(1, len(one.case.questions)))
+    ]
+    replies = engine.ask_all([one.ask(way, number) for one, way, number in asks])
+    for (one, way, _), reply in zip(asks, replies, strict=True):
+        one.replies.setdefault(way.name, []).append(reply)
+
+
 def _check(one: _Served, ways: Sequence[Way], outcome: RepairsOutcome) -> None:
     for way in ways:
         for number, reply in enumerate(one.replies[way.name]):
-            where = f"{one.case.name}, {way.name}, {QUESTIONS[number]}"
+            where = f"{one.case.name}, {way.name}, question {number + 1}"
             if reply.receipt is None:
                 outcome.failures.append(f"{where}: no receipt came back")
                 continue
@@ -125,10 +134,11 @@ def _record(one: _Served, ways: Sequence[Way]) -> dict[str, Any]:
     case, tokens = one.case, one.tokens
     prompt = np.array(one.prompt(0), dtype=np.int32)
     sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
-    exact = [take(one.key(EXACT, number)) for number in range(len(QUESTIONS))]
+    numbers = range(len(case.questions))
+    exact = [take(one.key(EXACT, number)) for number in numbers]
     rows = {}
     for way in ways:
-        logits = exact if way == EXACT else [take(one.key(way, number)) for number in range(len(QUESTIONS))]
+        logits = exact if way == EXACT else [take(one.key(way, number)) for number in numbers]
         receipt = one.replies[way.name][0].receipt or {}
         rows[way.name] = {
             "kl": [round(distance(e, served).mean_kl, 6) for e, served in zip(exact, logits, strict=True)],
@@ -144,9 +154,10 @@ def _record(one: _Served, ways: Sequence[Way]) -> dict[str, Any]:
         "task": case.task,
         "setting": case.setting,
         "seed": case.seed,
+        "roles": list(roles_of(case)),
         "folded_tokens": tokens.num_folded,
         "suffix_tokens": tokens.num_suffix,
-        "features": asdict(measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)),
+        "features": asdict(measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features),
         "variants": rows,
     }
 

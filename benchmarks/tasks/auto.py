@@ -72,11 +72,12 @@ def grid() -> Iterator[Thresholds]:
     """The product's thresholds, some that move nothing, and every combination of stricter and looser ones."""
     yield DEFAULT_THRESHOLDS
     yield Thresholds(min_rest=_NEVER)
-    for closed, rest, removed, echoed, plain, least in itertools.product(
-        (0.5, 0.7, 0.8, 0.9, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.0, 3.0), (0, 512)
+    for anew, competing, rest, removed, echoed, plain, least in itertools.product(
+        (0.5, 0.75, 0.9), (0.2, 0.45, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.0, 3.0), (0, 512)
     ):
         yield Thresholds(
-            max_closed_share=closed,
+            max_anew_share=anew,
+            max_competing_share=competing,
             min_rest=rest,
             max_removed_ratio=removed,
             min_echoed_share=echoed,

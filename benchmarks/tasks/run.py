@@ -50,9 +50,7 @@ class TaskVariant:
         return self.fidelity != "exact"
 
 
-CLOSED = TaskVariant(
-    "repair-closed", "fold, repair of auto", "repair", {"repair": asdict(AUTO_REPAIR)}
-)
+CLOSED = TaskVariant("repair-closed", "fold, repair of auto", "repair", {"repair": asdict(AUTO_REPAIR)})
 REPAIRS = (
     TaskVariant("repair-128", "fold, repair 128", "repair", {"repair": {"head_tokens": 128}}),
     TaskVariant("repair-256", "fold, repair 256", "repair", {"repair": {"head_tokens": 256}}),
@@ -184,7 +182,7 @@ def _record(one: _Prepared, variants: Sequence[TaskVariant]) -> dict[str, Any]:
     case, tokens = one.case, one.tokens
     prompt = np.array(tokens.folded + tokens.asked[0].tokens, dtype=np.int32)
     sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
-    features = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
+    features = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features
     return {
         "case": case.name,
         "task": case.task,

@@ -23,7 +23,7 @@ from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.ngrams import GramIndex, cover
 from acmserve.plan.planner import plan_edit
-from acmserve.plan.repair import EVERYTHING, Repair
+from acmserve.plan.repair import EVERYTHING, Repair, plan_repair, without
 from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens
 
@@ -52,7 +52,7 @@ def edit(removed: Tokens, kept: Tokens) -> tuple[Tokens, list[ServedSequence]]:
 
 def features(removed: Tokens, kept: Tokens) -> Features:
     prompt, sources = edit(removed, kept)
-    return measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
+    return measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features
 
 
 def choice(removed: Tokens, kept: Tokens) -> AutoDecision:
@@ -70,19 +70,28 @@ def test_features_of_unrelated_text() -> None:
 
 
 def listing(num_lines: int, seed: str) -> Tokens:
-    """Lines of one form about other things: `the note about the THING : VALUE VALUE newline`."""
+    """One list of a form: a short line is an echo and a phrase, and the long lines have that phrase among other words.
+
+    The phrase of a short line is too short to move, so it is computed, and all long lines that have it compete.
+    """
     rng = random.Random(seed)
-    form = (40_001, 40_002, 40_003, 40_001)
-    rows = [(*form, rng.randrange(41_000, 42_000), 7, rng.randrange(50_000), 9, 8) for _ in range(num_lines)]
-    return np.array(rows, dtype=np.int32).reshape(-1)
+    form = [40_001, 40_002, 40_003, 40_004]
+    phrases = [[41_000 + 10 * number + i for i in range(4)] for number in range(6)]
+    words = iter(prose(20 * num_lines, seed).tolist())
+    lines = []
+    for number in range(num_lines):
+        phrase = rng.choice(phrases)
+        around = 9 * (number % 4 > 0)
+        lines.append([*form, *(next(words) for _ in range(around)), *phrase, *(next(words) for _ in range(around))])
+    return np.array([token for line in lines for token in line], dtype=np.int32)
 
 
 def test_features_of_superseded_state() -> None:
     """Every line of S begins as a line of F did; nearly all go on otherwise. No phrase of prose does."""
     found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
     assert found.num_removed == 800
-    assert 70 <= found.num_superseded <= 80 + 80, "one for the value of each line, and a few values met again"
-    assert 240 <= found.num_echoed <= 400 <= found.num_closed <= 400 + REST_TOKENS
+    assert 240 <= found.num_echoed <= 400 <= found.num_anew <= 400 + REST_TOKENS
+    assert found.num_competing == 0
 
 
 @pytest.mark.parametrize(
@@ -91,13 +100,18 @@ def test_features_of_superseded_state() -> None:
         (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens could move, 400 were removed and share no phrase"),
         (prose(901, "F"), prose(900, "S"), "exact", "only 0 echo them: too few to tell"),
         (prose(50, "F"), prose(511, "S"), "exact", "only 0 echo them"),
-        (updates(8, "F"), updates(8, "S"), "exact", "tokens that could move repeat removed text"),
-        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(8, "S")]), "exact", "repeat removed text"),
-        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "competes with echoes"),
+        (updates(8, "F"), updates(8, "S"), "exact", "too few to move"),
+        (updates(8, "F"), np.concatenate([prose(150, "S"), updates(8, "S")]), "exact", "too few to move"),
+        (
+            updates(8, "F"),
+            np.concatenate([prose(300, "S"), updates(1, "S")]),
+            "repair",
+            "computed anew with what competes",
+        ),
         (updates(20, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "4000 were removed"),
         (updates(31, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "exact", "6200 tokens were removed"),
-        (listing(20, "F"), listing(40, "S"), "exact", "or compete with such"),
-        (updates(1, "F"), np.concatenate([prose(31, "S"), updates(1, "F")[:40]]), "exact", "only 31"),
+        (tokens(40_001, 40_002, 40_003, 40_004), listing(40, "S"), "exact", "compete with such as repeat"),
+        (updates(1, "F"), np.concatenate([prose(31, "S"), updates(1, "F")[:40]]), "exact", "leaves 31 of them"),
         (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "340 tokens could move"),
     ],
     ids=[
@@ -129,19 +143,19 @@ def test_an_insertion_much_larger_than_what_is_moved_is_exact() -> None:
 
 def test_a_callers_own_repair_stays_beside_the_rules_echoes() -> None:
     mine = Repair(head_tokens=300)
-    found = Features(num_moved=1000, num_removed=900, num_echoed=100, num_closed=120)
+    found = Features(num_moved=1000, num_removed=900, num_echoed=100, num_anew=120)
     assert choose_fidelity(found).repair == AUTO_REPAIR
     expected = replace(mine, echoes=True, closed=True, rest_tokens=REST_TOKENS)
     assert choose_fidelity(found, mine).repair == expected
     assert choose_fidelity(found, replace(mine, rest_tokens=99)).repair == replace(expected, rest_tokens=99)
-    assert choose_fidelity(replace(found, num_echoed=0, num_closed=0), mine).repair == expected
+    assert choose_fidelity(replace(found, num_echoed=0, num_anew=0), mine).repair == expected
 
 
 def test_few_echoes_are_computed_even_where_little_was_changed() -> None:
     """One updated line is enough to be misled."""
-    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_closed=60)
+    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_anew=60)
     assert choose_fidelity(found).repair == AUTO_REPAIR
-    assert choose_fidelity(replace(found, num_echoed=0, num_closed=0)).fidelity == "reuse"
+    assert choose_fidelity(replace(found, num_echoed=0, num_anew=0)).fidelity == "reuse"
 
 
 def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> None:
@@ -224,9 +238,11 @@ def test_removed_text_adds_up_over_edits() -> None:
 def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
-    found = measure(plan, prompt, sources)
-    assert 0 <= found.num_superseded <= found.num_moved
-    assert 0 <= found.num_echoed <= found.num_closed <= found.num_moved
+    survey = measure(plan, prompt, sources, min_move_tokens)
+    found = survey.features
+    assert 0 <= found.num_echoed <= found.num_anew <= found.num_anew + found.num_competing <= found.num_moved
+    repaired = plan_repair(plan, prompt, sources, AUTO_REPAIR, min_move_tokens)
+    assert without(plan, survey.anew) == repaired, "what was counted is what is carried out"
     assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
     assert choose_fidelity(found, thresholds=DEFAULT_THRESHOLDS).reason
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.plan import closure
-from acmserve.plan.closure import ECHO_BEHIND, ECHO_TOKENS, close
+from acmserve.plan.closure import ECHO_BEHIND, ECHO_TOKENS, PhraseTable
 from acmserve.plan.ngrams import Mask
 from acmserve.plan.source import Tokens
 from tests.plan.test_planner import tokens
@@ -28,10 +29,10 @@ def split(drawn: list[list[tuple[int, bool]]]) -> tuple[list[Tokens], list[Mask]
 def test_competitors_are_computed_all_or_none(drawn: list[list[tuple[int, bool]]], rest: int) -> None:
     texts, masks = split(drawn)
     before = [mask.copy() for mask in masks]
-    closed = close(texts, masks, rest)
+    closed = PhraseTable(texts).close(masks, rest)
     assert all(np.array_equal(a, b) for a, b in zip(masks, before, strict=True)), "the input was changed"
     assert all((mask <= more).all() for mask, more in zip(masks, closed, strict=True))
-    assert all(np.array_equal(a, b) for a, b in zip(close(texts, closed, rest), closed, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(PhraseTable(texts).close(closed, rest), closed, strict=True))
     computed = {
         tuple(text[i : i + ECHO_TOKENS])
         for text, mask in zip(texts, closed, strict=True)
@@ -51,7 +52,7 @@ def test_competitors_are_computed_all_or_none(drawn: list[list[tuple[int, bool]]
 def test_more_marks_are_closed_to_more(drawn: list[list[tuple[int, bool]]], rest: int, rng: object) -> None:
     texts, masks = split(drawn)
     more = [mask | np.array([rng.random() < 0.2 for _ in mask], dtype=np.bool_) for mask in masks]  # type: ignore[attr-defined]
-    pairs = zip(close(texts, masks, rest), close(texts, more, rest), strict=True)
+    pairs = zip(PhraseTable(texts).close(masks, rest), PhraseTable(texts).close(more, rest), strict=True)
     assert all((less <= greater).all() for less, greater in pairs)
 
 
@@ -61,15 +62,18 @@ def test_a_repaired_line_takes_the_other_line_of_its_key() -> None:
     text = np.concatenate([np.arange(100, 120, dtype=np.int32), line, np.arange(200, 240, dtype=np.int32), other])
     anew = np.zeros(len(text), dtype=np.bool_)
     anew[20:25] = True
-    (closed,) = close([text], [anew], 1)
+    (closed,) = PhraseTable([text]).close([anew])
     assert np.flatnonzero(closed).tolist() == [*range(20, 25), *range(67, 72)]
 
 
-def test_what_does_not_settle_is_computed_whole(monkeypatch: object) -> None:
-    """A chain in which each phrase pulls in the next one, longer than the rounds that there are."""
-    links = [np.arange(10 * i, 10 * i + 9, dtype=np.int32) for i in range(closure.MAX_ROUNDS + 4)]
-    pulled = [np.concatenate([one[4:], two[:5]]) for one, two in zip(links, links[1:], strict=False)]
-    texts = [part for pair in zip(links, pulled, strict=False) for part in pair]
+@pytest.mark.parametrize("num_links", [closure.MAX_ROUNDS - 2, closure.MAX_ROUNDS + 2])
+def test_what_does_not_settle_is_computed_whole(num_links: int) -> None:
+    """Each text pulls in the next one, one a round; the last text has nothing to do with them."""
+    texts = [np.arange(2 * link, 2 * link + 5, dtype=np.int32) for link in range(num_links)] + [
+        tokens(*range(900, 950))
+    ]
     masks = [np.zeros(len(text), dtype=np.bool_) for text in texts]
     masks[0][:] = True
-    assert all(mask.all() for mask in close(texts, masks, 1))
+    *chain, unrelated = PhraseTable(texts).close(masks)
+    assert all(mask.all() for mask in chain)
+    assert unrelated.any() == unrelated.all() == (num_links > closure.MAX_ROUNDS)
