@@ -23,7 +23,12 @@ from acmserve.bench.tasks.generators import pi_llm, unrelated
 from acmserve.bench.tasks.generators.case import TaskCase
 
 ASKED, LATER, PARAPHRASED = ROLES = ("asked", "later", "paraphrased")
-SEED_SETS = {"train": 50_000, "held-out": 60_000}
+TRAIN, HELD_OUT = "train", "held-out"
+SEED_SETS = {TRAIN: 50_000, HELD_OUT: 60_000}
+CLEARING_ONE, CLEARING_THREE = "clearing, keep 1", "clearing, keep 3"
+PRECISE = (lists.TASK, CLEARING_ONE)
+"""What a bound of one point is for has `TIMES_PRECISE` times as many cases. The further ones are no part of the mix."""
+TIMES_PRECISE = 3
 PI_LLM = (pi_llm.UpdateSizes(8, 16), pi_llm.UpdateSizes(8, 4), pi_llm.UpdateSizes(12, 8))
 
 # What a question says in other words; what it asks for comes right behind. One row for each form of question.
@@ -41,13 +46,13 @@ Draw = Callable[[int], TaskCase]
 
 
 def make_cases(num_each: int, seed_set: str, library: Library) -> list[TaskCase]:
-    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn."""
+    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn; then more of `PRECISE`."""
     first = SEED_SETS[seed_set]
-    streams = [(task, draws) for task, draws in draws_by_task(library).items()]
     return [
         _with_questions(task, draws[number % len(draws)](first + number))
-        for number in range(num_each)
-        for task, draws in streams
+        for number in range(TIMES_PRECISE * num_each)
+        for task, draws in draws_by_task(library).items()
+        if number < num_each or task in PRECISE
     ]
 
 
@@ -56,8 +61,8 @@ def draws_by_task(library: Library) -> dict[str, list[Draw]]:
     topics = library.topics
     return {
         lists.TASK: [partial(lists.make_case, sizes=sizes, topics=topics) for sizes in lists.SIZES],
-        "clearing, keep 1": [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_ONE],
-        "clearing, keep 3": [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_THREE],
+        CLEARING_ONE: [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_ONE],
+        CLEARING_THREE: [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_THREE],
         agents.REASONING: [partial(agents.reasoning, sizes=sizes, topics=topics) for sizes in agents.REASONING_SIZES],
         agents.REMOVAL: [partial(agents.removal, sizes=sizes, topics=topics) for sizes in agents.REMOVAL_SIZES],
         coreference.TASK: [partial(coreference.make_case, sizes=sizes) for sizes in coreference.SMALL],
