@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench repairs",
         description="Repaired caches, each asked the question that the repair saw, later ones and a paraphrased one: "
-        "KL to exact, right answers and what was moved, with 95 % intervals, for nine families of edits. Half an hour on two cores; --quick takes three minutes.",
+        "KL to exact, right answers and what was moved, with 95 % intervals, for nine families of edits. "
+        "Half an hour on two cores; --quick takes three minutes.",
     )
     parser.add_argument(
         "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"

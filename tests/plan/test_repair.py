@@ -148,7 +148,7 @@ def test_the_number_of_rests_is_bounded() -> None:
     prompt = np.concatenate([old[:100], NEW + 90_000, old[300:], NEW + 90_000])
     plan = plan_edit(prompt, (source(old),), allow_moves=True)
     ranges = tuple((start, start + 1) for start in range(1000, 38_000, 10))
-    mixed = ranges + ((500, 501), (600, 601))
+    mixed = (*ranges, (500, 501), (600, 601))
     repaired = plan_repair(plan, prompt, (source(old),), Repair(0, ranges=mixed, rest_tokens=8), 32)
     assert 3 <= len(repaired.moves) <= MAX_RESTS
     assert max(move.dst_end for move in repaired.moves) == len(prompt) - len(NEW)
