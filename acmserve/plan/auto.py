@@ -8,9 +8,8 @@ Four things are measured, all of the text that would move (S) against what was r
 
     size        F against S, F of earlier edits included as far as the lineage says
     echoes      tokens of S in phrases that F had, too
-    anew        the echoes with what is behind them, what competes with them (`closure.py`), and too short rests
-    competing   what further rests pull in, where they are closed as well. Text that is one list of a form has little
-                else: coreference
+    anew        the echoes with what is behind them, and rests that are too short to move
+    listed      what lies in somewhat longer rests. Text that is one list of a form has no others: coreference
 
 `choose_fidelity` turns that into a decision. `Thresholds` is the one place that holds its numbers. What it cannot see:
 text that depends on F without a word in common. Where echoes are few, nothing says how much S depends on F, so the old
@@ -26,7 +25,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from acmserve.plan.closure import PhraseTable
 from acmserve.plan.ngrams import Mask
 from acmserve.plan.pieces import Compute, EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
@@ -38,13 +36,14 @@ from acmserve.plan.repair import (
     fill_short_rests,
     find_echoes,
     find_marks,
-    texts_of,
 )
 from acmserve.plan.source import ServedSequence, Tokens
 
 REST_TOKENS = 8
 """Tokens of the shortest rest that moves. With 32 a list in which six tokens of ten are echoes was computed whole."""
-AUTO_REPAIR = Repair(head_tokens=0, echoes=True, rest_tokens=REST_TOKENS, closed=True)
+LINE_TOKENS = 24
+"""Rests below that are parts of lines of one form. They move only beside longer ones."""
+AUTO_REPAIR = Repair(head_tokens=0, echoes=True, rest_tokens=REST_TOKENS)
 """What `auto` computes of text that moves. No heads: one that ends within an item makes it worse (LOG)."""
 
 
@@ -53,7 +52,7 @@ class Features:
     """What is known of a planned edit without a model. All counts are tokens.
 
     `num_moved` S: what the plan moves. `num_removed` F: what stood in front of it and is gone. `num_inserted` stands
-    newly in front of moved text: markers, summaries, restored text. `num_echoed`, `num_anew` and `num_competing` are
+    newly in front of moved text: markers, summaries, restored text. `num_echoed`, `num_anew` and `num_listed` are
     parts of S. `num_removed_before` is gone since earlier edits and still in the KV that would be kept or moved.
     `num_stale_kept` are the tokens of the kept prefix from its first moved one on.
     """
@@ -63,7 +62,7 @@ class Features:
     num_inserted: int = 0
     num_echoed: int = 0
     num_anew: int = 0
-    num_competing: int = 0
+    num_listed: int = 0
     num_removed_before: int = 0
     num_stale_kept: int = 0
 
@@ -88,9 +87,9 @@ class Features:
         return self.num_anew / max(self.num_moved, 1)
 
     @property
-    def competing_share(self) -> float:
-        """Part of what would move that competes with what was too short to move."""
-        return self.num_competing / max(self.num_rest, 1)
+    def listed_share(self) -> float:
+        """Part of what would move that lies in rests shorter than `LINE_TOKENS`."""
+        return self.num_listed / max(self.num_rest, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +98,8 @@ class Thresholds:
 
     `max_anew_share`, `min_rest`
                         beyond them a move saves too little to risk anything.
-    `max_competing_share`
-                        coreference, where echoes lost 15 points, has at least 0.50. Nine tenths of all other text has
-                        at most 0.41 (training cases of `bench repairs`).
+    `max_listed_share`  coreference, where echoes lost 15 points, has 1.00. Three quarters of the training cases of
+                        `bench repairs` in any other family have at most 0.64.
     `max_removed_ratio` up to which F was tried. It holds for a prefix that an earlier turn chose, too.
     `min_echoed_share`  below it echoes do not tell what depends on F.
     `max_plain_ratio`, `min_plain_tokens`
@@ -113,7 +111,7 @@ class Thresholds:
 
     max_anew_share: float = 0.9
     min_rest: int = 32
-    max_competing_share: float = 0.45
+    max_listed_share: float = 0.9
     max_removed_ratio: float = 12.0
     min_echoed_share: float = 0.1
     max_plain_ratio: float = 1.0
@@ -152,9 +150,8 @@ def measure(
     echoes = find_echoes(plan, prompt, sources)
     anew = find_marks(plan, prompt, AUTO_REPAIR, echoes)
     num_echoed = sum(_count([covered(found, len(one))]) for found, one in zip(echoes, anew, strict=True))
-    table = PhraseTable(texts_of(plan, prompt)) if num_echoed else None
-    anew = fill_short_rests(table.close(anew) if table else anew, REST_TOKENS, min_move_tokens)
-    num_competing = _count(table.close(anew, REST_TOKENS)) - _count(anew) if table else 0
+    anew = fill_short_rests(anew, REST_TOKENS, min_move_tokens)
+    listed = fill_short_rests(anew, LINE_TOKENS, LINE_TOKENS)
     holes = (piece for piece in plan.pieces()[:-1] if isinstance(piece, Compute))
     first_stale, removed_before = _lineage(plan, sources)
     features = Features(
@@ -163,7 +160,7 @@ def measure(
         num_inserted=sum(hole.num_tokens for hole in holes),
         num_echoed=num_echoed,
         num_anew=_count(anew),
-        num_competing=num_competing,
+        num_listed=_count(listed) - _count(anew),
         num_removed_before=removed_before,
         num_stale_kept=plan.num_kept - first_stale,
     )
@@ -201,7 +198,7 @@ def choose_fidelity(
         sizes = f"{f.num_moved} tokens could move, {f.num_removed} were removed"
         if not f.num_anew and repair == DEFAULT_REPAIR:
             return AutoDecision("reuse", f"{sizes} and share no phrase with them")
-        anew = f"{f.num_echoed} echo them, and {f.num_anew} are computed anew with what competes with them"
+        anew = f"{f.num_echoed} echo them, and {f.num_anew} are computed anew with what is behind them"
         return AutoDecision("repair", f"{sizes}; {anew}", _repair(repair))
     if f.num_stale_kept:
         return AutoDecision("repair", f"{refusal}; the prefix in front is kept as it was served", EVERYTHING)
@@ -212,7 +209,7 @@ def _repair(asked: Repair) -> Repair:
     """What is repaired: the rule's own, or what the caller asks for and the rule's echoes."""
     if asked == DEFAULT_REPAIR:
         return AUTO_REPAIR
-    return replace(asked, echoes=True, closed=True, rest_tokens=asked.rest_tokens or REST_TOKENS)
+    return replace(asked, echoes=True, rest_tokens=asked.rest_tokens or REST_TOKENS)
 
 
 def _refusal(f: Features, thresholds: Thresholds) -> str | None:
@@ -225,8 +222,8 @@ def _refusal(f: Features, thresholds: Thresholds) -> str | None:
     if f.anew_share > t.max_anew_share or f.num_rest < t.min_rest:
         repeated = f"{f.num_echoed} of {f.num_moved} tokens that could move repeat removed text"
         return f"{repeated}, which leaves {f.num_rest} of them: too few to move"
-    if f.competing_share > t.max_competing_share:
-        return f"{f.num_competing} of {f.num_rest} tokens that could move compete with such as repeat removed text"
+    if f.num_anew and f.listed_share > t.max_listed_share:
+        return f"{f.num_listed} of {f.num_rest} tokens that could move stand in lines that begin as removed text does"
     if f.echoed_share < t.min_echoed_share and not _is_plain(f, t):
         return (
             f"{f.num_moved} tokens could move, {f.num_removed} were removed, and only {f.num_echoed} echo them: "

@@ -9,7 +9,6 @@
     tail     the last tokens of each moved segment       computed with moved KV in sight, so closer, never exact
     echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
-    closed   what has a phrase in common with it         repaired text beats moved text of its form (`closure.py`)
     rest     what is left between them, where it is      a short rest is worth its move only where holes are cheap
              shorter than `rest_tokens`
 
@@ -30,12 +29,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.closure import ECHO_BEHIND, ECHO_TOKENS, PhraseTable, fill_rests
 from acmserve.plan.ngrams import GramIndex, Mask, cover
 from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_HEAD_TOKENS = 128
+ECHO_TOKENS = 3
+"""Tokens of a phrase: two are chance in any text, and four miss `key: value` lines with short keys."""
+ECHO_BEHIND = 2
+"""Tokens behind a phrase that belong to it. With one, half of a value of two tokens is moved: up to 9 nats (LOG)."""
 MAX_TOKENS = 2**31 - 1
 MAX_RANGES = 4096
 MAX_RESTS = 256
@@ -50,7 +52,7 @@ class Repair:
     """Which tokens of moved segments are computed anew. Counts in tokens of each segment. `ranges` of the prompt.
 
     `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. A number below that is
-    doubled until at most `MAX_RESTS` rests are left. `closed`: what competes with repaired text is repaired as well.
+    doubled until at most `MAX_RESTS` rests are left.
 
     Raises `InvalidRequest` naming the field for numbers that mean nothing.
     """
@@ -60,7 +62,6 @@ class Repair:
     echoes: bool = False
     ranges: tuple[Span, ...] = ()
     rest_tokens: int | None = None
-    closed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("head_tokens", "tail_tokens"):
@@ -93,8 +94,6 @@ def plan_repair(
     `prompt` is int32 [n]. Ranges of the prompt that no move covers mean nothing.
     """
     marks = find_marks(plan, prompt, repair, find_echoes(plan, prompt, sources) if repair.echoes else None)
-    if repair.closed and plan.moves:
-        marks = PhraseTable(texts_of(plan, prompt)).close(marks)
     return without(plan, fill_short_rests(marks, repair.rest_tokens, min_move_tokens))
 
 
@@ -148,6 +147,16 @@ def fill_short_rests(marks: Sequence[Mask], rest_tokens: int | None, min_move_to
         if rest_tokens is None or least >= min_move_tokens or sum(map(_num_rests, done)) <= MAX_RESTS:
             return done
         least *= 2
+
+
+def fill_rests(anew: Mask, rest_tokens: int) -> None:
+    """Mark what is left between marks, or beside an end, and is shorter than `rest_tokens`, in place."""
+    edges = np.flatnonzero(np.diff(anew, prepend=True, append=True)).reshape(-1, 2)
+    short = edges[edges[:, 1] - edges[:, 0] < rest_tokens]
+    if len(short):
+        steps = np.zeros(len(anew) + 1, dtype=np.int8)
+        steps[short[:, 0]], steps[short[:, 1]] = 1, -1
+        anew |= np.cumsum(steps[:-1], dtype=np.int8) > 0
 
 
 def _num_rests(anew: Mask) -> int:

@@ -127,8 +127,7 @@ def check_repair(value: object, field: str) -> Repair | None:
     for name in ("head_tokens", "tail_tokens", "rest_tokens"):
         if type(values.get(name, 0)) is not int:
             raise InvalidRequest(f"{field}.{name}", f"must be a whole number of tokens, not {echo(values[name])}")
-    for name in ("echoes", "closed"):
-        check_boolean(values.get(name, False), f"{field}.{name}")
+    check_boolean(values.get("echoes", False), f"{field}.echoes")
     if "ranges" in values:
         values["ranges"] = _spans(values["ranges"], f"{field}.ranges")
     try:

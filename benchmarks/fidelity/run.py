@@ -189,7 +189,7 @@ class _Measurement:
             **asdict(known),
             "echoed_share": known.echoed_share,
             "anew_share": known.anew_share,
-            "competing_share": known.competing_share,
+            "listed_share": known.listed_share,
         }
 
     def _row(self, name: str, found: Distance) -> dict[str, Any]:

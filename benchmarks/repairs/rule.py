@@ -12,7 +12,7 @@ from pathlib import Path
 
 import acmserve.plan
 
-MODULES = ("auto", "closure", "ngrams", "repair")
+MODULES = ("auto", "ngrams", "repair")
 
 
 def rule_digest(folder: Path | None = None) -> str:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
-from acmserve.bench.tasks.run import AUTO, CLOSED, EXACT, REUSE
+from acmserve.bench.tasks.run import AUTO, EXACT, REUSE, TOKEN_EXACT
 from acmserve.bench.tasks.summary import moved_share
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Features, Thresholds, choose_fidelity
 
@@ -72,12 +72,12 @@ def grid() -> Iterator[Thresholds]:
     """The product's thresholds, some that move nothing, and every combination of stricter and looser ones."""
     yield DEFAULT_THRESHOLDS
     yield Thresholds(min_rest=_NEVER)
-    for anew, competing, rest, removed, echoed, plain, least in itertools.product(
-        (0.5, 0.75, 0.9), (0.2, 0.45, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.0, 3.0), (0, 512)
+    for anew, listed, rest, removed, echoed, plain, least in itertools.product(
+        (0.5, 0.75, 0.9), (0.5, 0.9, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.0, 3.0), (0, 512)
     ):
         yield Thresholds(
             max_anew_share=anew,
-            max_competing_share=competing,
+            max_listed_share=listed,
             min_rest=rest,
             max_removed_ratio=removed,
             min_echoed_share=echoed,
@@ -97,7 +97,7 @@ def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
 
 def _served(choice: AutoDecision) -> str:
     """The variant of a case that was served as `auto` would."""
-    return {"reuse": REUSE, "repair": CLOSED.name}.get(choice.fidelity, EXACT)
+    return {"reuse": REUSE, "repair": TOKEN_EXACT.name}.get(choice.fidelity, EXACT)
 
 
 def trade(records: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> Traded:

@@ -50,11 +50,11 @@ class TaskVariant:
         return self.fidelity != "exact"
 
 
-CLOSED = TaskVariant("repair-closed", "fold, repair of auto", "repair", {"repair": asdict(AUTO_REPAIR)})
+TOKEN_EXACT = TaskVariant("repair-echoes", "fold, repair echoes", "repair", {"repair": asdict(AUTO_REPAIR)})
 REPAIRS = (
     TaskVariant("repair-128", "fold, repair 128", "repair", {"repair": {"head_tokens": 128}}),
     TaskVariant("repair-256", "fold, repair 256", "repair", {"repair": {"head_tokens": 256}}),
-    CLOSED,
+    TOKEN_EXACT,
 )
 VARIANTS = (
     TaskVariant(FULL, "full context"),

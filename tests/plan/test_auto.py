@@ -70,20 +70,11 @@ def test_features_of_unrelated_text() -> None:
 
 
 def listing(num_lines: int, seed: str) -> Tokens:
-    """One list of a form: a short line is an echo and a phrase, and the long lines have that phrase among other words.
-
-    The phrase of a short line is too short to move, so it is computed, and all long lines that have it compete.
-    """
+    """Lines of one form about other things: four tokens of form, and twenty that no other line has."""
     rng = random.Random(seed)
-    form = [40_001, 40_002, 40_003, 40_004]
-    phrases = [[41_000 + 10 * number + i for i in range(4)] for number in range(6)]
-    words = iter(prose(20 * num_lines, seed).tolist())
-    lines = []
-    for number in range(num_lines):
-        phrase = rng.choice(phrases)
-        around = 9 * (number % 4 > 0)
-        lines.append([*form, *(next(words) for _ in range(around)), *phrase, *(next(words) for _ in range(around))])
-    return np.array([token for line in lines for token in line], dtype=np.int32)
+    form = (40_001, 40_002, 40_003, 40_004)
+    rows = [(*form, *(rng.randrange(10, 20_000) for _ in range(20))) for _ in range(num_lines)]
+    return np.array(rows, dtype=np.int32).reshape(-1)
 
 
 def test_features_of_superseded_state() -> None:
@@ -91,7 +82,7 @@ def test_features_of_superseded_state() -> None:
     found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
     assert found.num_removed == 800
     assert 240 <= found.num_echoed <= 400 <= found.num_anew <= 400 + REST_TOKENS
-    assert found.num_competing == 0
+    assert found.num_listed == 0
 
 
 @pytest.mark.parametrize(
@@ -106,11 +97,12 @@ def test_features_of_superseded_state() -> None:
             updates(8, "F"),
             np.concatenate([prose(300, "S"), updates(1, "S")]),
             "repair",
-            "computed anew with what competes",
+            "computed anew with what is behind them",
         ),
         (updates(20, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "4000 were removed"),
         (updates(31, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "exact", "6200 tokens were removed"),
-        (tokens(40_001, 40_002, 40_003, 40_004), listing(40, "S"), "exact", "compete with such as repeat"),
+        (listing(20, "F"), listing(40, "S"), "exact", "stand in lines that begin as removed text does"),
+        (listing(20, "F"), np.concatenate([listing(40, "S"), prose(100, "S")]), "repair", "computed anew"),
         (updates(1, "F"), np.concatenate([prose(31, "S"), updates(1, "F")[:40]]), "exact", "leaves 31 of them"),
         (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "340 tokens could move"),
     ],
@@ -124,6 +116,7 @@ def test_features_of_superseded_state() -> None:
         "ten-times-as-much-removed",
         "more-removed-than-was-tried",
         "one-list-of-a-form",
+        "a-list-and-prose",
         "little-left-to-move",
         "quoted",
     ],
@@ -145,7 +138,7 @@ def test_a_callers_own_repair_stays_beside_the_rules_echoes() -> None:
     mine = Repair(head_tokens=300)
     found = Features(num_moved=1000, num_removed=900, num_echoed=100, num_anew=120)
     assert choose_fidelity(found).repair == AUTO_REPAIR
-    expected = replace(mine, echoes=True, closed=True, rest_tokens=REST_TOKENS)
+    expected = replace(mine, echoes=True, rest_tokens=REST_TOKENS)
     assert choose_fidelity(found, mine).repair == expected
     assert choose_fidelity(found, replace(mine, rest_tokens=99)).repair == replace(expected, rest_tokens=99)
     assert choose_fidelity(replace(found, num_echoed=0, num_anew=0), mine).repair == expected
@@ -240,7 +233,7 @@ def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_mov
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
     survey = measure(plan, prompt, sources, min_move_tokens)
     found = survey.features
-    assert 0 <= found.num_echoed <= found.num_anew <= found.num_anew + found.num_competing <= found.num_moved
+    assert 0 <= found.num_echoed <= found.num_anew <= found.num_anew + found.num_listed <= found.num_moved
     repaired = plan_repair(plan, prompt, sources, AUTO_REPAIR, min_move_tokens)
     assert without(plan, survey.anew) == repaired, "what was counted is what is carried out"
     assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
