@@ -43,7 +43,7 @@ REST_TOKENS = 8
 """Tokens of the shortest rest that moves. With 32 a list in which six tokens of ten are echoes was computed whole."""
 LINE_TOKENS = 24
 """Rests below that are parts of lines of one form. They move only beside longer ones."""
-AUTO_REPAIR = Repair(head_tokens=0, echoes=True, rest_tokens=REST_TOKENS)
+AUTO_REPAIR = Repair(head_tokens=0, echoes=True)
 """What `auto` computes of text that moves. No heads: one that ends within an item makes it worse (LOG)."""
 
 
@@ -145,13 +145,14 @@ def measure(
     prompt: Tokens,
     sources: Sequence[ServedSequence],
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
+    rest_tokens: int = REST_TOKENS,
 ) -> EditSurvey:
     """What is known of a plan that moves whatever can be moved. `prompt` is int32 [n]."""
     echoes = find_echoes(plan, prompt, sources)
     anew = find_marks(plan, prompt, AUTO_REPAIR, echoes)
     num_echoed = sum(_count([covered(found, len(one))]) for found, one in zip(echoes, anew, strict=True))
-    anew = fill_short_rests(anew, REST_TOKENS, min_move_tokens)
-    listed = fill_short_rests(anew, LINE_TOKENS, LINE_TOKENS)
+    anew = fill_short_rests(anew, rest_tokens, min_move_tokens)
+    listed = fill_short_rests(anew, None, LINE_TOKENS)
     holes = (piece for piece in plan.pieces()[:-1] if isinstance(piece, Compute))
     first_stale, removed_before = _lineage(plan, sources)
     features = Features(
@@ -209,7 +210,7 @@ def _repair(asked: Repair) -> Repair:
     """What is repaired: the rule's own, or what the caller asks for and the rule's echoes."""
     if asked == DEFAULT_REPAIR:
         return AUTO_REPAIR
-    return replace(asked, echoes=True, rest_tokens=asked.rest_tokens or REST_TOKENS)
+    return replace(asked, echoes=True)
 
 
 def _refusal(f: Features, thresholds: Thresholds) -> str | None:

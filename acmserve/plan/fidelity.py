@@ -11,9 +11,17 @@ The engine and the forecast of a client plan with this one function. Pure: token
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from acmserve.plan.auto import AUTO_REPAIR, DEFAULT_THRESHOLDS, AutoDecision, Thresholds, choose_fidelity, measure
+from acmserve.plan.auto import (
+    AUTO_REPAIR,
+    DEFAULT_THRESHOLDS,
+    REST_TOKENS,
+    AutoDecision,
+    Thresholds,
+    choose_fidelity,
+    measure,
+)
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair, without
@@ -51,12 +59,14 @@ def plan_wish(
     max_rotations: int = MAX_ROTATIONS,
     refusal: str | None = None,
     media_shift_positions: bool = False,
+    rest_tokens: int = REST_TOKENS,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
     `num_cached`, `min_move_tokens`, `max_rotations` and `media_shift_positions` as in `plan_edit`. `sources` are the
-    newest first.
+    newest first. `rest_tokens` is the shortest rest that moves under `auto`: where each hole is a forward pass of its
+    own, a short one is not worth it.
     """
 
     def plan(allow_moves: bool) -> EditPlan:
@@ -77,14 +87,15 @@ def plan_wish(
         return FidelityPlan(most)
     if wish.fidelity == "repair":
         return _less(most, plan_repair(most, prompt, sources, wish.repair, min_move_tokens))
-    survey = measure(most, prompt, sources, min_move_tokens)
+    survey = measure(most, prompt, sources, min_move_tokens, rest_tokens)
     choice = choose_fidelity(survey.features, wish.repair, thresholds)
     if choice.fidelity == "reuse" or not survey.features.num_reused:
         return FidelityPlan(most, choice=choice)
     if choice.repair == AUTO_REPAIR:
         return _less(most, without(most, survey.anew), choice)
     if choice.fidelity == "repair":
-        return _less(most, plan_repair(most, prompt, sources, choice.repair, min_move_tokens), choice)
+        repair = replace(choice.repair, rest_tokens=choice.repair.rest_tokens or rest_tokens)
+        return _less(most, plan_repair(most, prompt, sources, repair, min_move_tokens), choice)
     return _less(most, plan(False), choice)
 
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.ngrams import GramIndex, Mask, cover
@@ -51,8 +52,8 @@ Span = tuple[int, int]
 class Repair:
     """Which tokens of moved segments are computed anew. Counts in tokens of each segment. `ranges` of the prompt.
 
-    `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. A number below that is
-    doubled until at most `MAX_RESTS` rests are left.
+    `rest_tokens` is the shortest rest that still moves, None for the engine's `min_move_tokens`. Of more rests than
+    `MAX_RESTS` the longest move.
 
     Raises `InvalidRequest` naming the field for numbers that mean nothing.
     """
@@ -140,13 +141,14 @@ def covered(found: Mask, num_tokens: int, num_behind: int = 0) -> Mask:
 def fill_short_rests(marks: Sequence[Mask], rest_tokens: int | None, min_move_tokens: int) -> list[Mask]:
     """The marks, and what is left between them where it is too short to move."""
     done = [anew.copy() for anew in marks]
-    least = rest_tokens or min_move_tokens
-    while True:
+    for anew in done:
+        fill_rests(anew, min_move_tokens if rest_tokens is None else rest_tokens)
+    lengths = np.concatenate([_rest_lengths(anew) for anew in done]) if done else np.zeros(0, dtype=np.int64)
+    if rest_tokens is not None and len(lengths) > MAX_RESTS:
+        longest = int(np.partition(lengths, -MAX_RESTS - 1)[-MAX_RESTS - 1])
         for anew in done:
-            fill_rests(anew, least)
-        if rest_tokens is None or least >= min_move_tokens or sum(map(_num_rests, done)) <= MAX_RESTS:
-            return done
-        least *= 2
+            fill_rests(anew, min(longest + 1, min_move_tokens))
+    return done
 
 
 def fill_rests(anew: Mask, rest_tokens: int) -> None:
@@ -159,8 +161,9 @@ def fill_rests(anew: Mask, rest_tokens: int) -> None:
         anew |= np.cumsum(steps[:-1], dtype=np.int8) > 0
 
 
-def _num_rests(anew: Mask) -> int:
-    return int(np.count_nonzero(np.diff(anew, prepend=True) & ~anew))
+def _rest_lengths(anew: Mask) -> NDArray[np.int64]:
+    edges = np.flatnonzero(np.diff(anew, prepend=True, append=True)).reshape(-1, 2)
+    return edges[:, 1] - edges[:, 0]
 
 
 def _named(repair: Repair, num_tokens: int) -> Mask:

@@ -24,7 +24,7 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
-from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, measure
+from acmserve.plan.auto import AUTO_REPAIR, REST_TOKENS, Features, choose_fidelity, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.source import ServedSequence
 
@@ -50,7 +50,9 @@ class TaskVariant:
         return self.fidelity != "exact"
 
 
-TOKEN_EXACT = TaskVariant("repair-echoes", "fold, repair echoes", "repair", {"repair": asdict(AUTO_REPAIR)})
+TOKEN_EXACT = TaskVariant(
+    "repair-echoes", "fold, repair echoes", "repair", {"repair": asdict(AUTO_REPAIR) | {"rest_tokens": REST_TOKENS}}
+)
 REPAIRS = (
     TaskVariant("repair-128", "fold, repair 128", "repair", {"repair": {"head_tokens": 128}}),
     TaskVariant("repair-256", "fold, repair 256", "repair", {"repair": {"head_tokens": 256}}),

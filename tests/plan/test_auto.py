@@ -138,7 +138,7 @@ def test_a_callers_own_repair_stays_beside_the_rules_echoes() -> None:
     mine = Repair(head_tokens=300)
     found = Features(num_moved=1000, num_removed=900, num_echoed=100, num_anew=120)
     assert choose_fidelity(found).repair == AUTO_REPAIR
-    expected = replace(mine, echoes=True, rest_tokens=REST_TOKENS)
+    expected = replace(mine, echoes=True)
     assert choose_fidelity(found, mine).repair == expected
     assert choose_fidelity(found, replace(mine, rest_tokens=99)).repair == replace(expected, rest_tokens=99)
     assert choose_fidelity(replace(found, num_echoed=0, num_anew=0), mine).repair == expected
@@ -234,7 +234,7 @@ def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_mov
     survey = measure(plan, prompt, sources, min_move_tokens)
     found = survey.features
     assert 0 <= found.num_echoed <= found.num_anew <= found.num_anew + found.num_listed <= found.num_moved
-    repaired = plan_repair(plan, prompt, sources, AUTO_REPAIR, min_move_tokens)
+    repaired = plan_repair(plan, prompt, sources, replace(AUTO_REPAIR, rest_tokens=REST_TOKENS), min_move_tokens)
     assert without(plan, survey.anew) == repaired, "what was counted is what is carried out"
     assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
     assert choose_fidelity(found, thresholds=DEFAULT_THRESHOLDS).reason
@@ -251,3 +251,15 @@ def test_phrases_against_a_search_by_hand(old: list[int], text: list[int], limit
     if len(text) >= 3:
         inside = [any(expected[max(0, i - 2) : i + 1]) for i in range(len(text))]
         assert cover(index.find(tokens(*text), limit), 3).tolist() == inside
+
+
+def test_where_each_hole_is_a_forward_pass_short_rests_are_computed() -> None:
+    """A line of eight echoes after every twelve tokens of prose: moved in pieces, or not at all."""
+    removed, words = prose(200, "F"), prose(720, "S")
+    lines = [np.concatenate([words[12 * i : 12 * i + 12], removed[8 * (i % 20) :][:8]]) for i in range(40)]
+    prompt, sources = edit(removed, np.concatenate([*lines, words[480:]]))
+    many, few = (plan_wish(prompt, sources, AUTO, rest_tokens=rest).plan.moves for rest in (REST_TOKENS, 32))
+    assert (len(many), len(few)) == (41, 1)
+    assert plan_wish(prompt, sources, AUTO).plan.moves == many
+    own = RequestedFidelity("auto", Repair(head_tokens=5))
+    assert [len(plan_wish(prompt, sources, own, rest_tokens=rest).plan.moves) for rest in (REST_TOKENS, 32)] == [40, 1]
