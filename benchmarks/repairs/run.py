@@ -29,7 +29,7 @@ from acmserve.plan.auto import measure
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.source import ServedSequence
 
-CASES_TOGETHER = 6
+CASES_TOGETHER = 4
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 
