@@ -55,7 +55,7 @@ def ask_folded(
 
 
 def surprise(exact: Answer, served: Answer) -> float:
-    """How far off the tokens are that exact lists, each by its weight. What is not listed is as likely as the rarest."""
+    """How far off the tokens are that exact lists, each by its weight. Others are as likely as the rarest."""
     rarest = min(served.logprobs.values())
     return sum(math.exp(p) * abs(p - served.logprobs.get(token, rarest)) for token, p in exact.logprobs.items())
 
