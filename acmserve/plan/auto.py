@@ -39,8 +39,6 @@ from acmserve.plan.repair import (
 )
 from acmserve.plan.source import ServedSequence, Tokens
 
-REST_TOKENS = 8
-"""Tokens of the shortest rest that moves. With 32 a list in which six tokens of ten are echoes was computed whole."""
 LINE_TOKENS = 24
 """Rests below that are parts of lines of one form. They move only beside longer ones."""
 AUTO_REPAIR = Repair(head_tokens=0, echoes=True)
@@ -124,6 +122,26 @@ DEFAULT_THRESHOLDS = Thresholds()
 
 
 @dataclass(frozen=True, slots=True)
+class Grain:
+    """The shortest piece, and the shortest rest of one, that `auto` moves. Tokens."""
+
+    min_move_tokens: int
+    piece_tokens: int
+    rest_tokens: int
+
+
+def grain_of(min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS, has_passes: bool = True) -> Grain:
+    """A half and a quarter of `min_move_tokens`, where all holes of a request are computed in one forward pass.
+
+    Else each hole is a pass of its own, and a short piece is not worth it. With 32 tokens for everything a list of which
+    six tenths are echoes is computed whole, and so are the calls between cleared results.
+    """
+    if not has_passes:
+        return Grain(min_move_tokens, min_move_tokens, min_move_tokens)
+    return Grain(min_move_tokens, max(1, min_move_tokens // 2), max(1, min_move_tokens // 4))
+
+
+@dataclass(frozen=True, slots=True)
 class AutoDecision:
     """The fidelity that fits an edit (`exact`, `repair` or `reuse`) and why, with the numbers that decided."""
 
@@ -144,14 +162,14 @@ def measure(
     plan: EditPlan,
     prompt: Tokens,
     sources: Sequence[ServedSequence],
-    min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
-    rest_tokens: int = REST_TOKENS,
+    grain: Grain | None = None,
 ) -> EditSurvey:
     """What is known of a plan that moves whatever can be moved. `prompt` is int32 [n]."""
+    grain = grain or grain_of()
     echoes = find_echoes(plan, prompt, sources)
     anew = find_marks(plan, prompt, AUTO_REPAIR, echoes)
     num_echoed = sum(_count([covered(found, len(one))]) for found, one in zip(echoes, anew, strict=True))
-    anew = fill_short_rests(anew, rest_tokens, min_move_tokens)
+    anew = fill_short_rests(anew, grain.rest_tokens, grain.min_move_tokens)
     listed = fill_short_rests(anew, None, LINE_TOKENS)
     holes = (piece for piece in plan.pieces()[:-1] if isinstance(piece, Compute))
     first_stale, removed_before = _lineage(plan, sources)

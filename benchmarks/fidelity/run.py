@@ -30,7 +30,7 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.models.forced_model import take
 from acmserve.engine.worker.copies import KVCopy
 from acmserve.engine.worker.kv_mover import KVMover
-from acmserve.plan.auto import measure
+from acmserve.plan.auto import grain_of, measure
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.source import ServedSequence
 
@@ -184,7 +184,9 @@ class _Measurement:
         turn, before = self._turn, self._case.turns[self._case.turns.index(self._turn) - 1]
         prompt, served = (np.asarray(tokens, dtype=np.int32) for tokens in (turn.prompt, before.prompt))
         sources = [ServedSequence(served, 1, ())]
-        known = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features
+        known = measure(
+            plan_edit(prompt, sources, allow_moves=True, min_move_tokens=grain_of().piece_tokens), prompt, sources
+        ).features
         return text_features(turn.num_prefix, turn.folded, turn.suffix) | {
             **asdict(known),
             "echoed_share": known.echoed_share,

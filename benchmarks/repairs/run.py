@@ -25,7 +25,7 @@ from acmserve.bench.repairs.ways import EXACT, WAYS, Way
 from acmserve.bench.tasks.generators.case import TaskCase
 from acmserve.bench.tasks.prompt import CaseTokens, Tokens, tokenize_case
 from acmserve.bench.tasks.run import MIN_MOVED_SHARE, check_choice, num_movable
-from acmserve.plan.auto import measure
+from acmserve.plan.auto import grain_of, measure
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.source import ServedSequence
 
@@ -157,7 +157,11 @@ def _record(one: _Served, ways: Sequence[Way]) -> dict[str, Any]:
         "roles": list(roles_of(case)),
         "folded_tokens": tokens.num_folded,
         "suffix_tokens": tokens.num_suffix,
-        "features": asdict(measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features),
+        "features": asdict(
+            measure(
+                plan_edit(prompt, sources, allow_moves=True, min_move_tokens=grain_of().piece_tokens), prompt, sources
+            ).features
+        ),
         "variants": rows,
     }
 

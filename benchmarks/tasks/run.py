@@ -24,7 +24,7 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
-from acmserve.plan.auto import AUTO_REPAIR, REST_TOKENS, Features, choose_fidelity, measure
+from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, grain_of, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.source import ServedSequence
 
@@ -51,7 +51,10 @@ class TaskVariant:
 
 
 TOKEN_EXACT = TaskVariant(
-    "repair-echoes", "fold, repair echoes", "repair", {"repair": asdict(AUTO_REPAIR) | {"rest_tokens": REST_TOKENS}}
+    "repair-echoes",
+    "fold, repair echoes",
+    "repair",
+    {"repair": asdict(AUTO_REPAIR) | {"rest_tokens": grain_of().rest_tokens}},
 )
 REPAIRS = (
     TaskVariant("repair-128", "fold, repair 128", "repair", {"repair": {"head_tokens": 128}}),
@@ -184,7 +187,9 @@ def _record(one: _Prepared, variants: Sequence[TaskVariant]) -> dict[str, Any]:
     case, tokens = one.case, one.tokens
     prompt = np.array(tokens.folded + tokens.asked[0].tokens, dtype=np.int32)
     sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
-    features = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features
+    features = measure(
+        plan_edit(prompt, sources, allow_moves=True, min_move_tokens=grain_of().piece_tokens), prompt, sources
+    ).features
     return {
         "case": case.name,
         "task": case.task,

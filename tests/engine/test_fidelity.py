@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from acmserve.bench.demo import conversation
-from acmserve.plan.auto import REST_TOKENS
+from acmserve.plan.auto import grain_of
 from tests.support.engine.edits import Tokens, cut
 from tests.support.engine.engine import Answer, Engine
 
@@ -103,6 +103,6 @@ def test_auto_moves_the_prose_around_a_list_whatever_was_removed(
     assert "800 were removed" in auto["reason"]
     assert 40 <= auto["repaired_tokens"] < 80 <= auto["moved_tokens"]
     assert auto["moved_tokens"] + auto["repaired_tokens"] == reuse["moved_tokens"]
-    assert all(move["num_tokens"] >= REST_TOKENS for move in auto["moves"])
+    assert all(move["num_tokens"] >= grain_of().rest_tokens for move in auto["moves"])
     assert auto["kept_tokens"] == exact["kept_tokens"] == 300
     assert surprise(answers["exact"], answers["auto"]) < surprise(answers["exact"], answers["reuse"])

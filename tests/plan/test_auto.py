@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from acmserve.plan.auto import (
     AUTO_REPAIR,
     DEFAULT_THRESHOLDS,
-    REST_TOKENS,
     AutoDecision,
     Features,
     choose_fidelity,
+    grain_of,
     measure,
 )
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
@@ -81,7 +81,7 @@ def test_features_of_superseded_state() -> None:
     """Every line of S begins as a line of F did; nearly all go on otherwise. No phrase of prose does."""
     found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
     assert found.num_removed == 800
-    assert 240 <= found.num_echoed <= 400 <= found.num_anew <= 400 + REST_TOKENS
+    assert 240 <= found.num_echoed <= 400 <= found.num_anew <= 400 + grain_of().rest_tokens
     assert found.num_listed == 0
 
 
@@ -230,11 +230,12 @@ def test_removed_text_adds_up_over_edits() -> None:
 @settings(max_examples=200, deadline=None)
 def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
     prompt, sources = case
-    plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
-    survey = measure(plan, prompt, sources, min_move_tokens)
+    grain = grain_of(min_move_tokens)
+    plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=grain.piece_tokens)
+    survey = measure(plan, prompt, sources, grain)
     found = survey.features
     assert 0 <= found.num_echoed <= found.num_anew <= found.num_anew + found.num_listed <= found.num_moved
-    repaired = plan_repair(plan, prompt, sources, replace(AUTO_REPAIR, rest_tokens=REST_TOKENS), min_move_tokens)
+    repaired = plan_repair(plan, prompt, sources, replace(AUTO_REPAIR, rest_tokens=grain.rest_tokens), min_move_tokens)
     assert without(plan, survey.anew) == repaired, "what was counted is what is carried out"
     assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
     assert choose_fidelity(found, thresholds=DEFAULT_THRESHOLDS).reason
@@ -258,8 +259,8 @@ def test_where_each_hole_is_a_forward_pass_short_rests_are_computed() -> None:
     removed, words = prose(200, "F"), prose(720, "S")
     lines = [np.concatenate([words[12 * i : 12 * i + 12], removed[8 * (i % 20) :][:8]]) for i in range(40)]
     prompt, sources = edit(removed, np.concatenate([*lines, words[480:]]))
-    many, few = (plan_wish(prompt, sources, AUTO, rest_tokens=rest).plan.moves for rest in (REST_TOKENS, 32))
+    many, few = (plan_wish(prompt, sources, AUTO, has_passes=has).plan.moves for has in (True, False))
     assert (len(many), len(few)) == (41, 1)
     assert plan_wish(prompt, sources, AUTO).plan.moves == many
     own = RequestedFidelity("auto", Repair(head_tokens=5))
-    assert [len(plan_wish(prompt, sources, own, rest_tokens=rest).plan.moves) for rest in (REST_TOKENS, 32)] == [40, 1]
+    assert [len(plan_wish(prompt, sources, own, has_passes=has).plan.moves) for has in (True, False)] == [40, 1]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.session_request import ReusableRange
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
-from acmserve.plan.auto import REST_TOKENS, AutoDecision
+from acmserve.plan.auto import AutoDecision
 from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
 from acmserve.plan.lineage import LineageMark, move_key, order_of
 from acmserve.plan.match import common_prefix
@@ -134,7 +134,7 @@ class PlanInputs:
             max_rotations=self.max_rotations,
             refusal=self.move_refusal,
             media_shift_positions=self.media_shift_positions,
-            rest_tokens=REST_TOKENS if self.has_passes else self.min_move_tokens,
+            has_passes=self.has_passes,
         )
         return replace(found, plan=move_between_states(end_early(found.plan, self.num_lookahead), self.states))
 

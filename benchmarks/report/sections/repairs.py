@@ -51,7 +51,7 @@ def _control(reports: Reports) -> str:
     asked, later = (points(control[role], control[f"{role}_interval"]) for role in ("asked", "later"))
     return (
         f"The control computes what has words in common with the first question. Beside `reuse` it gains {asked} "
-        f"points on that question and {later} on later ones. With one question a cache it would look like a good repair."
+        f"points on that question and {later} on later ones. With one question a cache it would look good."
     )
 
 
