@@ -133,8 +133,8 @@ class Grain:
 def grain_of(min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS, has_passes: bool = True) -> Grain:
     """A half and a quarter of `min_move_tokens`, where all holes of a request are computed in one forward pass.
 
-    Else each hole is a pass of its own, and a short piece is not worth it. With 32 tokens for everything a list of which
-    six tenths are echoes is computed whole, and so are the calls between cleared results.
+    Else each hole is a pass of its own, and a short piece is not worth it. With 32 tokens for all, a list of which six
+    tenths are echoes is computed whole, and so are the calls between cleared results.
     """
     if not has_passes:
         return Grain(min_move_tokens, min_move_tokens, min_move_tokens)
