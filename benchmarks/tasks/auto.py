@@ -73,7 +73,7 @@ def grid() -> Iterator[Thresholds]:
     yield DEFAULT_THRESHOLDS
     yield Thresholds(min_rest=_NEVER)
     for anew, listed, rest, removed, echoed, plain, least in itertools.product(
-        (0.5, 0.75, 0.9), (0.5, 0.9, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.0, 3.0), (0, 512)
+        (0.5, 0.75, 0.9), (0.5, 0.9, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.5, 3.0), (0, 256)
     ):
         yield Thresholds(
             max_anew_share=anew,

@@ -89,8 +89,14 @@ def test_features_of_superseded_state() -> None:
     ("removed", "kept", "fidelity", "word"),
     [
         (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens could move, 400 were removed and share no phrase"),
-        (prose(901, "F"), prose(900, "S"), "exact", "only 0 echo them: too few to tell"),
-        (prose(50, "F"), prose(511, "S"), "exact", "only 0 echo them"),
+        (prose(1351, "F"), prose(900, "S"), "exact", "only 0 echo them: too few to tell"),
+        (prose(50, "F"), prose(255, "S"), "exact", "only 0 echo them"),
+        (
+            np.append(prose(1500, "F"), updates(1, "F")),
+            np.append(prose(340, "S"), updates(1, "S")[:100]),
+            "exact",
+            "too few",
+        ),
         (updates(8, "F"), updates(8, "S"), "exact", "too few to move"),
         (updates(8, "F"), np.concatenate([prose(150, "S"), updates(8, "S")]), "exact", "too few to move"),
         (
@@ -110,6 +116,7 @@ def test_features_of_superseded_state() -> None:
         "unrelated",
         "more-removed-than-kept",
         "short",
+        "much-removed-and-few-echoes",
         "updates",
         "updates-and-little-else",
         "updates-in-prose",

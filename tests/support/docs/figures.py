@@ -86,6 +86,8 @@ FIGURES = (
     Figure("0.74 s", "precompute-foreground", _p99("off", max), "{:.2f} s", (CHANGELOG,)),
     Figure("90 %", "", lambda: 100 * DEFAULT_THRESHOLDS.max_anew_share, "{:.0f} %", (FIDELITY,)),
     Figure("10 %", "", lambda: 100 * DEFAULT_THRESHOLDS.min_echoed_share, "{:.0f} %", (FIDELITY,)),
+    Figure("35 %", "", lambda: 100 * DEFAULT_THRESHOLDS.min_wide_echoed_share, "{:.0f} %", (FIDELITY,)),
+    Figure("1.5 times", "", lambda: DEFAULT_THRESHOLDS.max_plain_ratio, "{:.1f} times", (FIDELITY,)),
     Figure("12 times", "", lambda: DEFAULT_THRESHOLDS.max_removed_ratio, "{:.0f} times", (FIDELITY,)),
     Figure("3 times", "", lambda: DEFAULT_THRESHOLDS.max_inserted_ratio, "{:.0f} times", (FIDELITY,)),
     Figure("0.2 s", "", lambda: EngineConfig().precompute_chunk_s, "{:g} s", (PRECOMPUTE,)),
