@@ -42,19 +42,21 @@ _NUM_FACTS = 3
 
 
 def clearing(seed: int, sizes: ClearingSizes, library: Library) -> TaskCase:
-    """Reads of one file, window by window; notes about the same few keys stand in every window."""
+    """Reads of one file, window by window. The folded ones and the last one have notes about the same few keys."""
     draw = random.Random(f"{CLEARING} {seed} {sizes}")
     name = draw.choice(sorted(library.sources))
     source = [line for line in library.sources[name].splitlines() if line.strip()]
     first = draw.randrange(len(source) - sizes.num_results * sizes.num_lines)
-    keys = draw.sample(KEYS, _NUM_NOTES + 1)
-    told: dict[str, list[str]] = {key: [] for key in keys}
+    *keys, other = draw.sample(KEYS, _NUM_NOTES + 2)
+    told: dict[str, list[str]] = {key: [] for key in (*keys, other)}
     pieces = [CasePiece("$ cat README\nThe last note about a key counts.\n")]
     for number in range(sizes.num_results):
         start = first + number * sizes.num_lines
         window = source[start : start + sizes.num_lines]
         is_kept = number >= sizes.num_results - sizes.num_kept
-        for key in keys[:_NUM_NOTES] if number == sizes.num_results - 1 else draw.sample(keys, _NUM_NOTES):
+        is_last = number == sizes.num_results - 1
+        in_window = keys[:_NUM_NOTES] if is_last else [other] if is_kept else draw.sample(keys, _NUM_NOTES)
+        for key in in_window:
             value = draw.choice([value for value in VALUES if value not in told[key]])
             told[key].append(value)
             window.insert(draw.randint(1, len(window)), f"# TODO({key}): ask {value}")

@@ -29,6 +29,7 @@ CLEARING_ONE, CLEARING_THREE = "clearing, keep 1", "clearing, keep 3"
 PRECISE = (lists.TASK, CLEARING_ONE)
 """What a bound of one point is for has `TIMES_PRECISE` times as many cases. The further ones are no part of the mix."""
 TIMES_PRECISE = 3
+COREFERENCE = (coreference.MrcrSizes(1, 4, 6), coreference.MrcrSizes(1, 8, 6), coreference.MrcrSizes(2, 4, 6))
 PI_LLM = (pi_llm.UpdateSizes(8, 16), pi_llm.UpdateSizes(8, 4), pi_llm.UpdateSizes(12, 8))
 
 # What a question says in other words; what it asks for comes right behind. One row for each form of question.
@@ -65,7 +66,7 @@ def draws_by_task(library: Library) -> dict[str, list[Draw]]:
         CLEARING_THREE: [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_THREE],
         agents.REASONING: [partial(agents.reasoning, sizes=sizes, topics=topics) for sizes in agents.REASONING_SIZES],
         agents.REMOVAL: [partial(agents.removal, sizes=sizes, topics=topics) for sizes in agents.REMOVAL_SIZES],
-        coreference.TASK: [partial(coreference.make_case, sizes=sizes) for sizes in coreference.SMALL],
+        coreference.TASK: [partial(coreference.make_case, sizes=sizes) for sizes in COREFERENCE],
         needles.TASK: [partial(needles.make_case, sizes=sizes, topics=topics) for sizes in needles.SMALL],
         unrelated.TASK: [partial(unrelated.make_case, sizes=sizes, topics=topics) for sizes in unrelated.SMALL],
         pi_llm.TASK: [partial(pi_llm.make_case, sizes=sizes) for sizes in PI_LLM],

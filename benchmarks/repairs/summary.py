@@ -17,7 +17,7 @@ from acmserve.bench.repairs.cases import ASKED, LATER, PARAPHRASED, ROLES
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
 from acmserve.bench.tasks.summary import difference_interval, moved_share
 
-FLOOR = 0.3
+FLOOR = 0.2
 HARM_NATS = 0.1
 MAX_KL = 0.04
 MAX_LOSS = 0.01

@@ -35,7 +35,7 @@ def _kinds(reports: Reports) -> Iterator[list[str]]:
 
 def _floor(reports: Reports) -> str:
     out = ", ".join(f"{size} ({share(right)})" for size, right in reports[_FILE]["at_floor"].items())
-    return f"Sizes of which `exact` itself answers less than 30 % are out, for they cannot show harm: {out or 'none'}."
+    return f"Sizes of which `exact` itself answers less than 20 % are out, for they cannot show harm: {out or 'none'}."
 
 
 def _harm(reports: Reports) -> str:

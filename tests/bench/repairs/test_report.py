@@ -49,8 +49,8 @@ def record(task: str, seed: int, exact: float = 1.0, asked: float = 1.0, later: 
 
 
 def test_a_size_that_exact_does_not_answer_is_out_whatever_the_others_did() -> None:
-    records = [record("a", 0), record("b", 0, exact=0.2), record("b", 1, exact=0.3)]
-    assert at_floor(records) == {"b s": 0.25}
+    records = [record("a", 0), record("b", 0, exact=0.1), record("b", 1, exact=0.2)]
+    assert at_floor(records) == {"b s": 0.15}
     assert [one["task"] for one in above_floor(records)] == ["a"]
 
 
