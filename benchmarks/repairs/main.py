@@ -51,10 +51,11 @@ def measure(folder: Path, num_each: int, seeds: str) -> dict[str, Any]:
     progress(f"{folder.name}: rule {rule}; starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
-    from acmserve.bench.repairs.run import RepairsOutcome, run_cases
+    from acmserve.bench.repairs.run import run_cases
     from acmserve.bench.repairs.summary import above_floor, at_floor, control, control_failures, harm, mix_of, summarise
+    from acmserve.bench.tasks.run import TasksOutcome
 
-    outcome = RepairsOutcome()
+    outcome = TasksOutcome()
     try:
         run_cases(engine, cases, outcome, say=progress)
     except KeyboardInterrupt:

@@ -24,22 +24,13 @@ from acmserve.bench.repairs.cases import roles_of
 from acmserve.bench.repairs.ways import EXACT, WAYS, Way
 from acmserve.bench.tasks.generators.case import TaskCase
 from acmserve.bench.tasks.prompt import CaseTokens, Tokens, tokenize_case
-from acmserve.bench.tasks.run import MIN_MOVED_SHARE, check_choice, num_movable
+from acmserve.bench.tasks.run import MIN_MOVED_SHARE, REFUSALS, TasksOutcome, check_choice, num_movable
 from acmserve.plan.auto import grain_of, measure
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.source import ServedSequence
 
 CASES_TOGETHER = 4
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
-
-
-@dataclass
-class RepairsOutcome:
-    """Records of cases, JSON-ready, and what turned the gate red. `refusal`: why the model's KV is not moved."""
-
-    records: list[dict[str, Any]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +67,7 @@ class _Served:
 def run_cases(
     engine: LocalEngine,
     cases: Sequence[TaskCase],
-    outcome: RepairsOutcome,
+    outcome: TasksOutcome,
     ways: Sequence[Way] = WAYS,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
@@ -110,7 +101,7 @@ def _ask(engine: LocalEngine, group: Sequence[_Served], ways: Sequence[Way], is_
         one.replies.setdefault(way.name, []).append(reply)
 
 
-def _check(one: _Served, ways: Sequence[Way], outcome: RepairsOutcome) -> None:
+def _check(one: _Served, ways: Sequence[Way], outcome: TasksOutcome) -> None:
     for way in ways:
         for number, reply in enumerate(one.replies[way.name]):
             where = f"{one.case.name}, {way.name}, question {number + 1}"
@@ -120,13 +111,16 @@ def _check(one: _Served, ways: Sequence[Way], outcome: RepairsOutcome) -> None:
             kept, moved, computed = (reply.receipt[key] for key in _COUNTS)
             if kept + moved + computed != len(one.prompt(number)):
                 outcome.failures.append(f"{where}: {kept}, {moved}, {computed} do not sum to {len(one.prompt(number))}")
+            reason = reply.receipt["fallback_reason"] or ""
+            if way.moves and reason.startswith(REFUSALS):
+                outcome.refusal = reason
             if not way.moves and moved:
                 outcome.failures.append(f"{where}: {moved} tokens were moved under exact")
             if number and way.moves and (moved or kept < len(one.tokens.folded)):
                 outcome.failures.append(f"{where}: {kept} of {len(one.tokens.folded)} tokens kept: another cache")
             movable = num_movable(one.tokens)
-            if way.must_move and not number and moved < MIN_MOVED_SHARE * movable:
-                reason = reply.receipt["fallback_reason"]
+            must_move = way.must_move and not number and not outcome.refusal
+            if must_move and moved < MIN_MOVED_SHARE * movable:
                 outcome.failures.append(f"{where}: moved {moved} of {movable} tokens ({reason})")
 
 

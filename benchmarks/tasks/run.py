@@ -31,7 +31,7 @@ from acmserve.plan.source import ServedSequence
 MIN_MOVED_SHARE = 0.9
 CASES_TOGETHER = 4
 FULL, EXACT, REUSE, AUTO = "full", "exact", "reuse", "auto"
-_REFUSALS = ("model:", "kv cache:", "positions:")
+REFUSALS = ("model:", "kv cache:", "positions:")
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 
@@ -160,7 +160,7 @@ def _check(one: _Prepared, variant: TaskVariant, outcome: TasksOutcome) -> None:
         if not variant.moves and counts[1]:
             outcome.failures.append(f"{where}: {counts[1]} tokens were moved under exact")
     receipt = one.replies[variant.name][0].receipt or {}
-    if variant.moves and (receipt["fallback_reason"] or "").startswith(_REFUSALS):
+    if variant.moves and (receipt["fallback_reason"] or "").startswith(REFUSALS):
         outcome.refusal = receipt["fallback_reason"]
     movable = num_movable(one.tokens)
     if variant.must_move and not outcome.refusal and receipt["moved_tokens"] < MIN_MOVED_SHARE * movable:
