@@ -90,10 +90,10 @@ def test_auto_is_exact_where_state_is_superseded(smollm2_engine: Engine, tokeniz
 def test_auto_moves_the_prose_around_a_list_whatever_was_removed(
     smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Five times as much is removed as stays, and a quarter of what stays updates it. `reuse` moves that, too."""
+    """Four times as much is removed as stays, and two fifths of what stays update it. `reuse` moves that, too."""
     new, marker = tokenizer("\nriver:")["input_ids"], tokenizer(MARKER)["input_ids"]
     words, rows = talk(tokenizer), updates(tokenizer)
-    kept = [*words[300:380], *rows[-40:], *words[380:420]]
+    kept = [*words[300:370], *rows[-80:], *words[370:420]]
     history = [*words[:300], *rows[:800], *kept]
     answers = {
         f: ask_folded(smollm2_engine, history, f"l-{f}", f, new, marker, end=1100) for f in ("auto", "exact", "reuse")
@@ -101,7 +101,7 @@ def test_auto_moves_the_prose_around_a_list_whatever_was_removed(
     auto, exact, reuse = (answers[f].receipt or {} for f in ("auto", "exact", "reuse"))
     assert (auto["chosen"], auto["fallback_reason"]) == ("repair", None), auto["reason"]
     assert "800 were removed" in auto["reason"]
-    assert 40 <= auto["repaired_tokens"] < 80 <= auto["moved_tokens"]
+    assert 80 <= auto["repaired_tokens"] <= 110 <= auto["moved_tokens"] + 20
     assert auto["moved_tokens"] + auto["repaired_tokens"] == reuse["moved_tokens"]
     assert all(move["num_tokens"] >= grain_of().rest_tokens for move in auto["moves"])
     assert auto["kept_tokens"] == exact["kept_tokens"] == 300
