@@ -19,7 +19,7 @@ from acmserve.plan.auto import DEFAULT_THRESHOLDS, Features
 
 NAMES = [variant.name for variant in VARIANTS]
 SAFE = Features(num_moved=600, num_removed=100)
-UPDATED = Features(num_moved=600, num_removed=100, num_echoed=600, num_superseded=300, peak_superseded=150)
+UPDATED = Features(num_moved=600, num_removed=1000, num_echoed=30, num_anew=60)
 
 
 def row(right: float, moved: int) -> dict[str, Any]:
