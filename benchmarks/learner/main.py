@@ -93,11 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--work", type=Path, default=default_work(), metavar="DIR", help="what is made and kept (default %(default)s)"
     )
-    parser.add_argument("--training-tasks", type=positive, default=48, metavar="N", help="to learn from (default 48)")
-    parser.add_argument("--steps", type=positive, default=14, metavar="N", help="of four rows each (default 14)")
+    parser.add_argument("--training-tasks", type=positive, default=96, metavar="N", help="to learn from (default 96)")
+    parser.add_argument("--steps", type=positive, default=48, metavar="N", help="of four rows each (default 48)")
     parser.add_argument("--learning-rate", type=float, default=2e-4, metavar="X", help="the largest one (default 2e-4)")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="to train with (default 2)")
-    parser.add_argument("--tasks", type=positive, default=24, metavar="N", help="held-out tasks (default 24)")
+    parser.add_argument("--tasks", type=positive, default=40, metavar="N", help="held-out tasks (default 40)")
     add_report_options(parser)
     return parser
 
