@@ -43,15 +43,18 @@ def main(arguments: Sequence[str]) -> int:
     work = WorkFolder(options.work, recipe | {"digest": recipe_digest(_LEARNED, options.training_tasks)})
     with work.timed("rollouts"):
         write_rows(work.path, _LEARNED, options.training_tasks)
-    judged = []
     sft = SftOptions(options.steps, learning_rate=options.learning_rate, warmup=_WARMUP)
-    for policy in _LEARNED:
-        with work.timed(f"training {policy}"):
-            model = train(work.path, policy, sft, prepare())
-        judged.append(_judge(work, model, options.tasks))
-    judged.insert(0, _judge(work, TrainedModel(UNTRAINED, prepare()), options.tasks))
-    report = {"machine": machine, **as_report(judged, recipe), "minutes_at_most": work.minutes()}
+    judged = {name: _judge(work, _model(work, name, sft), options.tasks) for name in (RIGHT, UNTRAINED, SHUFFLED)}
+    rows = [judged[name] for name in (UNTRAINED, RIGHT, SHUFFLED)]
+    report = {"machine": machine, **as_report(rows, recipe), "minutes_at_most": work.minutes()}
     return hand_over(report, as_table, draw, options)
+
+
+def _model(work: WorkFolder, name: str, sft: SftOptions) -> TrainedModel:
+    if name == UNTRAINED:
+        return TrainedModel(name, prepare())
+    with work.timed(f"training {name}"):
+        return train(work.path, name, sft, prepare())
 
 
 def _judge(work: WorkFolder, model: TrainedModel, num_tasks: int) -> JudgedModel:
@@ -90,11 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--work", type=Path, default=default_work(), metavar="DIR", help="what is made and kept (default %(default)s)"
     )
-    parser.add_argument("--training-tasks", type=positive, default=48, metavar="N", help="to learn from (default 48)")
-    parser.add_argument("--steps", type=positive, default=20, metavar="N", help="of four rows each (default 20)")
+    parser.add_argument("--training-tasks", type=positive, default=96, metavar="N", help="to learn from (default 96)")
+    parser.add_argument("--steps", type=positive, default=48, metavar="N", help="of four rows each (default 48)")
     parser.add_argument("--learning-rate", type=float, default=2e-4, metavar="X", help="the largest one (default 2e-4)")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="to train with (default 2)")
-    parser.add_argument("--tasks", type=positive, default=24, metavar="N", help="held-out tasks (default 24)")
+    parser.add_argument("--tasks", type=positive, default=40, metavar="N", help="held-out tasks (default 40)")
     add_report_options(parser)
     return parser
 
