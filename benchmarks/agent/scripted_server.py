@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from acmserve.bench.agent.scripted_agent import Trace, make_trace
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.options import progress
 from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, StockProcess
-from acmserve.bench.models.tiny_model import write_tiny_model
+from acmserve.bench.models.tiny_model import LLAMA, RECURRENT, WINDOWED, write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
 MODEL = "scripted"
 TINY, SMOLLM2 = "tiny", "smollm2"
-WINDOWS = {TINY: 131_072, SMOLLM2: 32_768}
+HYBRIDS = {"tiny-windows": WINDOWED, "tiny-recurrent": RECURRENT}
+WINDOWS = {TINY: 131_072, SMOLLM2: 32_768} | dict.fromkeys(HYBRIDS, 131_072)
+_OWN_FLAGS = {"tiny-windows": ("--block-size", "32"), "tiny-recurrent": ("--dtype", "bfloat16")}
+"""Blocks smaller than a window, as on a GPU. vLLM's gated delta nets take no float32 on a CPU."""
 _STOCK = ("--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "float32")
 
 
@@ -32,11 +35,12 @@ def scripted_server(
     processor: str = "scripted_model:ScriptedModel",
     *,
     is_stock: bool = False,
+    engine: Mapping[str, Any] | None = None,
     more_flags: Sequence[str] = (),
 ) -> Iterator[tuple[str, HttpProcess]]:
     """The URL and the process of a server that is ready. `processor` is a class of `benchmarks/models`.
 
-    `more_flags` are those of `acmserve serve`.
+    `engine` holds settings of `EngineConfig`. `more_flags` are those of `acmserve serve`.
     """
     window = str(WINDOWS[model])
     flags = [
@@ -45,10 +49,13 @@ def scripted_server(
         *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         *("--logits-processors", f"acmserve.bench.models.{processor}"),
         *(_STOCK if is_stock else ()),
+        *_OWN_FLAGS.get(model, ()),
+        *(("--kv-transfer-config", json.dumps({"kv_connector_extra_config": dict(engine)})) if engine else ()),
         *more_flags,
     ]
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        weights = prepare() if model == SMOLLM2 else write_tiny_model(Path(folder), WINDOWS[model])
+        kind = HYBRIDS.get(model, LLAMA)
+        weights = prepare() if model == SMOLLM2 else write_tiny_model(Path(folder), WINDOWS[model], kind)
         progress("starting the server (about half a minute)")
         with (StockProcess if is_stock else ServerProcess)(weights, flags) as server:
             yield server.wait_ready(), server

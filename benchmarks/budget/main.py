@@ -7,6 +7,9 @@ and summaries.
 
 Counts do not depend on the weights, so a random one-layer model takes them. The model's words are scripted. Parser,
 tool loop, budget, scheduler, cache and moves are real.
+
+With `--model tiny-windows` or `tiny-recurrent` the model is a hybrid. Its exact runs are made twice: with boundaries in
+front of each message, and without, as vLLM keeps its cache.
 """
 
 from __future__ import annotations
@@ -15,15 +18,19 @@ import argparse
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, ConversationRun, run_conversation
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_agent import NUM_TASKS, Trace
-from acmserve.bench.agent.scripted_server import TINY, read_trace, scripted_server
+from acmserve.bench.agent.scripted_server import HYBRIDS, TINY, read_trace, scripted_server
 from acmserve.bench.budget.runs import (
+    MOST_COMPUTED_PER_NEW,
     check_budget_run,
+    check_pairs,
     computed_per_new,
+    make_hybrid_runs,
     make_runs,
     new_tokens,
 )
@@ -35,7 +42,11 @@ from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench budget`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, lambda options: measure(options.tasks), TREATMENTS)
+    return run_benchmark(_parser(), argv, _measure, TREATMENTS)
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    return measure(options.tasks) if options.model == TINY else measure_hybrid(options.model, options.tasks)
 
 
 def measure(num_tasks: int) -> dict[str, Any]:
@@ -53,12 +64,35 @@ def measure(num_tasks: int) -> dict[str, Any]:
     return as_report(trace, runs, new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template))
 
 
-def as_report(trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int]) -> dict[str, Any]:
+def measure_hybrid(model: str, num_tasks: int) -> dict[str, Any]:
+    """The runs on a hybrid model: on a server that keeps boundaries, and the exact ones on one that keeps none."""
+    from transformers import AutoTokenizer
+
+    trace, served = read_trace(num_tasks)
+    runs, others = make_hybrid_runs(), make_hybrid_runs("-without")
+    for own, engine in ((runs, {}), (others, {"max_boundary_mib": 0})):
+        with (
+            scripted_server(model, "summarizing_model:SummarizingModel", engine=engine) as (url, _),
+            ThreadPoolExecutor(len(own)) as pool,
+        ):
+            list(pool.map(partial(run_conversation, url, trace, tokenizer=served, say=progress), own))
+    failures = check_pairs(runs, others)
+    for run in others:
+        run.title += ", no boundaries"
+    template = TOOLS_TEMPLATE.read_text(encoding="utf-8")
+    new = new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template)
+    return as_report(trace, [*runs, *others], new, model, failures)
+
+
+def as_report(
+    trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int], model: str = TINY, failures: Sequence[str] = ()
+) -> dict[str, Any]:
     """JSON-ready. No numbers when the gate is red."""
-    failures = [failure for run in runs for failure in check_budget_run(run, trace, new)]
+    most = MOST_COMPUTED_PER_NEW if model == TINY else None
+    failures = [*failures, *(failure for run in runs for failure in check_budget_run(run, trace, new, most))]
     return {
         "gate": as_gate(failures),
-        "model": TINY,
+        "model": model,
         "budget": {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK},
         "trace": {
             "text": f"standard library of Python {platform.python_version()}",
@@ -124,6 +158,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench budget", description=__doc__.split("\n\n")[1])
     parser.add_argument(
         "--tasks", type=positive, metavar="N", default=NUM_TASKS, help="tasks of about 11 turns (default 20)"
+    )
+    models = [TINY, *HYBRIDS]
+    parser.add_argument(
+        "--model",
+        choices=models,
+        default=TINY,
+        help="a hybrid one takes exact runs with boundaries and without, and one with moves",
     )
     add_report_options(parser, plot=False)
     return parser

@@ -17,7 +17,9 @@ from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
 from acmserve.bench.budget.main import TREATMENTS, as_report
 from acmserve.bench.budget.runs import (
     check_budget_run,
+    check_pairs,
     computed_per_new,
+    make_hybrid_runs,
     make_runs,
     new_tokens,
 )
@@ -84,6 +86,18 @@ def test_runs_differ_in_one_thing_at_a_time() -> None:
     for one, other in pairwise(cwl):
         watermarks = [acm["budget"]["low_watermark"] for acm in (one, other)]
         assert (one["fidelity"] != other["fidelity"]) + (watermarks[0] != watermarks[1]) == 1
+
+
+def test_hybrid_runs_are_compared_on_the_same_prompts() -> None:
+    run, other = make_hybrid_runs()[-2], make_hybrid_runs("-without")[-1]
+    run.turns = [made_turn(500, 500), made_turn(800, 200)]
+    other.turns = [made_turn(500, 500), made_turn(800, 800)]
+    assert {run.acm["fidelity"], other.acm["fidelity"]} == {"exact"}
+    assert check_pairs([run], [other]) == []
+    other.turns[1] = made_turn(801, 800)
+    assert "its prompts are not those of" in check_pairs([run], [other])[0]
+    other.turns[1] = made_turn(800, 100)
+    assert "more is computed than without boundaries" in check_pairs([run], [other])[0]
 
 
 def test_new_tokens_are_those_of_the_recorded_trace(smollm2_folder: Path) -> None:

@@ -93,7 +93,9 @@ def fragment_value(fragment: RedactedText | Fragment) -> dict[str, Any]:
         "shown": None if fragment.shown is None else list(fragment.shown),
         "focus": fragment.focus,
         "summaries": [list(summary) for summary in fragment.summaries],
-    } | ({"waits": True} if fragment.waits else {})
+        **({"waits": True} if fragment.waits else {}),
+        **({"more": fragment.more} if fragment.more else {}),
+    }
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:

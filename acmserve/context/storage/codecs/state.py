@@ -139,6 +139,7 @@ def _fragment(value: Any) -> Fragment:
         focus=_field(value, "focus", str, type(None)),
         summaries=tuple(_summary(item) for item in _field(value, "summaries", list)),
         waits=_is(value.get("waits", False), "waits", bool),
+        more=_is(value.get("more", ""), "more", str),
     )
 
 
