@@ -24,7 +24,7 @@ from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_wor
 
 WAYS = {"at once": (False, "now"), "now": (True, "now"), "cheapest": (True, "cheapest")}
 """Whether each fold has a step of its own, and `acm.commit`."""
-_TITLES = {
+TITLES = {
     "at once": "eight in one completion",
     "now": "one a step, `acm.commit: now`",
     "cheapest": "one a step, `acm.commit: cheapest`",
@@ -35,9 +35,13 @@ MOST = 1.2
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench commits`. 0 when the gate is green, 1 when it is red."""
+    return run_benchmark(_parser(), argv, lambda options: as_report(*measure(16 if options.quick else 64)), FOLDS)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench commits", description=__doc__.split("\n\n")[0])
     add_report_options(parser, quick="fewer updates: a look, not a measurement", plot=False)
-    return run_benchmark(parser, argv, lambda options: as_report(*measure(16 if options.quick else 64)), COMMITS)
+    return parser
 
 
 def measure(num_updates: int) -> tuple[dict[str, WorkloadRun], list[str]]:
@@ -92,20 +96,22 @@ def _check_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
     return failures
 
 
-def _commits(report: Report) -> Iterator[list[str]]:
+def _folds(report: Report) -> Iterator[list[str]]:
     rows = {row["way"]: row for row in report["rows"]}
-    for way, title in _TITLES.items():
+    for way, title in TITLES.items():
         row = rows[way]
-        steps, together = sum(row["step_computed_tokens"]), row["computed_tokens"]
+        steps, next_turn, together = (
+            sum(row["step_computed_tokens"]),
+            row["next_turn_computed_tokens"],
+            row["computed_tokens"],
+        )
         beside = ratio(together / rows["at once"]["computed_tokens"])
-        counts = [count(number) for number in (steps, row["next_turn_computed_tokens"], together)]
-        yield [title, str(row["num_steps"]), *counts, beside]
+        yield [title, str(row["num_steps"]), count(steps), count(next_turn), count(together), beside]
 
 
-COMMITS = ResultTable(
-    ("folds", "steps", "computed by the steps", "by the next turn", "together", "beside all at once"), _commits
+FOLDS = ResultTable(
+    ("folds", "steps", "computed by the steps", "by the next turn", "together", "beside all at once"), _folds
 )
-
 
 BENCHMARK = Benchmark(
     "commits",

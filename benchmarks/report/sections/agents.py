@@ -5,7 +5,7 @@ from __future__ import annotations
 from acmserve.bench.budget.main import TREATMENTS
 from acmserve.bench.map.main import WAYS
 from acmserve.bench.report.page_section import PageSection, page_table
-from acmserve.bench.sculptor.commits import COMMITS
+from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
 from acmserve.bench.trace.table import SERVERS
 
@@ -42,7 +42,7 @@ AGENTS = (
         "acmserve bench commits",
         "All ways made the same folds. Those that wait cost at most a fifth more than all at once. Receipts add up.",
         ("commits",),
-        (page_table(COMMITS, "commits"),),
+        (page_table(FOLDS, "commits"),),
         (
             "Tokens under `exact`. The first step, which reads the text, is left out. The next turn has what waited.",
             "A random model of one layer has the tokenizer of the bundled one. Nothing is timed.",

@@ -85,7 +85,12 @@ FIGURES = (
     Figure("1.18 s", "precompute-foreground", _p99("predict", max), "{:.2f} s", (CHANGELOG,)),
     Figure("0.45 s", "precompute-foreground", _p99("off", min), "{:.2f} s", (CHANGELOG,)),
     Figure("0.74 s", "precompute-foreground", _p99("off", max), "{:.2f} s", (CHANGELOG,)),
-    Figure("45 %", "", lambda: 100 * DEFAULT_THRESHOLDS.plain_ratio, "{:.0f} %", (FIDELITY,)),
+    Figure("90 %", "", lambda: 100 * DEFAULT_THRESHOLDS.max_anew_share, "{:.0f} %", (FIDELITY,)),
+    Figure("10 %", "", lambda: 100 * DEFAULT_THRESHOLDS.min_echoed_share, "{:.0f} %", (FIDELITY,)),
+    Figure("35 %", "", lambda: 100 * DEFAULT_THRESHOLDS.min_wide_echoed_share, "{:.0f} %", (FIDELITY,)),
+    Figure("1.5 times", "", lambda: DEFAULT_THRESHOLDS.max_plain_ratio, "{:.1f} times", (FIDELITY,)),
+    Figure("12 times", "", lambda: DEFAULT_THRESHOLDS.max_removed_ratio, "{:.0f} times", (FIDELITY,)),
+    Figure("3 times", "", lambda: DEFAULT_THRESHOLDS.max_inserted_ratio, "{:.0f} times", (FIDELITY,)),
     Figure("0.2 s", "", lambda: EngineConfig().precompute_chunk_s, "{:g} s", (PRECOMPUTE,)),
     Figure("60 s", "", lambda: EngineConfig().precompute_min_age_s, "{:g} s", (PRECOMPUTE,)),
 )
