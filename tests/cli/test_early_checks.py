@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -17,19 +19,30 @@ from acmserve.server.app.flags import build_parser
 from acmserve.server.options.config import ContextConfig
 
 CODE = """
-import sys
+import sys, time
 from acmserve.cli import main
 code = main(sys.argv[1:])
 print([name for name in ("vllm", "torch", "transformers") if name in sys.modules])
+print(time.process_time())
 sys.exit(code)
 """
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "max_position_embeddings": 2048,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 256,
+}
 DAMAGED = b"SQLite format 3\x00" + b"\xff" * 5000
 
 
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
     """`acmserve serve FLAGS`, whose output says which heavy libraries it has imported."""
     command = [sys.executable, "-c", CODE, "serve", *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environ = os.environ | {"HF_ENDPOINT": "https://hub.invalid"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
 
 
 def check(*argv: str) -> None:
@@ -49,25 +62,61 @@ def taken() -> Iterator[int]:
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     (tmp_path / "sessions.sqlite3").write_bytes(DAMAGED)
+    (tmp_path / "file").touch()
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("smollm2 --port {port}", "is in use by another process; --port names another one"),
-        ("{folder}/gone --port=0", "there is no such folder"),
-        ("smollm2 --port=0 --budget lots", "--budget.max_tokens: 'lots' is no number of tokens"),
-        ("smollm2 --port=0 --data-dir {folder}", "Restore it from a backup, or move it away"),
-    ],
-    ids=["port", "model", "budget", "data dir"],
-)
-def test_it_is_one_line_and_nothing_heavy_is_imported(flags: str, said: str, taken: int, damaged: Path) -> None:
-    ended = serve(*flags.format(port=taken, folder=damaged).split())
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A folder with the configuration of a small model with full attention, and nothing else."""
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+FAULTS: dict[str, tuple[str, str]] = {
+    "taken port": ("{llama} --port {port}", "port {port} is in use by another process; --port names another one"),
+    "no port": ("{llama} --port abc", "--port 'abc' is no port; ports go from 1 to 65535"),
+    "missing folder": ("{folder}/gone --port=0", "no model at {folder}/gone: there is no such folder. Name a folder"),
+    "no config": ("{folder} --port=0", "no model at {folder}: the folder has no config.json. Name a folder"),
+    "not on the hub": ("no/model --port=0", "no model 'no/model': there is no such folder, it is not in the cache at"),
+    "budget": ("{llama} --port=0 --budget lots", "--budget.max_tokens: 'lots' is no number of tokens. Give tokens"),
+    "fidelity": ("{llama} --port=0 --fidelity exat", "--fidelity: invalid choice: 'exat' (choose from 'exact'"),
+    "dtype": ("{llama} --port=0 --dtype floot16", "'floot16' is no type of numbers; choose 'auto' or"),
+    "our flag": ("{llama} --port=0 --fidelty exact", "unknown flag --fidelty. Did you mean --fidelity?"),
+    "their flag": (
+        "{llama} --port=0 --max_model_length=9",
+        "flag --max-model-length. Did you mean --max-model-len?",
+    ),
+    "damaged sessions": ("{llama} --port=0 --data-dir {folder}", "Restore it from a backup, or move it away"),
+    "no data folder": ("{llama} --port=0 --data-dir {folder}/file/d", "Choose a folder that can be written"),
+    "session ids": ("{llama} --port=0 --session-from sesion_id", "--session-from: has no place 'sesion_id'. Name some"),
+    "policy": ("{llama} --port=0 --eviction-policy my:Policy", "'my:Policy'"),
+    "window": (
+        "{llama} --port=0 --max-model-len 4k",
+        "--max-model-len 4000 is more than the 2048 tokens that",
+    ),
+    "KV": ("{llama} --port=0 --kv-cache-memory-bytes 99k", "cannot hold one request of 2048 tokens"),
+    "configuration": ("{llama} --config {folder}/gone.yaml", "--config {folder}/gone.yaml: there is no such file"),
+    "socket": ("{llama} --uds {folder}/file", "--uds {folder}/file is there already; remove it where no server"),
+}
+"""What is wrong with a start -> the command line, and what the one line on stderr says of it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_line_and_nothing_heavy_is_imported(fault: str, taken: int, damaged: Path, llama: Path) -> None:
+    """The processor time is that of Python and of our own modules, a tenth of what importing vLLM takes."""
+    names = {"port": taken, "folder": damaged, "llama": llama}
+    flags, said = (text.format(**names) for text in FAULTS[fault])
+    ended = serve(*flags.split())
     assert ended.returncode == 2
+    assert ended.stderr.startswith("acmserve: error: ")
     assert ended.stderr.count("\n") == 1
     assert said in ended.stderr
-    assert ended.stdout == "[]\n"
+    heavy, seconds = ended.stdout.splitlines()
+    assert heavy == "[]"
+    assert float(seconds) < 3
     assert (damaged / "sessions.sqlite3").read_bytes() == DAMAGED
 
 

@@ -39,6 +39,7 @@ from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
+from acmserve.server.app.launch.banner import tell_start
 from acmserve.server.app.openapi import document_requests, documented
 from acmserve.server.app.paths import (
     CHAT_PATH,
@@ -70,7 +71,7 @@ from acmserve.server.routes.router import router
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
 from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
-from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
+from acmserve.server.vllm.taps import on_shutdown, on_startup, set_signature, tap_engine_client
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -110,6 +111,7 @@ class SessionEndpoint:
         on_shutdown(app, ENGINE_DEATH.look)
         if _has_sessions(app.state.args):
             app.include_router(router())
+            on_startup(app, tell_start)
             on_shutdown(app, _close)
             _add_compact(app, routes)
         for route in routes:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from acmserve.errors import InvalidRequest
-from acmserve.validation import echo, short_ascii
+from acmserve.validation import did_you_mean, echo, short_ascii
 
 Schema = Mapping[str, Any]
 
@@ -56,7 +56,9 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> I
         known = sorted({name for schema in walk.schemas for name in _properties(schema, body)})
         unknown = short_ascii(str(error["loc"][-1]))
         return InvalidRequest(
-            _joined(walk.path, unknown), "is not a field of this object.", f"It has {', '.join(known)}."
+            _joined(walk.path, unknown),
+            f"is not a field of this object.{did_you_mean(unknown, known)}",
+            f"It has {', '.join(known)}.",
         )
     if error["type"] == "missing":
         return InvalidRequest(walk.path or "body", "is missing.", f"Add it: {walk.description()}".strip(" :"))

@@ -19,6 +19,7 @@ from acmserve.context.transcript.observations import AUTO, ObservationRule, pars
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.identity.sources import parse_sources
+from acmserve.validation import unknown_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class ContextConfig:
         values: dict[str, Any] = {}
         for key, given in section.items():
             if key not in known:
-                raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")
+                raise InvalidRequest(f"{where}.{key}", unknown_key(key, known, f"known are {', '.join(known)}"))
             kind = type(known[key].default)
             value: Any = float(given) if kind is float and type(given) is int else given
             if type(value) is not kind:

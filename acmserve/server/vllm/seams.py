@@ -12,7 +12,12 @@ _RESPONSES = "vllm.entrypoints.openai.responses"
 _CLIENT = "vllm.v1.engine.async_llm:AsyncLLM"
 
 SEAMS: tuple[Seam, ...] = (
-    *methods(_CLIENT, generate="self prompt sampling_params request_id", get_num_unfinished_requests="self"),
+    *methods(
+        _CLIENT,
+        generate="self prompt sampling_params request_id",
+        get_num_unfinished_requests="self",
+        collective_rpc="self method",
+    ),
     *attributes(_CLIENT, "renderer model_config vllm_config"),
     *methods(
         f"{_CHAT}.serving:OpenAIServingChat",
