@@ -16,6 +16,7 @@ from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
+from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from acmserve.server.app.launch.banner import MAX_LINES
 from tests.support import http
 from tests.support.server.running_server import START_SECONDS, Running, check_end, server_process
@@ -48,7 +49,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("watched")
-    flags = ["--served-model-name", MODEL, "--max-model-len", "4096", "--data-dir", str(folder / "data")]
+    flags = ["--served-model-name", MODEL, "--chat-template", str(TOOLS_TEMPLATE), "--data-dir", str(folder / "data")]
     with server_process(write_tiny_model(folder / "model", 4096), folder / "server.log", flags, tiny=True) as running:
         yield Watched(running, folder)
 
@@ -113,6 +114,6 @@ def test_ctrl_c_ends_it_and_keeps_its_sessions(watched: Watched) -> None:
     check_end(process.returncode, watched.folder / "server.log")
     store = SessionStore(SessionLimits(), Archive(watched.folder / "data"))
     try:
-        assert {session.session_id for session in store.list("")} >= {"kept", "edited"}
+        assert {session_id for _, session_id in (head.key for head in store.list(""))} >= {"kept", "edited"}
     finally:
         store.close()
