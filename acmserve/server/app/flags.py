@@ -13,6 +13,7 @@ from acmserve.context.eviction.registry import POLICIES
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.request import FIDELITIES
 from acmserve.server.app.launch.flag_names import OneLineParser
+from acmserve.server.exchange.events import FORMATS
 from acmserve.server.identity.sources import SOURCES
 from acmserve.server.options.config import ContextConfig
 
@@ -150,6 +151,13 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             str,
             "RULE",
             'messages of the user that are results: auto, user (all behind a text), off, or JSON: ["Observation:"]',
+        ),
+        (
+            "--log-format",
+            str,
+            "FORMAT",
+            "acmserve's own lines in the log, one for each edit, eviction, redaction and fallback: "
+            + " or ".join(FORMATS),
         ),
         (
             "--embedder",

@@ -18,6 +18,7 @@ from acmserve.context.storage.session import SessionLimits
 from acmserve.context.transcript.observations import AUTO, ObservationRule, parse_observations
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
+from acmserve.server.exchange.events import check_format
 from acmserve.server.identity.sources import parse_sources
 from acmserve.validation import unknown_key
 
@@ -38,8 +39,9 @@ class ContextConfig:
     `observations` says which messages of the user are results (`acm.observations`), "" for auto.
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
-    `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session for
-    training (`acm.rollout`). `suite` names files with tool suites of the deployment, with commas between them.
+    `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session
+    for training (`acm.rollout`). `log_format` is that of acmserve's own lines in the log. `suite` names files with
+    tool suites of the deployment, with commas between them.
     """
 
     data_dir: str = ""
@@ -65,6 +67,7 @@ class ContextConfig:
     infer_sessions: bool = False
     rollout: bool = False
     suite: str = ""
+    log_format: str = "text"
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -87,6 +90,7 @@ class ContextConfig:
             values[key] = value
         config = cls(**values)
         parse_sources(config.session_from)
+        check_format(config.log_format)
         return config
 
     @property

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from acmserve.server.app.launch.banner import MAX_LINES
 from tests.support import http
+from tests.support.docs.pages import read_page
 from tests.support.server.running_server import START_SECONDS, Running, check_end, server_process
 
 MODEL = "tiny"
@@ -50,6 +54,7 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("watched")
     flags = ["--served-model-name", MODEL, "--chat-template", str(TOOLS_TEMPLATE), "--data-dir", str(folder / "data")]
+    flags += ["--log-format", "json"]
     with server_process(write_tiny_model(folder / "model", 4096), folder / "server.log", flags, tiny=True) as running:
         yield Watched(running, folder)
 
@@ -103,6 +108,66 @@ def test_a_misspelt_field_is_refused_on_our_own_routes(watched: Watched) -> None
         refused = (http.put if path == "budget" else http.post)(f"{url}/{path}", json=body)
         assert refused.status_code == 400
         assert f"Did you mean {meant}?" in refused.json()["error"]["message"]
+
+
+def test_the_log_has_one_line_for_each_event_and_no_text(watched: Watched) -> None:
+    session, texts = f"log-{uuid.uuid4().hex}", [f"{SECRET} {number}. " * 30 for number in range(3)]
+    watched.chat(session, texts[0], "Yes.", texts[1], "Yes.", "And now?")
+    url = f"{watched.running.url}/v1/acm/sessions/{session}"
+    for op, start in (("fold", 0), ("redact", 2)):
+        edit = {"op": op, "messages": {"start": start, "end": start + 1}}
+        http.post(f"{url}/edits", json={"edits": [edit]}).raise_for_status()
+    http.put(f"{url}/budget", json={"max_tokens": 400, "policy": "recency"}).raise_for_status()
+    http.post(f"{url}/evict", json={}).raise_for_status()
+    body = {"session_id": session, "messages": [{"role": "user", "content": "Hello."}], "prompt_logprobs": 1}
+    watched.post("/v1/chat/completions", {**body, "acm": {"fidelity": "reuse"}}).raise_for_status()
+    lines = [json.loads(line) for line in watched.log.splitlines() if line.startswith('{"time"')]
+    events = {line["event"]: line for line in lines if line.get("session") == session}
+    assert set(events) == {"edit", "redaction", "eviction", "fallback"}
+    assert events["edit"]["op"] == "fold"
+    assert events["edit"]["fragment"] == "f1"
+    assert events["edit"]["tokens_before"] > events["edit"]["tokens_after"]
+    assert SECRET[:20] not in watched.log
+
+
+def test_health_knows_the_engine_and_the_file(watched: Watched) -> None:
+    answer = http.get(f"{watched.running.url}/health")
+    assert (answer.status_code, answer.json()) == (200, {"engine": "running", "sessions": "ok"})
+
+
+def test_every_metric_of_an_alarm_is_in_a_scrape(watched: Watched) -> None:
+    watched.chat("scraped", SECRET)
+    page = read_page("docs/guides/operations.md").partition("## Ten alarms")[2]
+    rows = [row for row in page.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) == 10
+    known = set(re.findall(r"^# TYPE (\S+)", http.get(f"{watched.running.url}/metrics").text, re.MULTILINE))
+    asked = {name.removesuffix("_bucket") for row in rows for name in re.findall(r"\b(?:acmserve|vllm):\w+", row)}
+    assert len(asked) > 8
+    assert asked - known == set()
+    assert "acmserve:no_such_metric" not in known
+
+
+def test_turns_are_timed_by_kind(watched: Watched) -> None:
+    def counted() -> dict[str, float]:
+        text = http.get(f"{watched.running.url}/metrics").text
+        found = re.findall(r'^acmserve:first_token_seconds_count\{turn="(\w+)"\} (\S+)', text, re.MULTILINE)
+        return {turn: float(number) for turn, number in found}
+
+    before, session = counted(), uuid.uuid4().hex
+    said = [SECRET * 20, "Yes.", SECRET * 4]
+    said[1] = watched.chat(session, said[0])["choices"][0]["message"]["content"]
+    watched.chat(session, *said)
+    edit = {"op": "fold", "messages": {"start": 0, "end": 1}}
+    url = f"{watched.running.url}/v1/acm/sessions/{session}/edits"
+    http.post(url, json={"edits": [edit]}).raise_for_status()
+    watched.chat(session, *said, "Yes.", "Go on.")
+    after = counted()
+    assert {turn: after[turn] - before[turn] for turn in after} == {
+        "first": 1.0,
+        "append": 1.0,
+        "edited": 1.0,
+        "precomputed": 0.0,
+    }
 
 
 def test_ctrl_c_ends_it_and_keeps_its_sessions(watched: Watched) -> None:
