@@ -58,7 +58,7 @@ _HARMLESS = frozenset(
         *("--enable-log-requests", "--disable-log-stats", "--uvicorn-log-level", "--shutdown-timeout"),
     }
 )
-"""Flags that change nothing of a model and its KV. Beside any other one its size is not foreseen."""
+"""Flags that change nothing of a model and its KV. Beside any other one its size is left to vLLM."""
 
 
 def check_command_line(ours: Namespace, rest: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
@@ -69,7 +69,7 @@ def check_command_line(ours: Namespace, rest: Sequence[str], environ: Mapping[st
     _check_values(plain)
     if plain.model not in (None, BUNDLED_MODEL):
         check_model_folder(plain.model)
-    if plain.is_foreseeable:
+    if plain.has_plain_model:
         _check_model(plain, environ)
     port = plain.port or (None if plain.config else str(DEFAULT_PORT))
     if plain.uds:
@@ -189,7 +189,7 @@ def _port_number(text: str) -> int:
 def _read_plain(rest: Sequence[str]) -> Namespace:
     """The flags of vLLM that stand in the command line as vLLM's documentation spells them. None: not there.
 
-    `config` is a file that vLLM reads. `is_foreseeable`: nothing is said that could change the model.
+    `config` is a file that vLLM reads. `has_plain_model`: nothing is said that could change the model.
     """
     words = [_dashed(word) for word in rest]
     parser = OneLineParser(prog="acmserve serve", add_help=False, allow_abbrev=False)
@@ -198,7 +198,7 @@ def _read_plain(rest: Sequence[str]) -> Namespace:
     parser.add_argument("--headless", action="store_true")
     plain, _ = parser.parse_known_args(words)
     plain.config = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"), None)
-    plain.is_foreseeable = all(word.partition("=")[0] in _HARMLESS for word in words if word.startswith("-"))
+    plain.has_plain_model = all(word.partition("=")[0] in _HARMLESS for word in words if word.startswith("-"))
     if rest and not rest[0].startswith("-"):
         plain.model = rest[0]
     return plain
