@@ -50,7 +50,8 @@ def main(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     ours, rest = parser.parse_known_args(argv)
-    check_command_line(ours, rest)
+    if not any(word.startswith("--help=") for word in rest):
+        check_command_line(ours, rest)
     name_plugin(os.environ)
 
     from vllm.entrypoints.cli.serve import ServeSubcommand

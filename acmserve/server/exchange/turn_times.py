@@ -23,7 +23,7 @@ TURNS = ("first", "append", "edited", "precomputed")
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 FIRST_TOKEN = Histogram(
     "acmserve:first_token_seconds",
-    "Seconds from the engine's getting a session request to its first token, by kind of turn.",
+    "Seconds from a session request's arrival to its first token, by kind of turn.",
     labelnames=("turn",),
     buckets=BUCKETS,
 )
@@ -45,11 +45,20 @@ def kind_of_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[
     return "append" if is_append else "edited"
 
 
-def note_turn(
-    before: ServedContext, prompt: Sequence[int], receipt: Mapping[str, Any], seconds: float, session_id: str
-) -> None:
-    """Count one answered request of a session, and tell a refused move."""
-    FIRST_TOKEN.labels(kind_of_turn(before, prompt, receipt)).observe(seconds)
+def first_token_seconds(output: Any) -> float | None:
+    """vLLM's own measure, which it takes of answers in one piece, too. None where it keeps no statistics."""
+    metrics = getattr(output, "metrics", None)
+    return None if metrics is None else metrics.first_token_latency or None
+
+
+def note_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[str, Any], seconds: float | None) -> None:
+    """Count one answered request of a session. Prompts that are more than tokens are not compared."""
+    if prompt and seconds is not None:
+        FIRST_TOKEN.labels(kind_of_turn(before, prompt, receipt)).observe(seconds)
+
+
+def note_fallback(session_id: str, receipt: Mapping[str, Any]) -> None:
+    """Tell a move that was asked for and refused."""
     reason = receipt["fallback_reason"]
     if reason is not None:
         log(Event.FALLBACK, session_id, reason=f"{reason!a}", computed_tokens=receipt["computed_tokens"])

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import uuid
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
-from acmserve.server.app.launch.banner import MAX_LINES
+from acmserve.plan.request import FIDELITIES
+from acmserve.server.app.launch.banner import MAX_LINES, MEANINGS, banner_lines
 from tests.support import http
 from tests.support.docs.pages import read_page
 from tests.support.server.running_server import START_SECONDS, Running, check_end, server_process
@@ -73,6 +75,24 @@ def test_a_banner_says_what_was_started(watched: Watched) -> None:
         "  keys        none, whoever reaches the address reads every session",
         "  precompute  off",
     ]
+
+
+def test_a_banner_says_why_nothing_is_moved_and_who_may_come() -> None:
+    assert set(MEANINGS) == set(FIDELITIES)
+    section = {"data_dir": "d", "session_hours": 2.0, "precompute": "heal"}
+    extra = {"default_fidelity": "reuse", "context": section}
+    config = Namespace(kv_connector_extra_config=extra)
+    args = Namespace(served_model_name=None, model="m", kv_transfer_config=config, api_key=["k"])
+    lines = banner_lines(args, "unix:/s", 9, "kv cache: fp8")
+    assert len(lines) <= MAX_LINES
+    assert lines[0] == "acmserve is ready at unix:/s"
+    assert lines[3:] == [
+        "  moves       none, every answer is exact: kv cache: fp8",
+        "  sessions    in d, unused ones for 2 hours",
+        "  keys        asked for",
+        "  precompute  heal",
+    ]
+    assert banner_lines(args, "unix:/s", 9, None)[3] == "  moves       allowed"
 
 
 @pytest.mark.parametrize(
