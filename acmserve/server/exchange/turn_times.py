@@ -35,7 +35,7 @@ for _turn in TURNS:
 
 def kind_of_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[str, Any]) -> str:
     """One of `TURNS`. `before` is what was served to the session until this turn."""
-    if receipt["precomputed_tokens"]:
+    if receipt.get("precomputed_tokens"):
         return "precomputed"
     if before.last is None:
         return "first"
@@ -59,6 +59,6 @@ def note_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[str
 
 def note_fallback(session_id: str, receipt: Mapping[str, Any]) -> None:
     """Tell a move that was asked for and refused."""
-    reason = receipt["fallback_reason"]
+    reason = receipt.get("fallback_reason")
     if reason is not None:
         log(Event.FALLBACK, session_id, reason=f"{reason!a}", computed_tokens=receipt["computed_tokens"])
