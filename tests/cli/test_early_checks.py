@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,16 @@ from acmserve.server.app.flags import build_parser
 from acmserve.server.options.config import ContextConfig
 
 CODE = """
-import sys, time
+import contextlib, io, json, sys, time
 from acmserve.cli import main
-code = main(sys.argv[1:])
-print([name for name in ("vllm", "torch", "transformers") if name in sys.modules])
-print(time.process_time())
-sys.exit(code)
+for line in json.load(sys.stdin):
+    said, began_at = io.StringIO(), time.process_time()
+    with contextlib.redirect_stderr(said):
+        code = main(["serve", *line.split()])
+    heavy = [name for name in ("vllm", "torch", "transformers") if name in sys.modules]
+    print(json.dumps([code, said.getvalue(), heavy, time.process_time() - began_at]))
 """
+"""Starts one server after the other in a process of its own, and says how each ended."""
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -38,11 +42,14 @@ LLAMA = {
 DAMAGED = b"SQLite format 3\x00" + b"\xff" * 5000
 
 
-def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    """`acmserve serve FLAGS`, whose output says which heavy libraries it has imported."""
-    command = [sys.executable, "-c", CODE, "serve", *flags]
-    environ = os.environ | {"HF_ENDPOINT": "https://hub.invalid"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+@dataclass(frozen=True)
+class Ended:
+    """How a start ended: exit code, stderr, which heavy libraries it had imported, and its processor time."""
+
+    code: int
+    said: str
+    heavy: list[str]
+    seconds: float
 
 
 def check(*argv: str) -> None:
@@ -50,7 +57,7 @@ def check(*argv: str) -> None:
     check_command_line(ours, rest)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def taken() -> Iterator[int]:
     """A port of this machine that somebody listens on."""
     with socket.socket() as sock:
@@ -59,20 +66,24 @@ def taken() -> Iterator[int]:
         yield int(sock.getsockname()[1])
 
 
-@pytest.fixture
-def damaged(tmp_path: Path) -> Path:
-    (tmp_path / "sessions.sqlite3").write_bytes(DAMAGED)
-    (tmp_path / "file").touch()
-    return tmp_path
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory, taken: int) -> dict[str, object]:
+    """A taken port, a folder with a damaged file of sessions, and a folder with a small model's configuration."""
+    folder, llama = tmp_path_factory.mktemp("damaged"), tmp_path_factory.mktemp("llama")
+    (folder / "sessions.sqlite3").write_bytes(DAMAGED)
+    (folder / "file").touch()
+    (llama / "config.json").write_text(json.dumps(LLAMA))
+    return {"port": taken, "folder": folder, "llama": llama}
 
 
-@pytest.fixture
-def llama(tmp_path: Path) -> Path:
-    """A folder with the configuration of a small model with full attention, and nothing else."""
-    folder = tmp_path / "llama"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-    return folder
+@pytest.fixture(scope="module")
+def ended(names: dict[str, object]) -> dict[str, Ended]:
+    """How each start of `FAULTS` ends, on a machine without a way to a hub."""
+    lines = [line.format(**names) for line, _ in FAULTS.values()]
+    environ = os.environ | {"HF_ENDPOINT": "https://hub.invalid"}
+    command = [sys.executable, "-c", CODE]
+    done = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, check=True, env=environ)
+    return {fault: Ended(*json.loads(line)) for fault, line in zip(FAULTS, done.stdout.splitlines(), strict=True)}
 
 
 FAULTS: dict[str, tuple[str, str]] = {
@@ -105,19 +116,26 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one_line_and_nothing_heavy_is_imported(fault: str, taken: int, damaged: Path, llama: Path) -> None:
-    """The processor time is that of Python and of our own modules, a tenth of what importing vLLM takes."""
-    names = {"port": taken, "folder": damaged, "llama": llama}
-    flags, said = (text.format(**names) for text in FAULTS[fault])
-    ended = serve(*flags.split())
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("acmserve: error: ")
-    assert ended.stderr.count("\n") == 1
-    assert said in ended.stderr
-    heavy, seconds = ended.stdout.splitlines()
-    assert heavy == "[]"
-    assert float(seconds) < 3
-    assert (damaged / "sessions.sqlite3").read_bytes() == DAMAGED
+def test_a_fault_is_one_line_and_nothing_heavy_is_imported(
+    fault: str, ended: dict[str, Ended], names: dict[str, object]
+) -> None:
+    """The processor time is that of our own modules, a tenth of what importing vLLM takes."""
+    found = ended[fault]
+    assert (found.code, found.heavy) == (2, [])
+    assert found.said.startswith("acmserve: error: ")
+    assert found.said.count("\n") == 1
+    assert FAULTS[fault][1].format(**names) in found.said
+    assert found.seconds < 3
+    assert (Path(str(names["folder"])) / "sessions.sqlite3").read_bytes() == DAMAGED
+
+
+def test_the_process_ends_with_the_code_and_the_line(names: dict[str, object]) -> None:
+    command = [sys.executable, "-m", "acmserve", "serve", str(names["llama"]), "--port", str(names["port"])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr == f"acmserve: error: port {names['port']} is in use by another process; --port names another one\n"
+    )
 
 
 @pytest.mark.parametrize(
