@@ -47,8 +47,8 @@ def kind_of_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[
 
 def first_token_seconds(output: Any) -> float | None:
     """vLLM's own measure, which it takes of answers in one piece, too. None where it keeps no statistics."""
-    metrics = getattr(output, "metrics", None)
-    return None if metrics is None else metrics.first_token_latency or None
+    seconds: float = getattr(getattr(output, "metrics", None), "first_token_latency", 0.0)
+    return seconds or None
 
 
 def note_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[str, Any], seconds: float | None) -> None:
