@@ -160,7 +160,8 @@ class ContextServer:
             state = replace(session.state, omissions=evicted.plan.omissions)
             told = {"evicted": steps_json(evicted.plan.steps)}
             saved = evicted.plan.cleared_input_tokens
-            log(Event.EVICTION, session.session_id, by="caller", steps=len(evicted.plan.steps), tokens=saved)
+            if saved:
+                log(Event.EVICTION, session.session_id, by="caller", steps=len(evicted.plan.steps), tokens=saved)
             self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
         return evicted
 

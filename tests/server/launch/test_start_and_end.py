@@ -131,8 +131,8 @@ def test_a_misspelt_field_is_refused_on_our_own_routes(watched: Watched) -> None
 
 
 def test_the_log_has_one_line_for_each_event_and_no_text(watched: Watched) -> None:
-    session, texts = f"log-{uuid.uuid4().hex}", [f"{SECRET} {number}. " * 30 for number in range(3)]
-    watched.chat(session, texts[0], "Yes.", texts[1], "Yes.", "And now?")
+    session, texts = f"log-{uuid.uuid4().hex}", [f"{SECRET} {number}. " * 30 for number in range(4)]
+    watched.chat(session, *texts, "And now?")
     url = f"{watched.running.url}/v1/acm/sessions/{session}"
     for op, start in (("fold", 0), ("redact", 2)):
         edit = {"op": op, "messages": {"start": start, "end": start + 1}}
