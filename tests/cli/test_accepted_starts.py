@@ -12,6 +12,8 @@ import pytest
 from acmserve.errors import AcmError
 from acmserve.server.app.early_checks import check_command_line
 from acmserve.server.app.flags import build_parser
+from acmserve.server.app.launch import flag_names
+from acmserve.server.app.launch.flag_names import check_flag_names
 from acmserve.server.app.launch.hub_model import check_hub_model
 from acmserve.server.app.launch.model_size import PlainModel, check_memory, check_size, read_plain_model, whole_number
 
@@ -55,6 +57,18 @@ def test_a_command_line_of_vllm_passes(flags: str, tmp_path: Path) -> None:
     (tmp_path / "serve.yaml").write_text("port: 0\n")
     llama = folder_of(LLAMA, tmp_path / "llama")
     check(str(llama), "--port", "0", *flags.format(folder=tmp_path).split())
+
+
+def test_a_model_behind_flags_is_left_to_vllm(tmp_path: Path) -> None:
+    llama = folder_of(LLAMA | {"max_position_embeddings": 10**5}, tmp_path / "llama")
+    check("--port", "0", "--max-model-len", "90k", str(llama))
+
+
+def test_a_platform_may_have_flags_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AcmError, match=r"Did you mean --max-model-len\?"):
+        check_flag_names(["--max-model-lens"], [])
+    monkeypatch.setattr(flag_names, "entry_points", lambda group: [group])
+    check_flag_names(["--max-model-lens"], [])
 
 
 def test_a_longer_window_passes_where_vllm_lets_it(tmp_path: Path) -> None:

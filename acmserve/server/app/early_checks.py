@@ -69,8 +69,8 @@ def check_command_line(ours: Namespace, rest: Sequence[str], environ: Mapping[st
     _check_values(plain)
     if plain.model not in (None, BUNDLED_MODEL):
         check_model_folder(plain.model)
-    if plain.has_plain_model:
-        _check_model(plain, environ)
+    if plain.model is not None and plain.has_plain_model:
+        _check_model(plain.model, plain, environ)
     port = plain.port or (None if plain.config else str(DEFAULT_PORT))
     if plain.uds:
         check_socket(plain.uds)
@@ -90,9 +90,8 @@ def _check_values(plain: Namespace) -> None:
             raise AcmError(f"--{flag.replace('_', '-')} {file}: there is no such file; name one that can be read")
 
 
-def _check_model(plain: Namespace, environ: Mapping[str, str]) -> None:
+def _check_model(name: str, plain: Namespace, environ: Mapping[str, str]) -> None:
     """Raise AcmError for a model that cannot be had, and for a size that cannot be."""
-    name = plain.model or BUNDLED_MODEL
     folder = smollm2.default_folder() if name == BUNDLED_MODEL else Path(name).expanduser()
     if name != BUNDLED_MODEL and not folder.exists():
         check_hub_model(name, environ)

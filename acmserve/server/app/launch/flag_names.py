@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 from pydantic import ValidationError
@@ -18,6 +19,8 @@ from acmserve.errors import AcmError
 from acmserve.server.vllm.source_text import vllm_flags
 from acmserve.validation import nearest
 
+_PLATFORMS = "vllm.platform_plugins"
+"""Plugins of vLLM that may add flags. Beside one of them, vLLM's parser alone judges names."""
 _UNRECOGNIZED = "unrecognized arguments:"
 HELP = "`acmserve serve --help` lists acmserve's flags, `--help=all` all of vLLM's."
 
@@ -50,8 +53,10 @@ def reason_of(error: Exception) -> str:
 def check_flag_names(words: Sequence[str], ours: Collection[str]) -> None:
     """Raise AcmError for a flag that is nearly one of `ours` or of vLLM's. `words` are what vLLM would read."""
     theirs = vllm_flags()
+    if not theirs or entry_points(group=_PLATFORMS):
+        return
     for word in words:
-        if word == "--" or not theirs:
+        if word == "--":
             return
         if word.startswith("--") and not _is_known(name := _name_of(word), theirs):
             meant = nearest(name, (*ours, *theirs))
