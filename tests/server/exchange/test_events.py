@@ -24,9 +24,10 @@ def as_text() -> Iterator[None]:
     use_format("text")
 
 
-def test_a_line_has_ids_and_numbers(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_has_ids_and_numbers(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(LOGGER), "propagate", False)
+    monkeypatch.setattr(logging.getLogger(LOGGER), "handlers", [caplog.handler])
     with caplog.at_level(logging.INFO, LOGGER):
-        logging.getLogger("vllm").propagate = True
         log(Event.EDIT, "a\nb", op="fold", fragment="f1", tokens_before=9)
     assert caplog.messages == [r"acmserve: edit session='a\nb' op=fold fragment=f1 tokens_before=9"]
     (line,) = [json.loads(JsonLines().format(record)) for record in caplog.records]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 import uuid
 from argparse import Namespace
 from collections.abc import Iterator
@@ -62,6 +63,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_a_banner_says_what_was_started(watched: Watched) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while "  precompute " not in watched.log and time.monotonic() < deadline:
+        time.sleep(0.05)
     lines = watched.log.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("acmserve is ready at "))
     banner = [lines[start]]
@@ -134,9 +138,11 @@ def test_the_log_has_one_line_for_each_event_and_no_text(watched: Watched) -> No
     session, texts = f"log-{uuid.uuid4().hex}", [f"{SECRET} {number}. " * 30 for number in range(4)]
     watched.chat(session, *texts, "And now?")
     url = f"{watched.running.url}/v1/acm/sessions/{session}"
+    ids = {}
     for op, start in (("fold", 0), ("redact", 2)):
         edit = {"op": op, "messages": {"start": start, "end": start + 1}}
-        http.post(f"{url}/edits", json={"edits": [edit]}).raise_for_status()
+        (done,) = http.post(f"{url}/edits", json={"edits": [edit]}).raise_for_status().json()["edits"]
+        ids[op] = done["fragment_id"]
     http.put(f"{url}/budget", json={"max_tokens": 400, "policy": "recency"}).raise_for_status()
     http.post(f"{url}/evict", json={}).raise_for_status()
     body = {"session_id": session, "messages": [{"role": "user", "content": "Hello."}], "prompt_logprobs": 1}
@@ -145,7 +151,7 @@ def test_the_log_has_one_line_for_each_event_and_no_text(watched: Watched) -> No
     events = {line["event"]: line for line in lines if line.get("session") == session}
     assert set(events) == {"edit", "redaction", "eviction", "fallback"}
     assert events["edit"]["op"] == "fold"
-    assert events["edit"]["fragment"] == "f1"
+    assert [events[event]["fragment"] for event in ("edit", "redaction")] == [ids["fold"], ids["redact"]]
     assert events["edit"]["tokens_before"] > events["edit"]["tokens_after"]
     assert SECRET[:20] not in watched.log
 

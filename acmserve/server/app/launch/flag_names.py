@@ -9,6 +9,7 @@ It knows names of flags, and nothing of their values.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
@@ -21,6 +22,7 @@ from acmserve.validation import nearest
 
 _PLATFORMS = "vllm.platform_plugins"
 """Plugins of vLLM that may add flags. Beside one of them, vLLM's parser alone judges names."""
+_SPELLINGS = re.compile(r"(?<=\w)/-[\w/-]*:")
 _UNRECOGNIZED = "unrecognized arguments:"
 HELP = "`acmserve serve --help` lists acmserve's flags, `--help=all` all of vLLM's."
 
@@ -38,9 +40,9 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def one_line(message: str) -> str:
-    """An error about flags as one sentence, with the way to all flags."""
+    """An error about flags as one sentence, with the way to all flags. A flag has one of its spellings."""
     plain = " ".join(message.split()).removeprefix("argument ").removesuffix(".")
-    return f"{plain}. {HELP}"
+    return f"{_SPELLINGS.sub(':', plain, count=1)}. {HELP}"
 
 
 def reason_of(error: Exception) -> str:
