@@ -12,12 +12,12 @@ from typing import get_args
 import pytest
 from vllm.config import KVTransferConfig
 from vllm.config.model import ModelDType
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+from acmserve.seams import load
 from acmserve.server.app.access import listen_locally
 from acmserve.server.app.flags import build_parser
 from acmserve.server.app.launch.flag_names import check_flag_names
@@ -32,6 +32,7 @@ from acmserve.server.app.serve import (
 )
 from acmserve.server.app.startup import open_identifier
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.vllm.seams import ARG_PARSER
 from acmserve.server.vllm.source_text import model_dtypes, vllm_flags
 
 
@@ -79,7 +80,7 @@ def test_what_vllm_refuses_of_its_flags_is_one_line(flags: list[str], said: str)
 
 
 def test_no_flag_of_vllm_is_strange_to_the_text_that_is_read_before_it() -> None:
-    parser = make_arg_parser(FlexibleArgumentParser(prog="acmserve serve"))
+    parser = load(ARG_PARSER)(FlexibleArgumentParser(prog="acmserve serve"))
     known = vllm_flags()
     flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
     assert len(flags) > 200
