@@ -14,6 +14,7 @@ with the next request of that name. It knows no routes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -38,6 +39,7 @@ from acmserve.server.exchange.served_prompts import ServedContext, ServedContext
 from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.sessions.pending_forgets import PendingForgets
+from acmserve.server.sessions.storage import LOCK_WAIT
 
 MAX_PENDING = 4096
 """Redacted and deleted sessions of one API key whose next request has not come yet."""
@@ -79,7 +81,9 @@ class Sessions:
         lock = self._locks.get(session.key)
         if lock is None:
             lock = self._locks[session.key] = asyncio.Lock()
+        asked_at = time.monotonic()
         async with lock:
+            LOCK_WAIT.observe(time.monotonic() - asked_at)
             self._end_waiting(session)
             try:
                 yield

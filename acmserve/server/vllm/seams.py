@@ -30,7 +30,12 @@ CLI_ENVIRONMENT = Seam(
 """The second place is of vLLM 0.33."""
 
 SEAMS: tuple[Seam, ...] = (
-    *methods(_CLIENT, generate="self prompt sampling_params request_id", get_num_unfinished_requests="self"),
+    *methods(
+        _CLIENT,
+        generate="self prompt sampling_params request_id",
+        get_num_unfinished_requests="self",
+        collective_rpc="self method",
+    ),
     *attributes(_CLIENT, "renderer model_config vllm_config"),
     *methods(
         f"{_CHAT}.serving:OpenAIServingChat",
@@ -43,7 +48,8 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.renderers.base:BaseRenderer", _tokenize_singleton_prompt_async="self prompt params"),
     *attributes("vllm.renderers.base:BaseRenderer", "_tokenize_prompt_async"),
     *attributes("vllm.renderers.params:TokenizeParams", "max_total_tokens truncate_prompt_tokens"),
-    *attributes("vllm.outputs:RequestOutput", "num_cached_tokens num_cache_creation_tokens kv_transfer_params"),
+    *attributes("vllm.outputs:RequestOutput", "num_cached_tokens num_cache_creation_tokens kv_transfer_params metrics"),
+    *attributes("vllm.v1.metrics.stats:RequestStateStats", "first_token_latency"),
     Seam(f"{_CHAT}.protocol:ChatCompletionRequest"),
     Seam(f"{_CHAT}.protocol:ChatCompletionResponse"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicContentBlock"),
