@@ -31,7 +31,7 @@ class TurnHistory:
     `cleared` has, for each of the vendor's edits, the tokens that its last answer said to be cleared.
     """
 
-    totals: TurnTotals = TurnTotals()
+    totals: TurnTotals = field(default_factory=TurnTotals)
     turns: tuple[SessionTurn, ...] = ()
     edits: tuple[TurnEdit, ...] = ()
     evictions: tuple[TurnEviction, ...] = ()
