@@ -39,14 +39,24 @@ def too_large(session: Session, num_bytes: int, room: int) -> Conflict:
     )
 
 
-def check_sessions(sessions: Mapping[Key, Session]) -> None:
+def over_bounds(num_sessions: int, num_bytes: int, limits: SessionLimits) -> IntegrityError:
+    """A store that holds more than its bounds."""
+    sessions = f"{num_sessions} sessions of {limits.max_sessions}"
+    return IntegrityError(f"store: {sessions}, {num_bytes} bytes of {limits.max_bytes}")
+
+
+def check_sessions(sessions: Mapping[Key, Session], num_bytes: int) -> None:
     """Raise `IntegrityError` where a session is broken, filed under another name, or has other sizes than counted."""
+    total = sum(session.num_bytes for session in sessions.values())
+    if total != num_bytes:
+        raise IntegrityError(f"store: {num_bytes} bytes counted, the sessions have {total}")
     for key, session in sessions.items():
         named = (session.tenant, session.session_id)
         if key != session.key or key != named:
             raise IntegrityError(f"store: session {named} is filed as {key}")
         session.state.check_integrity()
-        sizes = sizes_of(session.state)
+        session.turns.check_integrity()
+        sizes = sizes_of(session.state, session.turns)
         if sizes != session.sizes:
             raise IntegrityError(
                 f"store: {session.session_id!a} has {len(sizes.entries)} entries, {len(sizes.fragments)} fragments and "

@@ -24,7 +24,8 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.app.in_session import NOT_APPLIED, refuse, sent_body
 from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, EDITED_PATHS, MESSAGES_PATH, RESPONSES_PATH
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver
+from acmserve.server.exchange.delivery import deliver
+from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import Tenants, account_of, engine_session_id

@@ -35,7 +35,8 @@ from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
 from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
+from acmserve.server.exchange.delivery import deliver, deliver_field
+from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.maps.turn import MapTurn, placed, placing
 from acmserve.server.options.context_management import FIELD

@@ -1,4 +1,4 @@
-"""What changes in a session's state from one save to the next, and what each row weighs.
+"""What changes in a session from one save to the next, and what each row weighs.
 
     before   entries [e0 e1 e2]         after   entries [e0 e1' e2 e3]         written: rows 1 and 3
 
@@ -9,11 +9,12 @@ values of rows (`state.py`) and no file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from acmserve.context.session.rollout.lines import rollout_rows, row_value
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.history import NO_TURNS, TurnHistory
 from acmserve.context.storage.codecs.state import (
     entry_value,
     fragment_rows,
@@ -22,6 +23,7 @@ from acmserve.context.storage.codecs.state import (
     limit_values,
     pack,
 )
+from acmserve.context.storage.codecs.turns import num_turn_rows, turn_rows
 
 _T = TypeVar("_T")
 _ELSEWHERE = {"entries", "fragments", "redacted", "hits", "num_ids", "num_turns", "digest_key", "rollout"}
@@ -31,23 +33,26 @@ _LIMITS = tuple(each.name for each in fields(SessionState) if each.name not in _
 
 @dataclass(frozen=True, slots=True)
 class RowSizes:
-    """Bytes of each entry, fragment and row of the rollout record, as JSON."""
+    """Bytes of each entry, fragment, row of the rollout record and row of the turns, as JSON."""
 
     entries: tuple[int, ...] = ()
     fragments: tuple[int, ...] = ()
     rollout: tuple[int, ...] = ()
+    turns: tuple[int, ...] = ()
     num_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_bytes", sum(self.entries) + sum(self.fragments) + sum(self.rollout))
+        rows = (self.entries, self.fragments, self.rollout, self.turns)
+        object.__setattr__(self, "num_bytes", sum(map(sum, rows)))
 
 
-def sizes_of(state: SessionState) -> RowSizes:
-    """What every row of a state weighs, measured anew."""
+def sizes_of(state: SessionState, turns: TurnHistory) -> RowSizes:
+    """What every row of a session weighs, measured anew."""
     return RowSizes(
         tuple(len(pack(entry_value(entry))) for entry in state.entries),
         tuple(len(pack(fragment_value(fragment))) for fragment in fragment_rows(state)),
         tuple(len(pack(row_value(row))) for row in rollout_rows(state.rollout)),
+        _plan_turns(NO_TURNS, turns).sizes(()),
     )
 
 
@@ -69,7 +74,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a save writes. `limits`, `hits` and `rollout` are None where they are as before.
+    """What a save writes. `limits`, `hits`, `rollout` and `turns` are None where they are as before.
 
     `removes_text`: what was readable is so no more.
     """
@@ -80,6 +85,7 @@ class StateChange:
     rollout: RowChange | None
     hits: bytes | None
     removes_text: bool
+    turns: RowChange | None = None
 
     def sizes(self, before: RowSizes) -> RowSizes:
         """Bytes of every row after the change."""
@@ -87,6 +93,7 @@ class StateChange:
             self.entries.sizes(before.entries),
             self.fragments.sizes(before.fragments),
             before.rollout if self.rollout is None else self.rollout.sizes(before.rollout),
+            before.turns if self.turns is None else self.turns.sizes(before.turns),
         )
 
 
@@ -107,17 +114,28 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
     return StateChange(entries, fragments, limits, rollout, hits, removes_text)
 
 
-def plan_whole(state: SessionState) -> StateChange:
-    """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
+def plan_turns(state: SessionState, old: TurnHistory, new: TurnHistory) -> StateChange:
+    """Write what was recorded of the turns. The state is as before."""
+    return replace(plan_change(state, state), turns=_plan_turns(old, new))
+
+
+def plan_whole(state: SessionState, turns: TurnHistory) -> StateChange:
+    """Write a session whole, whatever the file has of it. What it has goes, as text that is removed."""
     entries = _plan_rows((), state.entries, entry_value)
     fragments = _plan_rows((), fragment_rows(state), fragment_value)
     hits = pack([hit_value(hit) for hit in state.hits])
     limits = _plan_rows((), limit_values(state), dict)
     rollout = _plan_rows((), rollout_rows(state.rollout), row_value)
-    return StateChange(entries, fragments, limits, rollout, hits, removes_text=True)
+    return StateChange(entries, fragments, limits, rollout, hits, True, _plan_turns(NO_TURNS, turns))
+
+
+def _plan_turns(old: TurnHistory, new: TurnHistory) -> RowChange:
+    return RowChange(turn_rows(old, new), num_turn_rows(new))
 
 
 def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
+    if new is old:
+        return RowChange({}, len(new))
     rows = {
         position: pack(value(item))
         for position, item in enumerate(new)
