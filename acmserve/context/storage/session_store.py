@@ -27,15 +27,15 @@ from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.history import TurnHistory
-from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_turns, plan_whole
-from acmserve.context.storage.fair_share import plan_victims, room
+from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_turns, plan_whole, with_turns
+from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
-from acmserve.context.storage.refusals import check_sessions, not_found, over_bounds, taken, too_large
+from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
 from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.stored_sessions import StoredSessions
-from acmserve.errors import NotFound, StorageFailed
+from acmserve.errors import Conflict, NotFound, StorageFailed
 
 _EMPTY = SessionState()
 # Written beside another session, once the file can be written again.
@@ -107,8 +107,7 @@ class SessionStore:
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
         """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
-        if session_id is None:
-            session_id = f"acm-{secrets.token_hex(12)}"
+        session_id = f"acm-{secrets.token_hex(12)}" if session_id is None else session_id
         if self.has(tenant, session_id):
             raise taken(session_id)
         now = self._clock()
@@ -119,7 +118,8 @@ class SessionStore:
     def save(self, session: Session, state: SessionState) -> None:
         """Set the state of a session, and push out others where the bounds demand it.
 
-        Raises `Conflict` when the session alone would be too large, and `NotFound` when it is gone.
+        Raises `Conflict` when the session alone would be too large, and `NotFound` when it is gone. What is recorded of
+        its turns makes room for it.
         """
         self._check_held(session)
         self._write(session, state, session.turns, plan_change(session.state, state))
@@ -227,7 +227,14 @@ class SessionStore:
     def _write(self, session: Session, state: SessionState, turns: TurnHistory, change: StateChange) -> None:
         now, sizes = self._clock(), change.sizes(session.sizes)
         num_bytes = sizes.num_bytes
-        self._check_room(session, num_bytes)
+        try:
+            check_room(session, num_bytes, self._sessions, self.num_bytes, self.limits)
+        except Conflict:
+            emptied = turns.emptied()
+            if emptied == turns:
+                raise
+            self._write(session, state, emptied, with_turns(change, session.turns, emptied))
+            return
         self._erase(self._expired(now, session.key), at_once=False)
         dropped: Sequence[Key] = ()
         failure = None
@@ -275,9 +282,8 @@ class SessionStore:
 
     def _erase(self, keys: Sequence[Key], *, at_once: bool) -> StorageFailed | None:
         """Drop sessions from memory and from the file."""
-        failure = None
-        if keys and self._stored is not None:
-            failure = self._tried(partial(self._stored.erase, keys, at_once=at_once))
+        stored = self._stored if keys else None
+        failure = None if stored is None else self._tried(partial(stored.erase, keys, at_once=at_once))
         self._forget(keys)
         self._tell()
         return failure
@@ -303,15 +309,6 @@ class SessionStore:
             self.on_failure(failure)
             return failure.bare()
         return None
-
-    def _check_room(self, session: Session, num_bytes: int) -> None:
-        """Raise `Conflict` where the session is larger than what the shares of others leave to it."""
-        if self.num_bytes + num_bytes - self._size_of(session.key) <= self.limits.max_bytes:
-            return
-        sizes = {key: other.num_bytes for key, other in self._sessions.items()}
-        most = room(session.key, sizes, self.limits.memory)
-        if num_bytes > most:
-            raise too_large(session, num_bytes, most)
 
     def _check_held(self, session: Session) -> None:
         if self._sessions.get(session.key) is not session:

@@ -99,11 +99,11 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
             num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
             renderer = server.renderer(chat.body, placing(turn_map, state))
             overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
-            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state)
+            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state, chat.origin)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits, live)
             state = enforce_rollout(state, enforced)
     messages = render(state, server.rules)
-    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
+    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map, chat.origin)
     exchange.sampled = SampledAnswers() if chat.rollout else None
     if chat.found is not None:
         exchange.add_fields(chat.found.fields)

@@ -21,6 +21,7 @@ from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import EvictionKind, TurnEviction
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
@@ -30,7 +31,7 @@ from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
-from acmserve.server.budget.report import steps_json
+from acmserve.server.budget.report import levels_json, steps_json
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
@@ -157,7 +158,16 @@ class ContextServer:
             told = {"evicted": steps_json(evicted.plan.steps)}
             saved = evicted.plan.cleared_input_tokens
             self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
+            self.sessions.turns.note(session, evictions=self._evicted(session, evicted))
         return evicted
+
+    def _evicted(self, session: Session, evicted: Evicted) -> Sequence[TurnEviction]:
+        """What the next turn names of an eviction that a caller asked for."""
+        budget, plan = self.budgets.of(session.state), evicted.plan
+        if budget is None or not plan.changes:
+            return ()
+        kind, num_tokens = EvictionKind.CALLER, plan.cleared_input_tokens
+        return (TurnEviction(kind, budget.policy, num_tokens, levels_json(plan.steps)),)
 
     def _enforcement(
         self, session: Session, overhead: PromptOverhead, fidelity: str | None, live: LivePrompt | None = None

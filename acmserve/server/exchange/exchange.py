@@ -25,6 +25,7 @@ from acmserve.context.session.turns.turn import TurnEnd
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+from acmserve.server.exchange.ended_request import EndedRequest, first_token_seconds, num_sampled
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.sampled import SampledAnswers
@@ -50,21 +51,6 @@ class SamplingArgs(Protocol):
 
 
 logger = logging.getLogger(f"vllm.{__name__}")
-
-
-@dataclass(frozen=True, slots=True)
-class EndedRequest:
-    """What is known of a request to the engine when it has ended. `receipt` is None where the engine said none.
-
-    `prompt_tokens` are 0 where the prompt was not seen. `first_token_seconds` is None where nobody knows it.
-    """
-
-    request_id: str
-    receipt: Mapping[str, Any] | None
-    prompt_tokens: int
-    first_token_seconds: float | None
-    seconds: float
-    end: TurnEnd
 
 
 @dataclass(slots=True)
@@ -103,6 +89,7 @@ class Exchange:
     _seconds: float | None = None
     _first_token: float | None = None
     _receipt: Mapping[str, Any] | None = None
+    _num_output: int = 0
     _has_ended: bool = True
 
     def __post_init__(self) -> None:
@@ -126,6 +113,7 @@ class Exchange:
         _send(sampling_params, self.params)
         self._request_id, self._sent_at, self._has_ended = request_id, time.monotonic(), False
         self._seconds = self._first_token = self._receipt = None
+        self._num_output = 0
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
         if self.sampled is not None:
             self.sampled.begin()
@@ -158,8 +146,9 @@ class Exchange:
         self.finished = output.finished
         if self.sampled is not None:
             self.sampled.take(output, in_deltas=self._in_deltas)
+        self._num_output = num_sampled(output) + (self._num_output if self._in_deltas else 0)
         if self._seconds is None:
-            self._first_token = _first_token_seconds(output)
+            self._first_token = first_token_seconds(output)
             self._seconds = self._first_token or time.monotonic() - self._sent_at
             if self._in_deltas:
                 self._first_token = self._seconds
@@ -188,8 +177,8 @@ class Exchange:
         if self.on_end is not None:
             seconds = time.monotonic() - self._sent_at
             num_tokens = len(self._prompt) if self._receipt is None else self._receipt["prompt_tokens"]
-            made = EndedRequest(self._request_id, self._receipt, num_tokens, self._first_token, seconds, end)
-            self.on_end(made)
+            times = (self._first_token, seconds)
+            self.on_end(EndedRequest(self._request_id, self._receipt, num_tokens, self._num_output, *times, end))
 
     def _remember(self, output: Any, served: ServedContext) -> None:
         for completion in output.outputs:
@@ -203,11 +192,6 @@ class Exchange:
             answer = "".join(self._texts)
             served.remember_output(answer, self._token_ids)
             served.record(self.messages, self._prompt, self.acm["receipt"], answer)
-
-
-def _first_token_seconds(output: Any) -> float | None:
-    """vLLM's own measure, which an answer that is no stream has, too. None where vLLM keeps no statistics."""
-    return getattr(getattr(output, "metrics", None), "first_token_latency", None) or None
 
 
 def count_moved(output: EngineOutput, receipt: Mapping[str, Any]) -> None:

@@ -19,9 +19,10 @@ from acmserve.context.edits.cost import num_saved_by, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.session.waiting import committed, waiting_behind
 from acmserve.context.storage.session import Session
-from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
+from acmserve.context.tools.batch import BatchOutcome, Edit, EditDone, EditKind, run_batch
 from acmserve.context.tools.run import (
     EmbeddingsWanted,
     SummaryWanted,
@@ -33,11 +34,15 @@ from acmserve.context.tools.run import (
     run_tool,
     with_input,
 )
+from acmserve.context.tools.suites import find_operation
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
+
+MAX_IDS = 32
+"""Fragments that the record of one edit names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,18 @@ class SessionEditor:
             outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
+        if outcome.changed:
+            self._note_call(session, before, call, outcome, suite, by)
         return outcome
+
+    def _note_call(
+        self, session: Session, before: SessionState, call: ToolCall, outcome: ToolOutcome, suite: str, by: Initiator
+    ) -> None:
+        """Have the next turn name an edit. One that waits shows nothing yet, and is named when it was asked for."""
+        saved = num_saved_by(before, committed(outcome.state), self._budgets.tokenizer)
+        ids = outcome.fragment_ids[:MAX_IDS]
+        edit = TurnEdit(find_operation((suite,), call.name) or call.name, ids, saved, by.value)
+        self._sessions.turns.note(session, (edit,))
 
     def _recorded(self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator) -> ToolOutcome:
         """The outcome with its place in the rollout record. A call that was refused has none."""
@@ -131,6 +147,7 @@ class SessionEditor:
         outcome = replace(outcome, state=state)
         before = session.state
         self._sessions.store.save(session, state)
+        self._sessions.turns.note(session, [_turn_edit(done) for done in outcome.done])
         if any(done.kind is EditKind.REDACT for done in outcome.done):
             self._on_redacted(session, before)
         return outcome
@@ -177,3 +194,8 @@ class SessionEditor:
 
     def _context(self, suite: str, fidelity: str | None) -> ToolContext:
         return ToolContext(self._budgets.tokenizer, suite, fidelity or self._default_fidelity)
+
+
+def _turn_edit(done: EditDone) -> TurnEdit:
+    saved = done.num_tokens_before - done.num_tokens_after
+    return TurnEdit(done.kind.value, (done.fragment.fragment_id,), saved, Initiator.CALLER.value)

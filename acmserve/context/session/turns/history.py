@@ -3,7 +3,7 @@
     edit, edit, evict --> noted --> next turn takes them --> turns [t7 t8 t9], totals of t0 .. t9
 
 An immutable value, beside the session's state and no part of it. A turn that fails takes its conversation back, and
-what it cost stays. `MAX_TURNS` and `MAX_BYTES` bound it: the oldest turn goes first, and the totals stay.
+what it cost stays. `MAX_TURNS` and `MAX_BYTES` bound it. The oldest turn goes first, and the totals stay.
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ class TurnHistory:
         """The history with edits and evictions that the next turn will be the first to see."""
         return replace(
             self,
+            totals=self.totals.noted(edits, evictions),
             edits=(*self.edits, *edits)[-MAX_NOTES:],
             evictions=(*self.evictions, *evictions)[-MAX_NOTES:],
         )
 
     def taken(self, turn: SessionTurn) -> TurnHistory:
-        """The history with one more turn, which has what was noted. The oldest turns leave where they are too many."""
+        """The history with one more turn, which gets its number and what was noted.
+
+        The oldest turns leave where they are too many. The newest one stays, whatever it has.
+        """
+        turn = replace(turn, index=self.next_index, edits=self.edits, evictions=self.evictions)
         turns, sizes = (*self.turns, turn), (*self.sizes, turn_size(turn))
         first = max(0, len(turns) - MAX_TURNS)
         num_bytes = sum(sizes[first:])
@@ -66,7 +71,7 @@ class TurnHistory:
         return TurnHistory(self.totals, cleared=self.cleared)
 
     def page(self, after: int, limit: int) -> list[SessionTurn]:
-        """At most `limit` turns behind the one of that index, in order."""
+        """At most `limit` turns behind the one of that index, in order. -1: from the oldest one that is left."""
         first = 0 if not self.turns else max(0, after + 1 - self.turns[0].index)
         return list(islice(self.turns, first, first + limit))
 

@@ -116,7 +116,13 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
 
 def plan_turns(state: SessionState, old: TurnHistory, new: TurnHistory) -> StateChange:
     """Write what was recorded of the turns. The state is as before."""
-    return replace(plan_change(state, state), turns=_plan_turns(old, new))
+    entries, fragments = (RowChange({}, len(rows)) for rows in (state.entries, fragment_rows(state)))
+    return StateChange(entries, fragments, None, None, None, False, _plan_turns(old, new))
+
+
+def with_turns(change: StateChange, old: TurnHistory, new: TurnHistory) -> StateChange:
+    """A change that writes these turns, too."""
+    return replace(change, turns=_plan_turns(old, new))
 
 
 def plan_whole(state: SessionState, turns: TurnHistory) -> StateChange:
@@ -134,8 +140,6 @@ def _plan_turns(old: TurnHistory, new: TurnHistory) -> RowChange:
 
 
 def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
-    if new is old:
-        return RowChange({}, len(new))
     rows = {
         position: pack(value(item))
         for position, item in enumerate(new)

@@ -14,26 +14,36 @@ from typing import Any
 
 from acmserve.context.session.turns.history import MAX_TURNS, NO_TURNS, TurnHistory, turn_size
 from acmserve.context.session.turns.totals import TurnTotals
-from acmserve.context.session.turns.turn import SessionTurn, TurnEdit, TurnEnd, TurnEviction
+from acmserve.context.session.turns.turn import (
+    EvictionKind,
+    SessionTurn,
+    TurnEdit,
+    TurnEnd,
+    TurnEviction,
+    TurnOrigin,
+    TurnPurpose,
+)
 from acmserve.context.storage.codecs.state import pack
 
 TURNS_VERSION = 1
 _NULL = b"null"
 _NONE = type(None)
 _HEAD = {"version": (int,), "totals": (dict,), "edits": (list,), "evictions": (list,), "cleared": (dict,)}
-_EDIT = {"kind": (str,), "id": (str, _NONE), "tokens_saved": (int,), "by": (str,)}
+_EDIT = {"kind": (str,), "fragment_ids": (list,), "tokens_saved": (int,), "by": (str,)}
 _EVICTION = {"kind": (str,), "name": (str,), "tokens": (int,), "levels": (dict,)}
 _TURN = {
     "index": (int,),
     "created_at": (float,),
     "route": (str,),
-    "request_id": (str,),
     "step": (int, _NONE),
+    "purpose": (str,),
+    "request_id": (str,),
     "end": (str,),
     "receipt": (dict, _NONE),
     "edits": (list,),
     "evictions": (list,),
     "prompt_tokens": (int,),
+    "output_tokens": (int,),
     "budget_tokens": (int, _NONE),
     "ttft_s": (float, _NONE),
     "total_s": (float,),
@@ -93,29 +103,38 @@ def _head(history: TurnHistory) -> dict[str, Any]:
 def _turn(value: Mapping[str, Any]) -> SessionTurn:
     given = _typed(value, _TURN)
     return SessionTurn(
-        given["index"],
-        given["created_at"],
-        given["route"],
-        given["request_id"],
-        given["step"],
-        given["receipt"],
-        _edits(given["edits"]),
-        _evictions(given["evictions"]),
-        given["prompt_tokens"],
-        given["budget_tokens"],
-        given["ttft_s"],
-        given["total_s"],
-        TurnEnd(given["end"]),
+        created_at=given["created_at"],
+        origin=TurnOrigin(given["route"], given["step"], TurnPurpose(given["purpose"])),
+        request_id=given["request_id"],
+        receipt=given["receipt"],
+        prompt_tokens=given["prompt_tokens"],
+        output_tokens=given["output_tokens"],
+        budget_tokens=given["budget_tokens"],
+        first_token_seconds=given["ttft_s"],
+        seconds=given["total_s"],
+        end=TurnEnd(given["end"]),
+        index=given["index"],
+        edits=_edits(given["edits"]),
+        evictions=_evictions(given["evictions"]),
     )
 
 
 def _edits(values: Sequence[Mapping[str, Any]]) -> tuple[TurnEdit, ...]:
-    return tuple(TurnEdit(*_typed(value, _EDIT).values()) for value in values)
+    given = [_typed(value, _EDIT) for value in values]
+    return tuple(TurnEdit(one["kind"], _ids(one["fragment_ids"]), one["tokens_saved"], one["by"]) for one in given)
+
+
+def _ids(values: Sequence[Any]) -> tuple[str, ...]:
+    if not all(type(value) is str for value in values):
+        raise TypeError("an id of a fragment is no text")
+    return tuple(values)
 
 
 def _evictions(values: Sequence[Mapping[str, Any]]) -> tuple[TurnEviction, ...]:
     given = [_typed(value, _EVICTION) for value in values]
-    return tuple(TurnEviction(one["kind"], one["name"], one["tokens"], _counts(one["levels"])) for one in given)
+    return tuple(
+        TurnEviction(EvictionKind(one["kind"]), one["name"], one["tokens"], _counts(one["levels"])) for one in given
+    )
 
 
 def _counts(value: Mapping[str, Any]) -> dict[str, int]:
