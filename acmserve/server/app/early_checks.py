@@ -1,6 +1,6 @@
 """What is refused of a command line while nothing heavy is imported: within a second, and before an engine starts.
 
-    our flags     budget, policies, precompute, observations, places of session ids, embedder
+    our flags     budget, policies, precompute, observations, prices, places of session ids, embedder
     --data-dir    the sessions' file is opened once, and given back
     MODEL         a path without a model
     --port        a port that another process has
@@ -58,7 +58,7 @@ def check_settings(config: ContextConfig) -> None:
     load_policies(config.eviction_policy, budget)
     if budget is not None:
         parse_budget(budget, _ANY_WINDOW, "--budget")
-    _ = config.precompute_options, config.observation_rule
+    _ = config.precompute_options, config.observation_rule, config.token_prices
     if config.embedder:
         from acmserve.server.models.embedder import parse_embedder
 

@@ -151,6 +151,12 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             'messages of the user that are results: auto, user (all behind a text), off, or JSON: ["Observation:"]',
         ),
         (
+            "--prices",
+            str,
+            "JSON",
+            "what tokens cost, for what a session saved: currency, input (the price), write, read, output (its multiples)",
+        ),
+        (
             "--embedder",
             str,
             "WHAT",

@@ -37,6 +37,7 @@ from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.options.prices import TokenPrices
 from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
@@ -71,11 +72,13 @@ class ContextServer:
         observations: ObservationRule = AUTO,
         rollout: bool = False,
         call_marks: Sequence[str] = (),
+        prices: TokenPrices | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
         self.observations, self.rollout, self.call_marks = observations, rollout, call_marks
+        self.prices = prices or TokenPrices()
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)

@@ -19,6 +19,7 @@ from acmserve.context.transcript.observations import AUTO, ObservationRule, pars
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.identity.sources import parse_sources
+from acmserve.server.options.prices import TokenPrices, parse_prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class ContextConfig:
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
     `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session for
-    training (`acm.rollout`). `suite` names files with tool suites of the deployment, with commas between them.
+    training (`acm.rollout`). `suite` names files with tool suites of the deployment, with commas between them. `prices`
+    is a JSON object, what tokens cost, for the estimate of what a session saved. "": the ratios of vendors.
     """
 
     data_dir: str = ""
@@ -64,6 +66,7 @@ class ContextConfig:
     infer_sessions: bool = False
     rollout: bool = False
     suite: str = ""
+    prices: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -105,6 +108,11 @@ class ContextConfig:
         return (
             parse_precompute(flag_value(self.precompute, "--precompute"), "--precompute") if self.precompute else None
         )
+
+    @property
+    def token_prices(self) -> TokenPrices:
+        """What `prices` writes. Raises `InvalidRequest`."""
+        return parse_prices(flag_value(self.prices, "--prices")) if self.prices else TokenPrices()
 
     @property
     def observation_rule(self) -> ObservationRule:

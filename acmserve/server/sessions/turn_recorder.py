@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from acmserve.context.eviction.clearing_edits import COMPACT
@@ -28,6 +29,7 @@ from acmserve.context.session.turns.turn import (
 )
 from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.storage.session_store import SessionStore
+from acmserve.errors import StorageFailed
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.exchange.ended_request import EndedRequest
 
@@ -48,6 +50,13 @@ class TurnRecorder:
     def begin(self, session: Session, origin: TurnOrigin, enforced: Enforced | None = None) -> RunningTurn:
         """The turn of a request that is made now. `enforced` is what its prompt was brought under."""
         return RunningTurn(self, session, origin, enforced, self._store.use(session))
+
+    def begin_named(self, tenant: str, session_id: str, origin: TurnOrigin) -> RunningTurn | None:
+        """The turn of a request that vLLM answers by itself. None where no session of that name is held here."""
+        with suppress(StorageFailed):
+            if self._store.has(tenant, session_id):
+                return self.begin(self._store.get(tenant, session_id), origin)
+        return None
 
     def end(self, running: RunningTurn, request: EndedRequest) -> None:
         """Record a turn."""
