@@ -154,7 +154,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--prices",
             str,
             "JSON",
-            "what tokens cost, for what a session saved: currency, input (the price), write, read, output (its multiples)",
+            "what tokens cost, for savings told: currency, input (a price), and write, read, output as its multiples",
         ),
         (
             "--embedder",
