@@ -107,29 +107,23 @@ class SessionEditor:
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
             outcome = run_tool(before, call, with_input(context, supplied))
-        outcome = self._recorded(before, call, outcome, by)
+        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
+        outcome = self._recorded(before, call, outcome, by, saved)
         if may_wait:
             outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
-        if outcome.changed:
-            self._note_call(session, before, call, outcome, suite, by)
+        if saved is not None:
+            kind = find_operation((suite,), call.name) or call.name
+            self._sessions.turns.note(session, [TurnEdit(kind, outcome.fragment_ids[:MAX_IDS], saved, by.value)])
         return outcome
 
-    def _note_call(
-        self, session: Session, before: SessionState, call: ToolCall, outcome: ToolOutcome, suite: str, by: Initiator
-    ) -> None:
-        """Have the next turn name an edit. One that waits shows nothing yet, and is named when it was asked for."""
-        saved = num_saved_by(before, committed(outcome.state), self._budgets.tokenizer)
-        ids = outcome.fragment_ids[:MAX_IDS]
-        edit = TurnEdit(find_operation((suite,), call.name) or call.name, ids, saved, by.value)
-        self._sessions.turns.note(session, (edit,))
-
-    def _recorded(self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator) -> ToolOutcome:
+    def _recorded(
+        self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator, saved: int | None
+    ) -> ToolOutcome:
         """The outcome with its place in the rollout record. A call that was refused has none."""
         if outcome.error is not None or before.rollout.header is None:
             return outcome
-        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
         state = operate_rollout(outcome.state, by, call.name, parsed_arguments(call.arguments), saved)
         return replace(outcome, state=state)
 

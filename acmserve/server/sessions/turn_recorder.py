@@ -79,19 +79,20 @@ class TurnRecorder:
                 logger.exception("acmserve: a turn of session %r is in no record", session.session_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunningTurn:
-    """A turn that has not ended. `use` keeps the session in memory."""
+    """A turn that has not ended. Until then `use` keeps the session in memory."""
 
     recorder: TurnRecorder
     session: Session
     origin: TurnOrigin
     enforced: Enforced | None
-    use: SessionUse
+    use: SessionUse | None
 
     def ended(self, request: EndedRequest) -> None:
         """Its request to the engine has ended."""
         self.recorder.end(self, request)
+        self.use = None
 
 
 def _with_turn(history: TurnHistory, running: RunningTurn, request: EndedRequest, now: float) -> TurnHistory:
