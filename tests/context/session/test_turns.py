@@ -14,7 +14,7 @@ from acmserve.context.session.turns.history import MAX_NOTES, NO_TURNS, TurnHist
 from acmserve.context.session.turns.totals import RECEIPT_COUNTS, TurnTotals
 from acmserve.context.session.turns.turn import EvictionKind, SessionTurn, TurnEdit, TurnEviction
 from acmserve.errors import IntegrityError
-from tests.support.context.turns import EVENTS, Event, after_all, answered, receipt
+from tests.support.recorded_turns import EVENTS, Event, after_all, answered, receipt
 
 FOLD = TurnEdit("fold", ("f1a2b3",), 40, "caller")
 EVICTION = TurnEviction(EvictionKind.BUDGET, "recency", 300, {"remove": 300})

@@ -16,7 +16,7 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import AcmError, Conflict, IntegrityError, NotFound
 from tests.support.context.states import conversation, size
-from tests.support.context.turns import after_all, answered, receipt
+from tests.support.recorded_turns import after_all, answered, receipt
 
 TURNS = after_all(
     [

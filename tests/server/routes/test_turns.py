@@ -6,7 +6,7 @@ import pytest
 
 from acmserve.context.session.turns.turn import TurnEdit, TurnOrigin
 from acmserve.server.context.server import ContextServer
-from tests.support.context.turns import after_all, answered, receipt
+from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import SESSIONS, make_client, make_server
 
 MOVE = {"dst_start": 3, "src_start": 9, "num_tokens": 4}

@@ -12,6 +12,7 @@ import pytest
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from acmserve.context.session.history import adopt
 from acmserve.context.session.turns.turn import EvictionKind, SessionTurn, TurnEnd, TurnOrigin
 from acmserve.context.storage.session import Session
 from acmserve.errors import Conflict
@@ -20,8 +21,8 @@ from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.sessions.turn_recorder import MAX_ID_CHARS, find_evictions
-from tests.support.context.turns import receipt
-from tests.support.server.acm_app import HISTORY, SESSIONS, make_client, make_server
+from tests.support.recorded_turns import receipt
+from tests.support.server.acm_app import HISTORY, SESSIONS, lines, make_client, make_server
 
 CLEAR, THINKING, COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
 STREAMED = SamplingParams(output_kind=RequestOutputKind.DELTA)
@@ -104,6 +105,8 @@ def test_one_that_breaks_off_is_a_turn_with_what_was_heard(
 
 def test_edits_and_evictions_stand_in_the_turn_behind_them(server: ContextServer, session: Session) -> None:
     client = make_client(server)
+    steps = [{"role": role, "content": lines(20)} for role in ("assistant", "user")]
+    server.store.save(session, adopt(session.state, [*HISTORY, *steps, *steps, *steps]).state)
     budget = {"max_tokens": 500, "low_watermark": 100, "policy": "recency"}
     client.put(f"{SESSIONS}/s/budget", json=budget).raise_for_status()
     edits = [{"op": op, "messages": {"start": at, "end": at + 1}} for op, at in (("fold", 1), ("redact", 3))]

@@ -97,8 +97,8 @@ class SavingsView(BaseModel):
     """What was saved against stock vLLM, asked for the same prompts."""
 
     tokens: int = Field(ge=0, description="Neither computed by a request nor found by a stock prefix cache.")
-    seconds: float = Field(ge=0, description="Seconds that clients did not wait for prefill.")
-    money: float = Field(ge=0, description="`stock_cost` less `cost`.")
+    seconds: float = Field(description="Seconds that clients did not wait for prefill.")
+    money: float = Field(description="`stock_cost` less `cost`.")
     cost: float = Field(ge=0, description="What the session's tokens cost, by `prices`.")
     stock_cost: float = Field(ge=0, description="What they would have cost.")
     estimate: EstimateView

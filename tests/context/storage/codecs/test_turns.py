@@ -17,7 +17,7 @@ from acmserve.context.storage.codecs import turns as codec
 from acmserve.context.storage.codecs.state import unpack
 from acmserve.context.storage.codecs.turns import num_turn_rows, turn_rows, turns_from
 from acmserve.errors import IntegrityError
-from tests.support.context.turns import EVENTS, Event, after, after_all, answered
+from tests.support.recorded_turns import EVENTS, Event, after, after_all, answered
 
 
 @pytest.fixture
