@@ -44,7 +44,8 @@ def parse_prices(value: object, where: str = "--prices") -> TokenPrices:
             _check_currency(price, f"{where}.{name}")
         else:
             _check_price(price, f"{where}.{name}")
-    return TokenPrices(**{name: price if name == "currency" else float(price) for name, price in given.items()})
+    values: dict[str, Any] = {name: price if name == "currency" else float(price) for name, price in given.items()}
+    return TokenPrices(**values)
 
 
 def _check_currency(value: object, where: str) -> None:

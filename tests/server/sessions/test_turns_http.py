@@ -111,7 +111,7 @@ def test_totals_equal_the_metrics_to_the_token(told: Told, scripted_server: str)
     told.post("edits", {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]})
     moved = told.ask("What now?", ["Nothing."], RESPONSES, stream=True, fidelity="reuse")
     assert moved.acm["receipt"]["moved_tokens"] > 500
-    appended = told.ask("And now?", ["Still nothing."], stream=True)
+    appended = told.ask("And now?", ["Still nothing."], stream=True, fidelity="reuse")
     assert appended.acm["receipt"]["computed_tokens"] < 64
     told.ask(f"The log:\n{LOG}\nend of the log. Cut it.", [CUT, SEARCH, "It was 49."], stream=True, tools="sculptor")
     edits = {"edits": [{"op": "fold", "messages": {"start": 3, "end": 4}}]}
