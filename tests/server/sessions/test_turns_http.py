@@ -145,8 +145,8 @@ def test_totals_equal_the_metrics_to_the_token(told: Told, scripted_server: str)
     assert steps == [chat, ("messages", None), ("responses", None), chat, *loop, chat, chat, ("messages", None)]
     assert [[edit["kind"] for edit in turn["edits"]] for turn in answered if turn["edits"]] == [["fold"], ["fold"]]
     evicted = [one for turn in answered for one in turn["evictions"]]
-    assert [(one["kind"], one["name"], one["tokens"]) for one in evicted] == [("budget", "recency", told.evicted)]
-    assert totals["evicted_tokens"] == told.evicted
+    assert {(one["kind"], one["name"]) for one in evicted} == {("budget", "recency")}
+    assert sum(one["tokens"] for one in evicted) == totals["evicted_tokens"] == told.evicted
     for turn in answered:
         assert 0 < turn["ttft_s"] <= turn["total_s"], turn
         assert turn["output_tokens"] > 0
