@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.history import NO_TURNS, TurnHistory
-from acmserve.context.storage.codecs.changes import RowSizes
+from acmserve.context.storage.codecs.rows import RowSizes
 from acmserve.context.tools.suites import SCULPTOR
 from acmserve.errors import InvalidRequest, StorageFailed
 

@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.history import TurnHistory
-from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_turns, plan_whole, with_turns
+from acmserve.context.storage.codecs.rows import StateChange, plan_change, plan_turns, plan_whole, with_turns
 from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of

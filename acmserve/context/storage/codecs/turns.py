@@ -23,10 +23,8 @@ from acmserve.context.session.turns.turn import (
     TurnOrigin,
     TurnPurpose,
 )
-from acmserve.context.storage.codecs.state import pack
 
 TURNS_VERSION = 1
-_NULL = b"null"
 _NONE = type(None)
 _HEAD = {"version": (int,), "totals": (dict,), "edits": (list,), "evictions": (list,), "cleared": (dict,)}
 _EDIT = {"kind": (str,), "fragment_ids": (list,), "tokens_saved": (int,), "by": (str,)}
@@ -50,15 +48,15 @@ _TURN = {
 }
 
 
-def turn_rows(old: TurnHistory, new: TurnHistory) -> dict[int, bytes]:
+def turn_rows(old: TurnHistory, new: TurnHistory) -> dict[int, Any]:
     """The rows to write, by position, so that those of `old` become those of `new`."""
     if new == NO_TURNS:
         return {}
     known, first = old.next_index, new.next_index - len(new.turns)
-    rows = {_position(turn.index): _NULL for turn in old.turns if turn.index < first}
-    rows |= {_position(index): _NULL for index in range(max(known, new.next_index - MAX_TURNS), first)}
-    rows |= {_position(turn.index): pack(turn.as_dict()) for turn in new.turns if turn.index >= known}
-    return {0: pack(_head(new)), **rows}
+    rows: dict[int, Any] = {_position(turn.index): None for turn in old.turns if turn.index < first}
+    rows |= {_position(index): None for index in range(max(known, new.next_index - MAX_TURNS), first)}
+    rows |= {_position(turn.index): turn.as_dict() for turn in new.turns if turn.index >= known}
+    return {0: _head(new), **rows}
 
 
 def num_turn_rows(history: TurnHistory) -> int:

@@ -14,7 +14,7 @@ from acmserve.context.session.turns import history as bounds
 from acmserve.context.session.turns.history import NO_TURNS, TurnHistory
 from acmserve.context.session.turns.turn import EvictionKind, TurnEdit, TurnEviction
 from acmserve.context.storage.codecs import turns as codec
-from acmserve.context.storage.codecs.state import unpack
+from acmserve.context.storage.codecs.rows import pack, unpack
 from acmserve.context.storage.codecs.turns import num_turn_rows, turn_rows, turns_from
 from acmserve.errors import IntegrityError
 from tests.support.recorded_turns import EVENTS, Event, after, after_all, answered
@@ -29,7 +29,7 @@ def short_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(table: dict[int, bytes], old: TurnHistory, new: TurnHistory) -> None:
     """What the file does with the rows of a save."""
-    table |= turn_rows(old, new)
+    table |= {position: pack(value) for position, value in turn_rows(old, new).items()}
     assert sorted(table) == list(range(num_turn_rows(new)))
 
 
@@ -87,7 +87,7 @@ HISTORY = after_all(
     ],
 )
 def test_damage_is_named(row: int, path: list[Any], value: object) -> None:
-    rows = [json.loads(data) for _, data in sorted(turn_rows(NO_TURNS, HISTORY).items())]
+    rows = [json.loads(json.dumps(value)) for _, value in sorted(turn_rows(NO_TURNS, HISTORY).items())]
     assert turns_from(rows) == HISTORY
     at = rows[row]
     for step in path[:-1]:
