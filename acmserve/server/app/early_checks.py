@@ -1,7 +1,7 @@
 """What is refused of a command line while nothing heavy is imported: within a second, and before an engine starts.
 
     flags         names that are nearly known, `--dtype`, `--config`, files of TLS
-    our flags     budget, policies, precompute, observations, places of session ids, embedder
+    our flags     budget, policies, precompute, observations, prices, places of session ids, embedder
     --data-dir    the sessions' file is opened once, and given back
     MODEL         a path without a model, a name that no cache has and no hub can tell, a size that cannot be
     --port        a port that another process has, a socket that is there already
@@ -133,7 +133,7 @@ def check_settings(config: ContextConfig) -> None:
     load_policies(config.eviction_policy, budget)
     if budget is not None:
         parse_budget(budget, _ANY_WINDOW, "--budget")
-    _ = config.precompute_options, config.observation_rule
+    _ = config.precompute_options, config.observation_rule, config.token_prices
     if config.embedder:
         from acmserve.server.models.embedder import parse_embedder
 

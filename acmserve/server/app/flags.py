@@ -160,6 +160,12 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             + " or ".join(FORMATS),
         ),
         (
+            "--prices",
+            str,
+            "JSON",
+            "what tokens cost, for savings told: currency, input (a price), and write, read, output as its multiples",
+        ),
+        (
             "--embedder",
             str,
             "WHAT",

@@ -18,6 +18,7 @@ from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.observations import ObservationRule, parse_observations
 from acmserve.errors import Conflict, InvalidRequest
@@ -97,6 +98,11 @@ class ChatRequest:
     def suites(self) -> tuple[str, ...]:
         """The suites whose tools the server carries out."""
         return () if self.loop is None else self.loop.suites
+
+    @property
+    def origin(self) -> TurnOrigin:
+        """What its request to the engine is, where it is no loop."""
+        return TurnOrigin(self.raw_request.url.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
+from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import go_on
@@ -32,7 +33,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.sampled import SampledAnswer
 from acmserve.server.maps.turn import MapTurn
-from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.precompute.background_request import RequestFrame, frame_of
 from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
 
@@ -201,6 +202,20 @@ class TurnRecording:
         """Whether an edit made meanwhile outdates what this request took out."""
         now, before, after = self.session.state.omissions, self.before.omissions, self.after.omissions
         return now != before or _summary(after) != _summary(before)
+
+
+def end_loop(turn: Turn, answer: Message, frame: RequestFrame, *, has_edited: bool) -> None:
+    """The answer of a tool loop is recorded. With `has_edited` the next prompt is not the last one with more behind."""
+    server, session = turn.server, turn.session
+    if turn.found is not None:
+        turn.found.answered(answer)
+    if turn.turn_map is not None:
+        server.maps.finished(turn.turn_map, session)
+    if turn.is_watched:
+        suite = next((name for name in turn.options.suites if name in editing_suites()), None)
+        server.precompute.end_turn(session, frame, turn.params.fidelity, turn.edits, suite)
+        if has_edited:
+            server.precompute.note_edit(session)
 
 
 def _redacted(state: SessionState) -> tuple[tuple[RedactedText, ...], set[str]]:

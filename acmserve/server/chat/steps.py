@@ -23,10 +23,10 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch_tool import RETURN
 from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.errors import InvalidRequest
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.commits import LoopCommits
@@ -44,7 +44,7 @@ from acmserve.server.chat.calls import (
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.model_step import Spoken, Step, StepTokens, refused_answer
 from acmserve.server.chat.options import Turn
-from acmserve.server.chat.recording import keep, keep_completion
+from acmserve.server.chat.recording import end_loop, keep, keep_completion
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
@@ -180,11 +180,17 @@ class ToolLoop:
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
         turn = self.turn
-        sessions = turn.server.sessions
-        self._exchange = sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
+        self._exchange = turn.server.sessions.exchange(
+            turn.session, turn.params, messages, self._enforced, turn.turn_map, self._origin
+        )
         self._exchange.sampled = SampledAnswers() if turn.rollout or self.request.wants_tokens else None
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
+
+    @property
+    def _origin(self) -> TurnOrigin:
+        """What the running step's request to the engine is."""
+        return TurnOrigin(self.raw_request.url.path, len(self.steps))
 
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
@@ -198,7 +204,9 @@ class ToolLoop:
         if state is not turn.session.state:
             turn.server.store.save(turn.session, state)
         frame = frame_of(self.request.frame(), self.request.preset_name)
-        live = live_prompt(turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state)
+        live = live_prompt(
+            turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state, self._origin
+        )
         self._enforced = await turn.server.enforce(
             turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits, live
         )
@@ -300,16 +308,9 @@ class ToolLoop:
             state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
         self.refused |= keep(turn.server, turn.session, state, must=self.stopped_by is None)
-        if self.stopped_by is not None and turn.found is not None:
-            turn.found.answered(self.client_message())
-        if self.stopped_by is not None and turn.turn_map is not None:
-            turn.server.maps.finished(turn.turn_map, turn.session)
-        if self.stopped_by is not None and turn.is_watched:
+        if self.stopped_by is not None:
             frame = frame_of(self.request.frame(), self.request.preset_name)
-            suite = next((name for name in turn.options.suites if name in editing_suites()), None)
-            turn.server.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
-            if self.commits.ended:
-                turn.server.precompute.note_edit(turn.session)
+            end_loop(turn, self.client_message(), frame, has_edited=self.commits.ended)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""

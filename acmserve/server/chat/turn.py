@@ -35,7 +35,8 @@ from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
 from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
+from acmserve.server.exchange.delivery import deliver, deliver_field
+from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.maps.turn import MapTurn, placed, placing
 from acmserve.server.options.context_management import FIELD
@@ -98,11 +99,11 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
             num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
             renderer = server.renderer(chat.body, placing(turn_map, state))
             overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
-            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state)
+            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state, chat.origin)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits, live)
             state = enforce_rollout(state, enforced)
     messages = render(state, server.rules)
-    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
+    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map, chat.origin)
     exchange.sampled = SampledAnswers() if chat.rollout else None
     if chat.found is not None:
         exchange.add_fields(chat.found.fields)

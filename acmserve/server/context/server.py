@@ -21,6 +21,7 @@ from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import EvictionKind, TurnEviction
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
@@ -30,13 +31,14 @@ from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
-from acmserve.server.budget.report import steps_json
+from acmserve.server.budget.report import levels_json, steps_json
 from acmserve.server.exchange.events import Event, log
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.options.prices import TokenPrices
 from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
@@ -71,11 +73,13 @@ class ContextServer:
         observations: ObservationRule = AUTO,
         rollout: bool = False,
         call_marks: Sequence[str] = (),
+        prices: TokenPrices | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
         self.observations, self.rollout, self.call_marks = observations, rollout, call_marks
+        self.prices = prices or TokenPrices()
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
@@ -163,7 +167,16 @@ class ContextServer:
             if saved:
                 log(Event.EVICTION, session.session_id, by="caller", steps=len(evicted.plan.steps), tokens=saved)
             self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
+            self.sessions.turns.note(session, evictions=self._evicted(session, evicted))
         return evicted
+
+    def _evicted(self, session: Session, evicted: Evicted) -> Sequence[TurnEviction]:
+        """What the next turn names of an eviction that a caller asked for."""
+        budget, plan = self.budgets.of(session.state), evicted.plan
+        if budget is None or not plan.changes:
+            return ()
+        kind, num_tokens = EvictionKind.CALLER, plan.cleared_input_tokens
+        return (TurnEviction(kind, budget.policy, num_tokens, levels_json(plan.steps)),)
 
     def _enforcement(
         self, session: Session, overhead: PromptOverhead, fidelity: str | None, live: LivePrompt | None = None

@@ -45,12 +45,6 @@ def kind_of_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[
     return "append" if is_append else "edited"
 
 
-def first_token_seconds(output: Any) -> float | None:
-    """vLLM's own measure, which it takes of answers in one piece, too. None where it keeps no statistics."""
-    seconds: float = getattr(getattr(output, "metrics", None), "first_token_latency", 0.0)
-    return seconds or None
-
-
 def note_turn(before: ServedContext, prompt: Sequence[int], receipt: Mapping[str, Any], seconds: float | None) -> None:
     """Count one answered request of a session. Prompts that are more than tokens are not compared."""
     if prompt and seconds is not None:

@@ -20,6 +20,7 @@ from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.exchange.events import check_format
 from acmserve.server.identity.sources import parse_sources
+from acmserve.server.options.prices import TokenPrices, parse_prices
 from acmserve.validation import unknown_key
 
 
@@ -41,7 +42,8 @@ class ContextConfig:
     request where a session id may stand, in order, with commas between them ("": all that are known).
     `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session
     for training (`acm.rollout`). `log_format` is that of acmserve's own lines in the log. `suite` names files with
-    tool suites of the deployment, with commas between them.
+    tool suites of the deployment, with commas between them. `prices` is a JSON object, what tokens cost, for the
+    estimate of what a session saved. "": the ratios of vendors.
     """
 
     data_dir: str = ""
@@ -68,6 +70,7 @@ class ContextConfig:
     rollout: bool = False
     suite: str = ""
     log_format: str = "text"
+    prices: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -110,6 +113,11 @@ class ContextConfig:
         return (
             parse_precompute(flag_value(self.precompute, "--precompute"), "--precompute") if self.precompute else None
         )
+
+    @property
+    def token_prices(self) -> TokenPrices:
+        """What `prices` writes. Raises `InvalidRequest`."""
+        return parse_prices(flag_value(self.prices, "--prices")) if self.prices else TokenPrices()
 
     @property
     def observation_rule(self) -> ObservationRule:

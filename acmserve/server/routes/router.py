@@ -4,6 +4,8 @@
     POST   /sessions                           make          GET  list
     GET    /sessions/{session_id}              show          DELETE
     GET    /sessions/{session_id}/context      what the model sees now
+    GET    /sessions/{session_id}/turns        what each of the last turns cost, page by page
+    GET    /sessions/{session_id}/totals       what all turns cost, and what that saved
     GET    /sessions/{session_id}/rollout      what was recorded for training
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
@@ -42,6 +44,7 @@ from acmserve.server.routes.prepare import prepare_router
 from acmserve.server.routes.rollout import rollout_router
 from acmserve.server.routes.sessions import sessions_router
 from acmserve.server.routes.tools import tools_router
+from acmserve.server.routes.turns import turns_router
 
 PREFIX = "/v1/acm"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
@@ -57,6 +60,7 @@ def router() -> APIRouter:
         prepare_router,
         budget_router,
         rollout_router,
+        turns_router,
         branches_router,
         maps_router,
     ):

@@ -19,9 +19,10 @@ from acmserve.context.edits.cost import num_saved_by, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.session.waiting import committed, waiting_behind
 from acmserve.context.storage.session import Session
-from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
+from acmserve.context.tools.batch import BatchOutcome, Edit, EditDone, EditKind, run_batch
 from acmserve.context.tools.run import (
     EmbeddingsWanted,
     SummaryWanted,
@@ -33,12 +34,16 @@ from acmserve.context.tools.run import (
     run_tool,
     with_input,
 )
+from acmserve.context.tools.suites import find_operation
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.events import Event, log
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
+
+MAX_IDS = 32
+"""Fragments that the record of one edit names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +108,25 @@ class SessionEditor:
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
             outcome = run_tool(before, call, with_input(context, supplied))
-        outcome = self._recorded(before, call, outcome, by)
+        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
+        outcome = self._recorded(before, call, outcome, by, saved)
         if may_wait:
             outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
         if outcome.changed:
             log(Event.EDIT, session.session_id, op=call.name, by=by.value)
+        if saved is not None:
+            kind = find_operation((suite,), call.name) or call.name
+            self._sessions.turns.note(session, [TurnEdit(kind, outcome.fragment_ids[:MAX_IDS], saved, by.value)])
         return outcome
 
-    def _recorded(self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator) -> ToolOutcome:
+    def _recorded(
+        self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator, saved: int | None
+    ) -> ToolOutcome:
         """The outcome with its place in the rollout record. A call that was refused has none."""
         if outcome.error is not None or before.rollout.header is None:
             return outcome
-        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
         state = operate_rollout(outcome.state, by, call.name, parsed_arguments(call.arguments), saved)
         return replace(outcome, state=state)
 
@@ -135,6 +145,7 @@ class SessionEditor:
         before = session.state
         self._sessions.store.save(session, state)
         _log_edits(session, outcome)
+        self._sessions.turns.note(session, [_turn_edit(done) for done in outcome.done])
         if any(done.kind is EditKind.REDACT for done in outcome.done):
             self._on_redacted(session, before)
         return outcome
@@ -194,3 +205,8 @@ def _log_edits(session: Session, outcome: BatchOutcome) -> None:
             tokens_before=done.num_tokens_before,
             tokens_after=done.num_tokens_after,
         )
+
+
+def _turn_edit(done: EditDone) -> TurnEdit:
+    saved = done.num_tokens_before - done.num_tokens_after
+    return TurnEdit(done.kind.value, (done.fragment.fragment_id,), saved, Initiator.CALLER.value)

@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 
 from acmserve.context.edits.commit import INTERRUPTED, apply_commit, commit_all
 from acmserve.context.session.render import render_merged
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
@@ -40,13 +41,14 @@ from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engin
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.sessions.pending_forgets import PendingForgets
 from acmserve.server.sessions.storage import LOCK_WAIT
+from acmserve.server.sessions.turn_recorder import TurnRecorder
 
 MAX_PENDING = 4096
 """Redacted and deleted sessions of one API key whose next request has not come yet."""
 
 
 class Sessions:
-    """`served` remembers the last prompts, `rates` what prefill and moves cost."""
+    """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost."""
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Sessions:
     ) -> None:
         self.store = store
         self.served = served
+        self.turns = TurnRecorder(store)
         self._rates = rates
         self._rules = rules
         self._default_fidelity = default_fidelity
@@ -112,8 +115,12 @@ class Sessions:
         messages: Sequence[Message],
         enforced: Enforced | None = None,
         turn_map: MapTurn | None = None,
+        origin: TurnOrigin | None = None,
     ) -> Exchange:
-        """The exchange of one request of this session, for which `messages` were rendered. The map is not in them."""
+        """The exchange of one request of this session, for which `messages` were rendered. The map is not in them.
+
+        What the request costs is recorded as a turn of that `origin`.
+        """
         key, num_seen = engine_key(session), self._removed.num_removals
         must_forget = params.forget or self.must_forget(session)
         account = account_of(session.tenant) if session.tenant else ""
@@ -135,7 +142,10 @@ class Sessions:
         if turn_map is not None:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
         served = partial(self._served_of, session)
-        return Exchange(engine_params, session.session_id, served, messages, take, fields, slot, on_send=send)
+        ended = self.turns.begin(session, origin or TurnOrigin(), enforced).ended
+        return Exchange(
+            engine_params, session.session_id, served, messages, take, fields, slot, on_send=send, on_end=ended
+        )
 
     def _served_of(self, session: Session) -> ServedContext:
         """What was served to a session. One that is gone leaves nothing to another of its id."""

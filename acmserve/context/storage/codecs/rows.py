@@ -1,4 +1,4 @@
-"""A session's state as rows: what each says, what it weighs, and which change from one save to the next.
+"""A session as rows: what each says, what it weighs, and which change from one save to the next.
 
     state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [omissions, budget, ..]      hits, counters, key
                       |  |  |  |                    |  |        one row, or none
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from acmserve.context.alignment.redacted_text import RedactedText
@@ -25,9 +25,11 @@ from acmserve.context.eviction.budget_json import budget_value
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.rollout.lines import rollout_rows, row_value
 from acmserve.context.session.state import SearchHit, SessionState, TranscriptEntry
+from acmserve.context.session.turns.history import NO_TURNS, TurnHistory
 from acmserve.context.storage.codecs.branch import relations_value
 from acmserve.context.storage.codecs.omissions import omissions_value
 from acmserve.context.storage.codecs.redacted_text import redacted_value
+from acmserve.context.storage.codecs.turns import num_turn_rows, turn_rows
 from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.omissions import EMPTY
@@ -121,23 +123,26 @@ def hit_value(hit: SearchHit) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class RowSizes:
-    """Bytes of each entry, fragment and row of the rollout record, as JSON."""
+    """Bytes of each entry, fragment, row of the rollout record and row of the turns, as JSON."""
 
     entries: tuple[int, ...] = ()
     fragments: tuple[int, ...] = ()
     rollout: tuple[int, ...] = ()
+    turns: tuple[int, ...] = ()
     num_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_bytes", sum(self.entries) + sum(self.fragments) + sum(self.rollout))
+        rows = (self.entries, self.fragments, self.rollout, self.turns)
+        object.__setattr__(self, "num_bytes", sum(map(sum, rows)))
 
 
-def sizes_of(state: SessionState) -> RowSizes:
-    """What every row of a state weighs, measured anew."""
+def sizes_of(state: SessionState, turns: TurnHistory) -> RowSizes:
+    """What every row of a session weighs, measured anew."""
     return RowSizes(
         tuple(len(pack(entry_value(entry))) for entry in state.entries),
         tuple(len(pack(fragment_value(fragment))) for fragment in fragment_rows(state)),
         tuple(len(pack(row_value(row))) for row in rollout_rows(state.rollout)),
+        _plan_turns(NO_TURNS, turns).sizes(()),
     )
 
 
@@ -159,7 +164,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a save writes. `limits`, `hits` and `rollout` are None where they are as before.
+    """What a save writes. `limits`, `hits`, `rollout` and `turns` are None where they are as before.
 
     `removes_text`: what was readable is so no more.
     """
@@ -170,6 +175,7 @@ class StateChange:
     rollout: RowChange | None
     hits: bytes | None
     removes_text: bool
+    turns: RowChange | None = None
 
     def sizes(self, before: RowSizes) -> RowSizes:
         """Bytes of every row after the change."""
@@ -177,6 +183,7 @@ class StateChange:
             self.entries.sizes(before.entries),
             self.fragments.sizes(before.fragments),
             before.rollout if self.rollout is None else self.rollout.sizes(before.rollout),
+            before.turns if self.turns is None else self.turns.sizes(before.turns),
         )
 
 
@@ -197,14 +204,30 @@ def plan_change(old: SessionState, new: SessionState) -> StateChange:
     return StateChange(entries, fragments, limits, rollout, hits, removes_text)
 
 
-def plan_whole(state: SessionState) -> StateChange:
-    """Write a state whole, whatever the file has of the session. What it has goes, as text that is removed."""
+def plan_turns(state: SessionState, old: TurnHistory, new: TurnHistory) -> StateChange:
+    """Write what was recorded of the turns. The state is as before."""
+    entries, fragments = (RowChange({}, len(rows)) for rows in (state.entries, fragment_rows(state)))
+    return StateChange(entries, fragments, None, None, None, False, _plan_turns(old, new))
+
+
+def with_turns(change: StateChange, old: TurnHistory, new: TurnHistory) -> StateChange:
+    """A change that writes these turns, too."""
+    return replace(change, turns=_plan_turns(old, new))
+
+
+def plan_whole(state: SessionState, turns: TurnHistory) -> StateChange:
+    """Write a session whole, whatever the file has of it. What it has goes, as text that is removed."""
     entries = _plan_rows((), state.entries, entry_value)
     fragments = _plan_rows((), fragment_rows(state), fragment_value)
     hits = pack([hit_value(hit) for hit in state.hits])
     limits = _plan_rows((), limit_values(state), dict)
     rollout = _plan_rows((), rollout_rows(state.rollout), row_value)
-    return StateChange(entries, fragments, limits, rollout, hits, removes_text=True)
+    return StateChange(entries, fragments, limits, rollout, hits, True, _plan_turns(NO_TURNS, turns))
+
+
+def _plan_turns(old: TurnHistory, new: TurnHistory) -> RowChange:
+    rows = {position: pack(value) for position, value in turn_rows(old, new).items()}
+    return RowChange(rows, num_turn_rows(new))
 
 
 def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[str, Any]]) -> RowChange:
