@@ -104,7 +104,7 @@ class AsyncSessionHandle:
         return await self._send(self._calls.budget())
 
     async def set_budget(self, max_tokens: int | str, **options: Any) -> BudgetState:
-        """Set the budget: tokens, `"80k"` or `"50%"`. `options` are `low_watermark`, `policy` and those of the policy."""
+        """Set the budget: tokens, `"80k"` or `"50%"`. `options`: `policy`, `low_watermark` and those of the policy."""
         return await self._send(self._calls.set_budget(max_tokens, options))
 
     async def delete_budget(self) -> None:
