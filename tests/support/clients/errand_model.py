@@ -33,3 +33,11 @@ class ErrandModel(ScriptedModel):
             return forced
 
         return force
+
+
+class ErrandOrScript(ErrandModel):
+    """Says what is written down for a request, and does the errands of all others."""
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Any:
+        is_written = "script" in (params.extra_args or {})
+        return (super(ErrandModel, self) if is_written else super()).new_req_logits_processor(params)
