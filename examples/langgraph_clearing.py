@@ -3,7 +3,7 @@
     python examples/langgraph_clearing.py http://localhost:8000 "Which ports do these files name?" "Now the hosts."
 
 LangGraph keeps the whole history in its checkpoints. What the model sees is cleared as Anthropic's
-`clear_tool_uses_20250919` says. The thread is the session, and a run from an earlier checkpoint is a branch.
+`clear_tool_uses_20250919` says. The thread is the session, and a run from a checkpoint is a branch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def show(receipt: HeaderReceipt) -> None:
 
 
 def main(url: str, first: str, second: str) -> None:
-    """Ask both questions on one thread, and the second one once more, from the end of the first."""
+    """Ask both questions on one thread. Then go back, and branch."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
         served = client.models.list().data[0].id
     model = ChatOpenAI(model=served, base_url=f"{url}/v1", api_key=KEY)  # type: ignore[arg-type]
@@ -61,13 +61,15 @@ def main(url: str, first: str, second: str) -> None:
         print(said["messages"][-1].content)
 
     ask(first, thread)
-    end_of_first = agent.get_state(thread).config
-    print("-- a branch, from the end of the first answer")
-    ask(second, thread | end_of_first)
-    print("-- the branch goes on where the thread ends now")
-    ask(first, thread)
-    print("-- another line, from a checkpoint that the thread has left behind")
-    ask(second, thread | end_of_first)
+    past = agent.get_state(thread).config
+    ask(second, thread)
+    print("-- back to the end of the first answer, which the session has left behind: a session of its own")
+    ask(second, thread | past)
+    now = agent.get_state(thread).config
+    print("-- from where the thread is now: a branch")
+    ask(first, thread | now)
+    print("-- the thread goes on with it")
+    ask(second, thread)
 
 
 if __name__ == "__main__":

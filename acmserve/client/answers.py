@@ -8,7 +8,8 @@
 Decision: nothing is imported from the clients. They keep fields that they do not know, in `model_extra`, and mappings
 have them as keys. So any version of either client will do, and so will the JSON itself.
 
-What is not there is None. A receipt that is there and cannot be read raises `UnreadableAnswer`.
+What is not there is None. A receipt that is there and cannot be read raises `UnreadableAnswer`. The message that
+Anthropic's client puts together of a stream has what `message_start` knew. `message_delta` has it all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from acmserve.client.errors import UnreadableAnswer
 from acmserve.client.receipts import AcmAnswer, ContextCall, PromptReceipt
 
 RECEIPT_HEADER = "X-ACM-Receipt"
-_INSIDE = ("response", "message", "chunk")
+_INSIDE = {
+    "response.completed": "response",
+    "response.incomplete": "response",
+    "response.failed": "response",
+    "message_start": "message",
+    "chunk": "chunk",
+}
+"""Types of events whose object inside has `acm`. Chunks stand in events of the `openai` client's helper."""
 _COUNTS = {"prompt", "kept", "moved", "computed"}
 _NAMES = {"session", "steps", "fidelity", "chosen", "fallback"} | _COUNTS
 
@@ -113,9 +121,9 @@ class _Numbered:
 def _acm(answer: object) -> Mapping[str, Any] | None:
     """The object itself, of an answer or inside an event."""
     found = _field(answer, "acm")
-    if found is None:
-        inside = (_field(answer, name) for name in _INSIDE)
-        found = next((acm for each in inside if each is not None and (acm := _field(each, "acm")) is not None), None)
+    kind = _field(answer, "type")
+    if found is None and isinstance(kind, str) and kind in _INSIDE:
+        found = _field(_field(answer, _INSIDE[kind]), "acm")
     if found is not None and not isinstance(found, Mapping):
         raise UnreadableAnswer("acm", f"must be an object, not {type(found).__name__}")
     return found

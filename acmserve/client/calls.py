@@ -1,4 +1,7 @@
-"""The requests of a session's routes as data: method, path, body, and how the answer is read. It sends nothing."""
+"""The requests of a session's routes as data: method, path, body, and how the answer is read. It sends nothing.
+
+What is None in a body is not given: the routes read JSON null so.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class PlannedEdit:
             edit["fragment_id"] = self.target
         else:
             edit["messages"] = dict(zip(("start", "end"), self.target, strict=True))
-        return edit | ({} if self.focus is None else {"focus": self.focus})
+        return edit | {"focus": self.focus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,9 @@ class SessionCalls:
         return f"{SESSIONS}/{quote(self.session_id, safe='')}"
 
     def create(self, messages: Iterable[Mapping[str, Any]], suite: str | None) -> ApiCall[SessionDetails]:
-        body: dict[str, Any] = {"session_id": self.session_id, "messages": [dict(message) for message in messages]}
-        return ApiCall("POST", SESSIONS, _reads(SessionDetails), body | ({} if suite is None else {"suite": suite}))
+        given = [dict(message) for message in messages]
+        body = {"session_id": self.session_id, "messages": given or None, "suite": suite}
+        return ApiCall("POST", SESSIONS, _reads(SessionDetails), body)
 
     def details(self) -> ApiCall[SessionDetails]:
         return ApiCall("GET", self.path, _reads(SessionDetails))
@@ -80,12 +84,11 @@ class SessionCalls:
         return ApiCall("GET", f"{self.path}/context", _reads(SessionContext))
 
     def edit(self, edits: Sequence[PlannedEdit], fidelity: Fidelity | None) -> ApiCall[EditsResult]:
-        body: dict[str, Any] = {"edits": [edit.as_json() for edit in edits]}
-        body |= {} if fidelity is None else {"fidelity": fidelity}
+        body = {"edits": [edit.as_json() for edit in edits], "fidelity": fidelity}
         return ApiCall("POST", f"{self.path}/edits", _reads(EditsResult), body)
 
     def call_tool(self, name: str, arguments: Mapping[str, Any], suite: str | None) -> ApiCall[ToolResult]:
-        body: dict[str, Any] = {"arguments": dict(arguments)} | ({} if suite is None else {"suite": suite})
+        body = {"arguments": dict(arguments), "suite": suite}
         return ApiCall("POST", f"{self.path}/tools/{quote(name, safe='')}", _reads(ToolResult), body)
 
     def budget(self) -> ApiCall[BudgetState]:

@@ -133,6 +133,17 @@ def test_a_stream_is_handed_through_and_its_receipt_is_kept() -> None:
     assert told_of(CHUNK | {"acm": {"event": "of a newer server"}}) is None
 
 
+def test_what_the_beginning_of_a_stream_knew_does_not_outlive_its_end() -> None:
+    """Anthropic's helper repeats the message of the beginning, behind the end."""
+    early = ACM | {"receipt": RECEIPT | {"kept_tokens": 0, "computed_tokens": 160}}
+    begin = {"type": "message_start", "message": MESSAGE | {"acm": early}}
+    stop = {"type": "message_stop", "message": MESSAGE | {"acm": early}}
+    stream = ReceiptStream([begin, DELTA | {"acm": ACM}, stop])
+    list(stream)
+    assert stream.receipt is not None
+    assert stream.receipt.kept_tokens == 128
+
+
 def test_an_asynchronous_stream_is_handed_through() -> None:
     events = answers(ACM)[:2]
 

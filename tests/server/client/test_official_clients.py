@@ -44,23 +44,23 @@ def session(scripted_server: str) -> Iterator[SessionHandle]:
 def answer_of(openai_client: OpenAI, other: anthropic.Anthropic, route: str, text: str, extra: dict[str, Any]) -> Any:
     said: Any = [{"role": "user", "content": text}]
     if route == "chat":
-        return openai_client.chat.completions.create(model=MODEL, messages=said, max_tokens=8, extra_body=extra)
+        return openai_client.chat.completions.create(model=MODEL, messages=said, max_tokens=200, extra_body=extra)
     if route == "responses":
-        return openai_client.responses.create(model=MODEL, input=text, max_output_tokens=16, extra_body=extra)
-    return other.messages.create(model=MODEL, messages=said, max_tokens=8, extra_body=extra)
+        return openai_client.responses.create(model=MODEL, input=text, max_output_tokens=200, extra_body=extra)
+    return other.messages.create(model=MODEL, messages=said, max_tokens=200, extra_body=extra)
 
 
 def stream_of(openai_client: OpenAI, other: anthropic.Anthropic, route: str, text: str, extra: dict[str, Any]) -> Any:
     said: Any = [{"role": "user", "content": text}]
     if route == "chat":
         return openai_client.chat.completions.create(
-            model=MODEL, messages=said, max_tokens=8, stream=True, extra_body=extra
+            model=MODEL, messages=said, max_tokens=200, stream=True, extra_body=extra
         )
     if route == "responses":
         return openai_client.responses.create(
-            model=MODEL, input=text, max_output_tokens=16, stream=True, extra_body=extra
+            model=MODEL, input=text, max_output_tokens=200, stream=True, extra_body=extra
         )
-    return other.messages.create(model=MODEL, messages=said, max_tokens=8, stream=True, extra_body=extra)
+    return other.messages.create(model=MODEL, messages=said, max_tokens=200, stream=True, extra_body=extra)
 
 
 @pytest.mark.parametrize("route", ROUTES)
