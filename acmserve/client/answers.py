@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from acmserve.client.decoding import decode
 from acmserve.client.errors import UnreadableAnswer
-from acmserve.client.receipts import AcmAnswer, ContextCall, PromptReceipt
+from acmserve.client.receipts import AcmAnswer, CommitState, ContextCall, PromptReceipt
 
 RECEIPT_HEADER = "X-ACM-Receipt"
 _INSIDE = {
@@ -53,10 +53,11 @@ class HeaderReceipt:
 
 @dataclass(frozen=True, slots=True)
 class StepReceipt:
-    """What a stream tells between the steps of a tool loop: the receipt of a step."""
+    """What a stream tells between the steps of a tool loop: the receipt of a step, and which edits wait."""
 
     step: int
     receipt: PromptReceipt | None
+    commit: CommitState | None = None
 
 
 @dataclass(frozen=True, slots=True)

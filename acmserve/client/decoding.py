@@ -23,8 +23,9 @@ def decode(kind: type[T], value: object, where: str) -> T:
     """The value as a dataclass. Raises `UnreadableAnswer`."""
     if not isinstance(value, Mapping):
         raise UnreadableAnswer(where, f"must be an object, not {_name(value)}")
-    found = {}
-    for name, (hint, is_needed) in _fields(kind).items():
+    found: dict[str, Any] = {}
+    known: Any = kind
+    for name, (hint, is_needed) in _fields(known).items():
         if name in value:
             found[name] = _read(hint, value[name], f"{where}.{name}")
         elif is_needed:

@@ -90,6 +90,7 @@ class ShownFragment:
     focus: str | None
     messages: tuple[TextPlace, ...]
     preview: str | None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

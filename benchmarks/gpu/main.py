@@ -1,7 +1,8 @@
 """Speed of the move on a GPU: `python -m benchmarks.gpu.main`, in a checkout, with torch and triton alone.
 
-For each model and number of tokens, every layer's KV is moved by one call and compared with the float64 reference; only
-then are timed, in turns and as medians of wall time up to the device's last write:
+For each model and number of tokens, every layer's KV is moved by one call and compared with the float64 reference.
+Then attention over the moved KV is, by xformers where it is installed (`attention.py`). Only then are timed, in turns
+and as medians of wall time up to the device's last write:
 
     move      `StridedMover.move`: tables to the device, the launches
     copy      one device-to-device copy of as many bytes, the floor (bytes are counted once, not read and written)
@@ -27,10 +28,12 @@ from typing import Any
 
 import torch
 
+from acmserve.bench.gpu.attention import MAX_ERROR, attention_error, library_on
 from acmserve.bench.gpu.plot import draw
 from acmserve.bench.gpu.prefill import Layer
 from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
+from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.movers import reference
 from acmserve.kernels.runs import MoveRun, check_runs
@@ -54,6 +57,7 @@ class GpuRow:
     move_gb_s: float
     copy_gb_s: float
     ratio: float
+    attention_error: float | None
     prefill_ms: float | None
     prefill_over_move: float | None
 
@@ -71,7 +75,7 @@ class GpuBench:
 
     def run(self, num_tokens: int) -> GpuRow | None:
         """Check, then measure; None where the result is wrong."""
-        move_s, copy_s, num_launches = self._move(num_tokens)
+        move_s, copy_s, num_launches, error = self._move(num_tokens)
         if move_s is None or copy_s is None:
             return None
         prefill_s = self._prefill(num_tokens)
@@ -86,12 +90,13 @@ class GpuBench:
             move_gb_s=round(num_bytes / move_s / 1e9, 1),
             copy_gb_s=round(num_bytes / copy_s / 1e9, 1),
             ratio=round(copy_s / move_s, 3),
+            attention_error=None if error is None else round(error, 5),
             prefill_ms=None if prefill_s is None else round(1e3 * prefill_s, 2),
             prefill_over_move=None if prefill_s is None else round(prefill_s / move_s, 1),
         )
 
-    def _move(self, num_tokens: int) -> tuple[float | None, float | None, int]:
-        """Seconds of the move and of the copy, None where the move is wrong, and the number of launches.
+    def _move(self, num_tokens: int) -> tuple[float | None, float | None, int, float | None]:
+        """Seconds of the move and of the copy, None where the move is wrong, the launches, and attention's error.
 
         pool   |source blocks ............|destination blocks .......|     the copy moves half of it to the other
                     [offset 5 ... +num_tokens)  [offset 11 ... +num_tokens)
@@ -108,17 +113,22 @@ class GpuBench:
             MoveRun(range(half, 2 * half), 5, range(3 * half, 4 * half), 11, num_tokens // 2, DELTA + 640),
         ]
         check_runs(runs, 2 * num_blocks, BLOCK_SIZE)
-        mover = StridedMover(layers, BLOCK_SIZE)
-        mover.move(runs)
+        mover = StridedMover({0: LayerGroup(layers, BLOCK_SIZE)})
+        mover.move({0: runs})
         for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
             if not is_right(layer, runs):
-                return None, None, mover.num_launches
+                return None, None, mover.num_launches, None
+        error = None
+        if self._shape.latent is None:
+            error = attention_error(layers[-1], runs, library_on(self._device))
+            if not error <= MAX_ERROR:
+                return None, None, mover.num_launches, error
         num_elements = num_tokens * self._shape.bytes_per_token // 2
         source, destination = pool[:num_elements], pool[-num_elements:]
         move_s, copy_s = take_turns(
-            [lambda: mover.move(runs), lambda: destination.copy_(source)], self._repetitions, self._wait
+            [lambda: mover.move({0: runs}), lambda: destination.copy_(source)], self._repetitions, self._wait
         )
-        return move_s, copy_s, mover.num_launches
+        return move_s, copy_s, mover.num_launches, error
 
     def _prefill(self, num_tokens: int) -> float | None:
         """Seconds for all layers; None where they are not wanted or one of them does not fit into memory."""
@@ -254,6 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine["versions"]["triton"] = triton.__version__
     machine["gpu"] = "none: Triton's interpreter" if options.cpu_check else torch.cuda.get_device_name()
     machine["cuda"] = torch.version.cuda
+    machine["attention"] = library_on("cpu" if options.cpu_check else "cuda")
     title = f"{machine['gpu']}, torch {torch.__version__}, triton {triton.__version__}"
     print(title)
     rows, right = measure(shapes, options, "cpu" if options.cpu_check else "cuda")

@@ -41,7 +41,7 @@ FOLDERS = {
     ADAPTERS: ("langgraph", "agents", "litellm"),
     "examples": ("langgraph", "agents", "litellm"),
     "kernels": ENGINE,
-    "benchmarks": (*ENGINE, "bench"),
+    "benchmarks": (*ENGINE, "bench", "gpu-check"),
     "tests": (*ENGINE, "bench", "dev"),
 }
 """A folder, and the extras that its sources may count on."""

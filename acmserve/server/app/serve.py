@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION
 from acmserve.errors import AcmError
+from acmserve.seams import load
 from acmserve.server.app.access import listen_locally
 from acmserve.server.app.early_checks import (
     BUNDLED_MODEL,
@@ -31,6 +32,7 @@ from acmserve.server.app.early_checks import (
 )
 from acmserve.server.app.flags import build_parser
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.vllm.seams import ARG_PARSER, CLI_ENVIRONMENT
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -51,12 +53,11 @@ def main(argv: Sequence[str]) -> int:
     name_plugin(os.environ)
 
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
 
     from acmserve.server.app.engine_death import ENGINE_DEATH
 
-    cli_env_setup()
+    load(CLI_ENVIRONMENT)()
     args = parse_vllm_flags(rest)
     check_model_folder(args.model)
     add_aliases(args, ours.model_alias or (), os.environ)
@@ -97,12 +98,11 @@ def name_plugin(environ: MutableMapping[str, str]) -> None:
 
 def parse_vllm_flags(argv: Sequence[str]) -> Namespace:
     """Parse vLLM's command line and settle the model and, on a CPU, what the user left open."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     on_cpu = current_platform.is_cpu()
-    parser = make_arg_parser(FlexibleArgumentParser(prog="acmserve serve", usage="acmserve serve MODEL [flags]"))
+    parser = load(ARG_PARSER)(FlexibleArgumentParser(prog="acmserve serve", usage="acmserve serve MODEL [flags]"))
     parser.set_defaults(model=None, enable_prompt_tokens_details=None)
     if on_cpu:
         parser.set_defaults(dtype=None, enforce_eager=None)

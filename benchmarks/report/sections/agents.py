@@ -14,6 +14,11 @@ _SERVERS = {
     "llamacpp": "llama.cpp with `--cache-reuse`",
     "noprefix": "vLLM with its cache switched off",
 }
+_COMMITS = {
+    "at once": "eight in one completion",
+    "now": "one a step, `acm.commit: now`",
+    "cheapest": "one a step, `acm.commit: cheapest`",
+}
 _TRACE_POLICIES = {"cwl": "CWL in batches", "recency@1": "oldest first, whenever it is full"}
 
 
@@ -32,6 +37,19 @@ def _sculptor(reports: Reports) -> Iterator[list[str]]:
         tokens = [count(row[name]) for name in ("tokens_before", "tokens_after", "computed_tokens", "uncached_tokens")]
         answer = row["seconds_to_answer"]
         yield [row["workload"], f"`{row['fidelity']}`", *tokens, seconds(sum(answer) / len(answer))]
+
+
+def _commits(reports: Reports) -> Iterator[list[str]]:
+    rows = {row["way"]: row for row in reports["commits"]["rows"]}
+    for way, title in _COMMITS.items():
+        row = rows[way]
+        steps, follow_up, together = (
+            sum(row["step_computed_tokens"]),
+            row["next_turn_computed_tokens"],
+            row["computed_tokens"],
+        )
+        beside = ratio(together / rows["at once"]["computed_tokens"])
+        yield [title, str(row["num_steps"]), count(steps), count(follow_up), count(together), beside]
 
 
 def computed_with_summaries(run: Report) -> int:
@@ -115,6 +133,23 @@ AGENTS = (
             "The model's words are scripted. `reuse` stands there for its cost only, not for its answers.",
         ),
         "sculptor.png",
+    ),
+    PageSection(
+        "Edits that wait",
+        "What do the eight folds of PI-LLM cost, by when they take effect?",
+        "acmserve bench commits",
+        "All ways made the same folds. Those that wait cost at most a fifth more than all at once. Receipts add up.",
+        ("commits",),
+        (
+            PageTable(
+                ("folds", "steps", "computed by the steps", "by the next turn", "together", "beside all at once"),
+                _commits,
+            ),
+        ),
+        (
+            "Tokens under `exact`. The first step, which reads the text, is left out. The next turn has what waited.",
+            "A random model of one layer has the tokenizer of the bundled one. Nothing is timed.",
+        ),
     ),
     PageSection(
         "Budgets",

@@ -94,7 +94,9 @@ def fragment_value(fragment: RedactedText | Fragment) -> dict[str, Any]:
         "shown": None if fragment.shown is None else list(fragment.shown),
         "focus": fragment.focus,
         "summaries": [list(summary) for summary in fragment.summaries],
-    } | ({"waits": True} if fragment.waits else {})
+        **({"waits": True} if fragment.waits else {}),
+        **({"more": fragment.more} if fragment.more else {}),
+    }
 
 
 def limit_values(state: SessionState) -> list[dict[str, Any]]:
@@ -217,6 +219,7 @@ def _fragment(value: Any) -> Fragment:
         focus=_field(value, "focus", str, type(None)),
         summaries=tuple(_summary(item) for item in _field(value, "summaries", list)),
         waits=_is(value.get("waits", False), "waits", bool),
+        more=_is(value.get("more", ""), "more", str),
     )
 
 
