@@ -124,7 +124,7 @@ def test_steps_of_a_tool_loop_are_told_in_the_stream(
     """With all that an answer may have beside the receipt: steps, calls, the budget, the map."""
     script = [tool_call("search_context", query="harbour"), "Done."]
     more: dict[str, Any] = {"map": {"external_context_id": f"corpus-{uuid.uuid4().hex}"}} if route == "chat" else {}
-    extra = session.extra_body(tools="sculptor", budget=20_000, commit="cheapest", **more)
+    extra = session.extra_body(tools="sculptor", budget=20_000, **more)
     extra["vllm_xargs"] = {"script_id": uuid.uuid4().hex, "script": script}
     told: list[StepReceipt | StepCall] = []
     stream = ReceiptStream(stream_of(scripted_client, anthropic_client, route, log_lines(40), extra), told.append)
@@ -138,7 +138,6 @@ def test_steps_of_a_tool_loop_are_told_in_the_stream(
     assert acm.budget is not None
     assert acm.budget.max_tokens == 20_000
     assert (acm.map is None) == (route != "chat")
-    assert acm.commit is not None
 
 
 def test_folds_of_the_handle_are_in_the_next_receipt(scripted_client: OpenAI, session: SessionHandle) -> None:
