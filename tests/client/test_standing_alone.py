@@ -42,3 +42,10 @@ def test_a_wrong_name_is_an_error() -> None:
 
     with pytest.raises(AttributeError, match="engine_confg"):
         acmserve.engine_confg  # noqa: B018
+
+
+@pytest.mark.parametrize(("folder", "limit"), [("acmserve/client/adapters", 100), ("examples", 120)])
+def test_adapters_and_examples_are_a_page_each(folder: str, limit: int) -> None:
+    lengths = {file.name: len(file.read_text().splitlines()) for file in (ROOT / folder).glob("*.py")}
+    assert len(lengths) > 3
+    assert {name: length for name, length in lengths.items() if length >= limit} == {}
