@@ -23,7 +23,7 @@ class ErrandModel(ScriptedModel):
 
         def force(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
             if not tokens:
-                text = self._tokenizer.decode(prompt)
+                text = self._tokenizer.decode(prompt or [])
                 tokens.extend([*self._tokenizer.encode(answer(text), add_special_tokens=False), self.end_token])
             token = tokens[min(len(output), len(tokens) - 1)]
             if torch.isneginf(logits[token]):
