@@ -37,7 +37,7 @@ TOOLS = [
 
 def find_text(folder: Path, text: str) -> str:
     """Lines that have the text."""
-    hits = []
+    hits: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             if text in line and len(hits) < MAX_HITS:
