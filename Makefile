@@ -11,10 +11,10 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train fuzz respell templates told clients examples serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PACKAGES): requirements/cpu.lock requirements/install.sh
 	@PYTHON="$(PYTHON)" requirements/install.sh packages $(VENV)
@@ -80,7 +80,12 @@ families: setup ## start each family of models that people serve, small and rand
 	@$(BIN)/acmserve bench report docs/compatibility.md
 
 train: setup ## train SmolLM2 to fold where it helps, on this CPU, and judge it on tasks that it has not seen
-	@$(BIN)/acmserve bench learner --json benchmarks/results/learner.json $(ARGS)
+	@$(BIN)/acmserve bench learner --json benchmarks/results/learner.json --plot benchmarks/results/learner.png $(ARGS)
+	@$(BIN)/python -m pytest tests/bench/learner/test_learned_loop.py
+
+learned-loop: export ACMSERVE_LEARNED_LOOP ?= 1
+learned-loop: setup ## test the tool loop with a model that decides by itself, trained here where `make train` left none
+	@$(BIN)/python -m pytest tests/bench/learner/test_learned_loop.py $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

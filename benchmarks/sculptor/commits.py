@@ -11,31 +11,37 @@ still waits takes effect at the end of an answer.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
-from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, progress, red_gate
+from acmserve.bench.harness.markdown_text import count, ratio
+from acmserve.bench.harness.options import add_report_options, as_gate, progress
 from acmserve.bench.harness.workloads import pi_llm, plan_script
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 
 WAYS = {"at once": (False, "now"), "now": (True, "now"), "cheapest": (True, "cheapest")}
 """Whether each fold has a step of its own, and `acm.commit`."""
+TITLES = {
+    "at once": "eight in one completion",
+    "now": "one a step, `acm.commit: now`",
+    "cheapest": "one a step, `acm.commit: cheapest`",
+}
 MOST = 1.2
 """How much more than all folds at once those that wait may cost."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench commits`. 0 when the gate is green, 1 when it is red."""
+    return run_benchmark(_parser(), argv, lambda options: as_report(*measure(16 if options.quick else 64)), FOLDS)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench commits", description=__doc__.split("\n\n")[0])
     add_report_options(parser, quick="fewer updates: a look, not a measurement", plot=False)
-    options = parser.parse_args(argv)
-    report = as_report(*measure(16 if options.quick else 64)) | {"machine": describe_machine()}
-    return hand_over(report, as_table, None, options)
+    return parser
 
 
 def measure(num_updates: int) -> tuple[dict[str, WorkloadRun], list[str]]:
@@ -90,18 +96,22 @@ def _check_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
     return failures
 
 
-def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read."""
-    if red := red_gate(report):
-        return red
-    base = report["rows"][0]["computed_tokens"]
-    rows = [
-        [row["way"], str(row["num_steps"]), f"{row['computed_tokens']:,}", f"{row['computed_tokens'] / base:.2f}"]
-        for row in report["rows"]
-    ]
-    head = "Eight folds of PI-LLM under exact, what the steps behind the first and the next turn compute:"
-    return [head, "", *text_table(("", "steps", "tokens computed", "beside all at once"), rows)]
+def _folds(report: Report) -> Iterator[list[str]]:
+    rows = {row["way"]: row for row in report["rows"]}
+    for way, title in TITLES.items():
+        row = rows[way]
+        steps, next_turn, together = (
+            sum(row["step_computed_tokens"]),
+            row["next_turn_computed_tokens"],
+            row["computed_tokens"],
+        )
+        beside = ratio(together / rows["at once"]["computed_tokens"])
+        yield [title, str(row["num_steps"]), count(steps), count(next_turn), count(together), beside]
 
+
+FOLDS = ResultTable(
+    ("folds", "steps", "computed by the steps", "by the next turn", "together", "beside all at once"), _folds
+)
 
 BENCHMARK = Benchmark(
     "commits",
@@ -109,7 +119,3 @@ BENCHMARK = Benchmark(
     main,
     (BenchmarkRun("commits", ("commits",), is_quick=True, can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

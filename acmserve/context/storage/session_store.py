@@ -26,7 +26,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_whole
+from acmserve.context.storage.codecs.rows import StateChange, plan_change, plan_whole
 from acmserve.context.storage.fair_share import plan_victims, room
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of

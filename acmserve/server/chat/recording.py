@@ -66,11 +66,16 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
     return replace(adoption, state=adopted if chat.budget is None else set_budget(adopted, chat.budget))
 
 
-def keep(server: ContextServer, session: Session, state: SessionState) -> dict[str, Any]:
-    """Store the state. What the answer says where it is too large, and the session stays as it is."""
+def keep(server: ContextServer, session: Session, state: SessionState, *, must: bool = False) -> dict[str, Any]:
+    """Store the state. What the answer says where it is too large, and the session stays as it is.
+
+    Raises `Conflict` then, where the answer cannot go on without it (`must`).
+    """
     try:
         server.store.save(session, state)
     except Conflict as error:
+        if must:
+            raise
         return refused_fields(error)
     return {}
 

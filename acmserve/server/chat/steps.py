@@ -44,7 +44,7 @@ from acmserve.server.chat.calls import (
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.model_step import Spoken, Step, StepTokens, refused_answer
 from acmserve.server.chat.options import Turn
-from acmserve.server.chat.recording import keep_completion
+from acmserve.server.chat.recording import keep, keep_completion
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
@@ -299,7 +299,7 @@ class ToolLoop:
             answer = message | dict(self.turn.answer_fields)
             state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
-        turn.server.store.save(turn.session, state)
+        self.refused |= keep(turn.server, turn.session, state, must=self.stopped_by is None)
         if self.stopped_by is not None and turn.found is not None:
             turn.found.answered(self.client_message())
         if self.stopped_by is not None and turn.turn_map is not None:

@@ -30,20 +30,19 @@ runpy.run_module("benchmarks.gpu.main", run_name="__main__")
 def run_bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     packages = str(Path(torch.__file__).parent.parent)
     command = [sys.executable, "-S", "-c", BARE, str(ROOT), packages, *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def test_the_whole_path_runs_with_torch_and_triton_alone(tmp_path: Path) -> None:
-    done = run_bare("--cpu-check", "--out", str(tmp_path))
+    done = run_bare("--cpu-check", "--json", str(tmp_path / "gpu.json"))
     assert done.returncode == 0, done.stderr
-    assert "no plot: matplotlib is not installed" in done.stdout
-    report = json.loads((tmp_path / "gpu_move.json").read_text())
+    report = json.loads((tmp_path / "gpu.json").read_text())
     assert report["correct"] is True
     assert report["cpu_check"] is True
     assert {row["model"] for row in report["rows"]} == {"Llama-3-8B", "Qwen3-8B", "DeepSeek-V3"}
     for row in report["rows"]:
         assert row["num_launches"] == 1
-        assert min(row["move_ms"], row["copy_ms"], row["prefill_ms"]) > 0
+        assert min(row["move_ms"], row["copy_ms"]) > 0
         assert (row["attention_error"] is None) == (row["model"] == "DeepSeek-V3")
     assert report["machine"]["attention"] == "torch"
     assert report["machine"]["versions"]["triton"]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.harness.options import as_gate
-from acmserve.bench.sculptor.commits import MOST, WAYS, _check_rows, as_table
+from acmserve.bench.sculptor.commits import FOLDS, MOST, TITLES, WAYS, _check_rows
 
 _RECORDED = Path(__file__).parents[3] / "benchmarks" / "results" / "commits.json"
 
@@ -32,10 +33,11 @@ def test_one_fold_a_step_costs_at_most_a_fifth_more_than_all_at_once(report: Any
 
 
 def test_the_table_has_a_line_for_each_way(report: Any) -> None:
-    lines = as_table(report)
-    assert [line.split("  ")[0] for line in lines[3:]] == list(WAYS)
-    assert lines[3].endswith("1.00")
-    assert as_table(report | {"gate": as_gate(["no"])})[0].startswith("GATE RED")
+    rows = list(FOLDS.rows(report))
+    assert [row[0] for row in rows] == list(TITLES.values())
+    assert TITLES.keys() == WAYS.keys()
+    assert rows[0][-1].startswith("1.00")
+    assert told_by(FOLDS)(report | {"gate": as_gate(["no"])})[0].startswith("GATE RED")
 
 
 def test_a_fold_that_is_missing_and_one_that_is_dear_are_found(report: Any) -> None:

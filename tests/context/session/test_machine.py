@@ -58,6 +58,8 @@ CHANGING = {
     "summary_fragment",
     "revert_summary",
 }
+MARGIN = 8
+"""Tokens by which the marker of a longer text may be longer."""
 HIDING = (Visibility.FOLDED, Visibility.SUMMARIZED)
 SPICE = ["\n", "\n\n", ". ", "\x00", "word ", "Word ", "\U0001f600", "[folded", " ", '"', "\\"]
 
@@ -131,6 +133,12 @@ def follow_remedy(state: SessionState, step: Step, error: InvalidRequest) -> Non
         works(instead[1], {})
     if known := re.search(r"Known fragments: (.+)\.", error.remedy):
         assert all(state.fragment(fragment_id) for fragment_id in known[1].split(", "))
+    if "fragment a longer text around it" in error.remedy:
+        num_needed = int(re.findall(r"would stand there has ([\d,]+)", str(error))[0].replace(",", "")) + MARGIN
+        place = state.fragment(arguments["fragment_id"]).pieces[0].place
+        if place.part is None and pays_as_a_whole(state, place, num_needed):
+            whole = cut_messages(state, place.entry, place.entry + 1, bench().tokenizer)
+            edits.fold(whole.state, whole.fragments[0].fragment_id, suite, bench().tokenizer)
     if pays := re.search(r"fragment (\d+) tokens or more of its message", error.remedy):
         place = state.fragment(arguments["fragment_id"]).pieces[0].place
         entry = state.entries[place.entry].message
@@ -285,11 +293,16 @@ class EditScript(RuleBasedStateMachine):
         messages = Edit(kind, messages=(start, start + data.draw(st.integers(0, 2), "length")))
         self.do(Step("batch", [messages, *([Edit(kind, self.fragment_id(data))] * data.draw(st.booleans(), "two"))]))
 
-    @precondition(lambda self: self.state.fragments)
     @rule(data=st.data(), name=st.sampled_from(["fold_fragment", "fold_fragment", "fold_fragment", "restore_fragment"]))
     def edit_that_waits(self, data: st.DataObject, name: str) -> None:
+        """Folds of texts that are long enough to pay."""
+        text = max((text for _, _, text in texts_of(self.state, "all")), key=len, default="nowhere")
+        cut = {"start_marker": text[:9], "end_marker": text[-9:], "role": "all", "num_fragments": 1}
+        self.do(Step("wait", ("sculptor", "fragment_context", cut, None)))
+        long = [f.fragment_id for f in self.state.fragments if f.num_tokens > 100 or f.waits]
+        chosen = data.draw(st.sampled_from(long), "long") if long else self.fragment_id(data)
         before = self.state
-        self.do(Step("wait", ("sculptor", name, {"fragment_id": self.fragment_id(data)}, None)))
+        self.do(Step("wait", ("sculptor", name, {"fragment_id": chosen}, None)))
         if name == "fold_fragment":
             assert as_bytes(render(self.state)) == as_bytes(render(before)), "the prompt shows it later"
 

@@ -20,9 +20,10 @@ from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import waiting
 from acmserve.context.storage.sqlite import Archive
+from acmserve.errors import Conflict
 from acmserve.server.routes.views.context import context_view
 from tests.support.commits.folding_client import TEXT, FoldingClient, marked, shown
-from tests.support.routes.stand_in_model import said
+from tests.support.routes.stand_in_model import call, said
 from tests.support.server.acm_app import SESSIONS, make_client, make_server
 
 
@@ -202,6 +203,24 @@ def test_a_record_that_has_no_room_costs_no_answer(client: FoldingClient) -> Non
     record = client.session.state.rollout
     assert len(record.completions) == num_before + 1
     assert record.prompt(num_before) == client.models[-1].prompts[-1]
+
+
+def test_an_answer_that_has_no_room_is_given_all_the_same(client: FoldingClient) -> None:
+    """The loop is over, so nothing is wrong for having no record of it. In the middle the model would not see it."""
+    store, told = client.server.store, "Read it. " * 1_000
+    store.limits = replace(store.limits, max_bytes=client.session.num_bytes + 3_000)
+    num_before = len(client.history) + 2
+    body = client.ask(client.fold(0), said(told))
+    assert body["choices"][0]["message"]["content"] == told
+    assert "is not recorded" in body["acm"]["storage"]["warning"]
+    assert told not in str(client.session.state.entries[num_before:])
+    assert marked(client, 0)
+    client.history.pop()
+    ends = [event["acm"] for event in client.stream(said(told)) if "stopped_by" in event.get("acm", {})]
+    assert "is not recorded" in ends[-1]["storage"]["warning"]
+    too_much = call("search_context", query="Word", max_results=50, context_size=1_000)
+    with pytest.raises(Conflict, match="--max-session-mib"):
+        client.ask(said(None, too_much), said("Never said."))
 
 
 def test_a_full_session_lets_what_waits_take_effect_without_a_line_in_its_record(client: FoldingClient) -> None:

@@ -32,6 +32,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import NoEmbedder
 from acmserve.server.options.loop_options import LoopOptions
+from tests.support.instant_loop import run_instantly
 from tests.support.routes.stand_in_model import RAW, Model, call, said
 from tests.support.server.acm_app import WithoutLive
 
@@ -84,7 +85,7 @@ def run_stream(turn: Turn, model: Model, raw_request: Request = RAW, **body: Any
         assert isinstance(response, StreamingResponse)
         return [str(event) async for event in response.body_iterator]
 
-    events = [event.removeprefix("data: ").strip() for event in asyncio.run(collect())]
+    events = [event.removeprefix("data: ").strip() for event in run_instantly(collect())]
     return [json.loads(event) if event.startswith("{") else event for event in events]
 
 
@@ -204,7 +205,7 @@ def test_a_model_that_cannot_be_reached_for_a_summary_is_a_result() -> None:
 def test_a_slow_step_keeps_the_connection_alive() -> None:
     class SlowModel(Model):
         async def __call__(self, request: Any, raw_request: Request) -> Response | None:
-            await asyncio.sleep(0.2 * len(self.requests))
+            await asyncio.sleep(len(self.requests))
             return await super().__call__(request, raw_request)
 
     app = SimpleNamespace(state=SimpleNamespace(args=SimpleNamespace(sse_keep_alive_interval=0.05)))

@@ -45,6 +45,11 @@ class JumpPlanner:
         self._max_pass_tokens = max_pass_tokens
         self.crowded: set[str] = set()
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether the holes of a request cost one forward pass, and not one each."""
+        return self._max_pass_tokens() > 0
+
     def plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
         """A jump from `position`. Refuses what is missing there."""
         changed = request.num_tokens

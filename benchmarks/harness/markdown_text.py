@@ -1,6 +1,6 @@
-"""Numbers and tables as Markdown, for the generated page of benchmarks.
+"""Numbers and tables as Markdown, for the generated page of benchmarks and for the terminal.
 
-One format for one kind of number, so that a figure reads the same on every page. It knows no benchmark.
+One format for one kind of number, so that a figure reads the same everywhere. It knows no benchmark.
 """
 
 from __future__ import annotations
