@@ -114,4 +114,3 @@ def test_litellm_calls_back_with_receipts(wheel: Path, errands: str, tmp_path: P
     python = prepared(LITELLM, wheel)
     printed = run_program(PROGRAMS / "litellm_receipts.py", errands, folder=tmp_path, python=python)
     assert printed.splitlines() == ["1 True", "1 True"]
-    check_types(python, PROGRAMS / "litellm_receipts.py", ADAPTERS / "litellm.py", folder=tmp_path)
