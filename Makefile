@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ worst-step: setup ## search an hour for what one client can add to a step at 128
 clients: export ACMSERVE_CLIENTS ?= 1
 clients: setup ## install real agents from the registries, drive each by our server, and write the table
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
+
+examples: export ACMSERVE_EXAMPLES ?= 1
+examples: setup ## run every example and adapter against our server, in environments without vLLM
+	@$(BIN)/python -m pytest tests/clients/test_examples.py $(ARGS)
 
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)

@@ -163,10 +163,14 @@ def scripted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def scripted_server(scripted_folder: Path) -> Iterator[str]:
-    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
+    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`).
+
+    A request without a script may name an errand, and the model does it (see `tests/support/clients/errand.py`).
+    """
     suite = scripted_folder / "mine.json"
     suite.write_text(json.dumps(OWN_SUITE), encoding="utf-8")
     flags = [*FLAGS, "--enable-scale-out", "--trust-request-chat-template"]
+    flags += ["--logits-processors", "tests.support.clients.errand_model:ErrandOrScript"]
     flags += ["--suite", str(suite), "--data-dir", str(scripted_folder / "data")]
     with running_server(
         write_model(scripted_folder / "model"), scripted_folder / "server.log", flags, tiny=True
