@@ -51,8 +51,8 @@ def _control(reports: Reports) -> str:
     rows = [repairs_row(reports[_FILE], "the whole mix", "question's words", role) for role in _ROLES]
     asked, later, _ = (points(row["right_beside_exact"]) for row in rows)
     return (
-        f"The control computes what has words in common with the first question. It has {asked} points on that question "
-        f"and {later} on later ones. With one question a cache it would look good."
+        f"The control computes what has words in common with the first question. It has {asked} points on that "
+        f"question and {later} on later ones. With one question a cache it would look good."
     )
 
 
