@@ -28,7 +28,7 @@ LAYERS = (
     "context.storage",
     "plan",
     "kernels.rope kernels.runs kernels.recurrent",
-    "kernels.layout kernels.layouts kernels.movers kernels.stored_type",
+    "kernels.layout kernels.layer_group kernels.layouts kernels.movers kernels.stored_type",
     "kernels.dispatch",
     "engine.config engine.groups",
     "engine.vllm",

@@ -9,7 +9,8 @@ breaks the limit, which earns -1 by Equation 4 of *Sculptor* (arXiv 2508.04664).
 for the right answer. Knows no server and no tokenizer: the caller counts tokens and asks.
 
 Decision: the question is about the last document by default, so that folding the others costs nothing. Asked about any
-of them, a model has to find or restore what it folded.
+of them, a model has to find or restore what it folded. Where `fitting` is None all documents fit. A fold gains nothing
+then, and may hide what is asked for.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class FoldOrFail:
     """One task. `turns` are what the user says, one after the other. `codes` are those of all documents.
 
     `overhead` are the tokens that a context holds besides documents: tools, calls, markers, the question.
+    `needs_fold` is false where all documents fit into the limit.
     """
 
     seed: int
@@ -63,6 +65,7 @@ class FoldOrFail:
     codes: frozenset[str]
     max_tokens: int
     overhead: int = 0
+    needs_fold: bool = True
 
     @property
     def turns(self) -> tuple[str, ...]:
@@ -78,9 +81,13 @@ class FoldOrFail:
         return outcome_reward(rollout, is_correct=self.is_right(text), limits=limits)
 
     def check_integrity(self, count_tokens: Callable[[str], int]) -> None:
-        """Raise IntegrityError when the limit can be kept without a fold, or not even with one document in sight."""
+        """Raise IntegrityError when the limit can be kept without a fold, or not even with one document in sight.
+
+        Where no fold is needed, raise when it cannot be kept without one.
+        """
         sizes = [count_tokens(document) for document in self.documents]
-        if not max(sizes) < self.max_tokens - self.overhead < sum(sizes):
+        room = self.max_tokens - self.overhead
+        if not (max(sizes) < room < sum(sizes) if self.needs_fold else sum(sizes) < room):
             raise IntegrityError(f"a limit of {self.max_tokens} tokens for {self.overhead}, and documents of {sizes}")
         holding = [document for document in self.documents if self.answer in document]
         if len(holding) != 1 or len(self.codes) != len(self.documents):
@@ -93,21 +100,21 @@ def make_task(
     *,
     num_documents: int = 4,
     document_tokens: int = 300,
-    fitting: float = 2.5,
+    fitting: float | None = 2.5,
     overhead: int = 0,
     asks: Literal["last", "any"] = "last",
     words: TaskWords = WORDS,
 ) -> FoldOrFail:
     """The task of a seed. `fitting` documents fit into the limit, beside `overhead` tokens of other things.
 
-    The same seed with other `words` is another task of the same shape.
+    None says that all of them fit. The same seed with other `words` is another task of the same shape.
 
-    Raises `InvalidRequest` where all of them would, or only one.
+    Raises `InvalidRequest` where a number would let all of them fit, or only one.
     """
     most = min(len(words.colours), len(words.things))
     if not 2 <= num_documents <= most:
         raise InvalidRequest("num_documents", f"must be from 2 to {most}, not {num_documents}")
-    if not 1 < fitting < num_documents:
+    if fitting is not None and not 1 < fitting < num_documents:
         raise InvalidRequest("fitting", f"must be above 1 and below {num_documents} documents, not {fitting}")
     if document_tokens < (least := count_tokens(_document(random.Random(0), words, 1, 1, "amber door", "0000", 0))):
         raise InvalidRequest("document_tokens", f"must be at least {least}, not {document_tokens}")
@@ -136,13 +143,16 @@ def make_task(
         frozenset(codes),
         _limit([count_tokens(document) for document in documents], fitting) + overhead,
         overhead,
+        needs_fold=fitting is not None,
     )
     task.check_integrity(count_tokens)
     return task
 
 
-def _limit(sizes: Sequence[int], fitting: float) -> int:
-    """About `fitting` documents, more than the longest one, and fewer than all."""
+def _limit(sizes: Sequence[int], fitting: float | None) -> int:
+    """About `fitting` documents, more than the longest one, and fewer than all. With None, more than all."""
+    if fitting is None:
+        return sum(sizes) + 1
     wanted = int(fitting * sum(sizes) / len(sizes))
     return min(max(wanted, max(sizes) + 1), sum(sizes) - 1)
 

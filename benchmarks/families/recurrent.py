@@ -70,7 +70,7 @@ RECURRENT = (
             "nemotron_h",
             num_hidden_layers=None,
             layers_block_type=["mamba", "mlp", "attention", "mlp"],
-            mamba_num_heads=8,
+            mamba_num_heads=4,
             mamba_head_dim=32,
             n_groups=2,
             ssm_state_size=32,

@@ -8,15 +8,16 @@ Without a script the served model decides by itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from acmserve.bench.learner.decisions import Decisions, session_script
+from acmserve.bench.learner.decisions import Decisions, right_decisions, session_script
 from acmserve.training.fold_or_fail import FoldOrFail
 from acmserve.training.record import read_rollout
 from acmserve.training.reward import RewardLimits, violation
@@ -30,11 +31,13 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class PlayedSession:
-    """`folds` has the places of the documents behind which a fold succeeded. A call is valid where it changed or named
-    something, and no format error. `record` are the lines of the rollout.
+    """`folds` has the places of the documents behind which a fold succeeded, `needed` those where one is right.
+
+    A call is valid where it changed or named something, and no format error. `record` are the lines of the rollout.
     """
 
     seed: int
+    needs_fold: bool
     num_documents: int
     reward: float
     violation: str | None
@@ -43,13 +46,30 @@ class PlayedSession:
     num_valid: int
     num_format_errors: int
     folds: tuple[int, ...]
+    needed: tuple[int, ...]
     longest: int
     limit: int
     record: str
 
+    @property
+    def num_right_decisions(self) -> int:
+        """Documents that were folded where that is right, or left where that is."""
+        return self.num_documents - len(set(self.folds) ^ set(self.needed))
+
     def as_dict(self) -> dict[str, Any]:
         """All but the record."""
         return {name: getattr(self, name) for name in self.__slots__ if name != "record"}
+
+
+def session_line(session: PlayedSession) -> str:
+    """A session as a line of JSON, with its record."""
+    return json.dumps(asdict(session))
+
+
+def read_session(line: str) -> PlayedSession:
+    """What `session_line` wrote."""
+    value = json.loads(line)
+    return PlayedSession(**value | {name: tuple(value[name]) for name in ("folds", "needed")})
 
 
 class SessionPlayer:
@@ -90,6 +110,7 @@ class SessionPlayer:
         valid = [(place, one) for place, one in operations if not one["is_error"]]
         return PlayedSession(
             task.seed,
+            task.needs_fold,
             len(task.documents),
             task.reward(rollout, text),
             violation(rollout, RewardLimits(max_tokens=task.max_tokens)),
@@ -98,6 +119,7 @@ class SessionPlayer:
             len(valid),
             num_errors,
             tuple(sorted({place for place, one in valid if one["tool"] == "fold_fragment"})),
+            tuple(place for place, folds in enumerate(right_decisions(task)) if folds),
             rollout.longest_sequence,
             task.max_tokens,
             record,

@@ -2,8 +2,8 @@
 
     rows of `acmserve export --format sft` --> seeded order --> cross entropy of sampled tokens --> AdamW
 
-A row at a time goes through the model, so nothing is padded, and gradients of a step add up. Weights and moments are
-float32. Products are bfloat16 where the model is told so: a CPU with AMX does these seven times as fast.
+A row at a time goes through the model, so nothing is padded, and gradients of a step add up. All of it is float32, as
+the server of the trained model is.
 
 Decision: logits are computed where a token has a loss, and nowhere else. They are the largest product of a small model.
 Decision: the order of rows follows from the seed and the step, so a run that is cut off goes on as if it were not.
@@ -42,7 +42,6 @@ class SftOptions:
     warmup: int = 10
     max_norm: float = 1.0
     seed: int = 0
-    bfloat16: bool = True
 
     def rate(self, step: int) -> float:
         """The learning rate of a step: linear, then a cosine."""
@@ -74,15 +73,14 @@ def rows_of_step(num_rows: int, options: SftOptions, step: int) -> list[int]:
     return [orders[place // num_rows][place % num_rows] for place in places]
 
 
-def row_loss(model: Any, row: Mapping[str, list[int]], bfloat16: bool) -> tuple[Tensor, int]:
+def row_loss(model: Any, row: Mapping[str, list[int]]) -> tuple[Tensor, int]:
     """The sum of the cross entropies of the tokens of a row that have a loss, and how many these are."""
     labels = torch.tensor(row["labels"][1:])
     places = (labels != IGNORED_LABEL).nonzero().squeeze(-1)
     last = int(places[-1]) + 1
-    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        hidden = model.model(input_ids=torch.tensor([row["input_ids"][:last]]), use_cache=False).last_hidden_state[0]
-        logits = model.lm_head(hidden[places])
-    return torch.nn.functional.cross_entropy(logits.float(), labels[places], reduction="sum"), len(places)
+    hidden = model.model(input_ids=torch.tensor([row["input_ids"][:last]]), use_cache=False).last_hidden_state[0]
+    logits = model.lm_head(hidden[places])
+    return torch.nn.functional.cross_entropy(logits, labels[places], reduction="sum"), len(places)
 
 
 class SftRun:
@@ -122,7 +120,7 @@ class SftRun:
         self._optimizer.zero_grad()
         total = 0.0
         for row in chosen:
-            loss, _ = row_loss(self._model, row, self._options.bfloat16)
+            loss, _ = row_loss(self._model, row)
             (loss / num_tokens).backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._options.max_norm)

@@ -1,7 +1,11 @@
 """The tasks to learn from, and those to be judged by: other seeds, other texts, other names.
 
-Three to five documents of 240 to 360 tokens, as the seed draws. The limit leaves room for the tools, for the calls of a
-model that folds, and for less than two documents. So it does not matter how well, but where somebody folds.
+    even seeds   two to four documents of 280 to 360 tokens; all of them do not fit, and the last one is asked for
+    odd seeds    two to four documents of 30 to 70 tokens; all of them fit, and any one is asked for
+
+The limit of the first kind leaves room for the tools, for the calls of a model that folds, and for less than two
+documents. So it does not matter how well, but where somebody folds. Calls of tools cost more tokens than a document of
+the second kind has, and its limit has no room for them.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ from collections.abc import Callable
 from acmserve.training.fold_or_fail import WORDS, FoldOrFail, TaskWords, make_task
 
 TRAINING_SEED, HELD_OUT_SEED = 0, 1_000_000
-FITTING = 1.4
-CALL_TOKENS = 190
+FITTING = 1.25
+CALL_TOKENS = 180
 """Tokens that the calls and results behind one document may have."""
+SAID_TOKENS = 100
+"""Tokens that a turn without calls may have besides its document. A model that folds has twice as many."""
 
 HELD_OUT_WORDS = TaskWords(
     ("scarlet", "bronze", "turquoise", "pale", "wooden", "striped", "yellow", "marble", "black", "rusty"),
@@ -41,17 +47,18 @@ def _tasks(
 ) -> list[FoldOrFail]:
     made = []
     for seed in range(first, first + num):
-        draw = random.Random(f"sizes {seed}")
-        num_documents, size = draw.randint(3, 5), draw.randint(240, 360)
-        overhead = prompt_tokens + (num_documents - 1) * CALL_TOKENS
+        draw, needs_fold = random.Random(f"sizes {seed}"), seed % 2 == 0
+        num_documents = draw.randint(2, 4)
+        overhead = (num_documents - 1) * CALL_TOKENS if needs_fold else (num_documents + 1) * SAID_TOKENS
         made.append(
             make_task(
                 seed,
                 count_tokens,
                 num_documents=num_documents,
-                document_tokens=size,
-                fitting=FITTING,
-                overhead=overhead,
+                document_tokens=draw.randint(280, 360) if needs_fold else draw.randint(30, 70),
+                fitting=FITTING if needs_fold else None,
+                overhead=prompt_tokens + overhead,
+                asks="last" if needs_fold else "any",
                 words=words,
             )
         )

@@ -27,7 +27,7 @@ from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
 from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
-from acmserve.bench.models.witnessed_model import Agreement, compare, read_witness
+from acmserve.bench.models.witness import Agreement, compare, read_witness
 from acmserve.context.episodes.delimiter import DELIMITER_TOOL
 from acmserve.errors import AcmError
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.agent.result_table import Report
 from acmserve.bench.families.edit import START
 from acmserve.bench.families.family import DEFAULT, SPEED
 from acmserve.bench.families.runs import moves, why_not
-from acmserve.bench.report.markdown_text import table
-from acmserve.bench.report.page_section import Report
+from acmserve.bench.harness.markdown_text import table
 from acmserve.errors import AcmError
 
 NAME = "compatibility.md"

@@ -14,10 +14,11 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.report import compatibility
-from acmserve.bench.report.markdown_text import table
-from acmserve.bench.report.page_section import PageSection, Report, Reports
+from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS

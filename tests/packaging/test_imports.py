@@ -38,7 +38,7 @@ ENGINE = ("cpu", "gpu", "semantic")
 FOLDERS = {
     "acmserve": ENGINE,
     "kernels": ENGINE,
-    "benchmarks": (*ENGINE, "bench"),
+    "benchmarks": (*ENGINE, "bench", "gpu-check"),
     "tests": (*ENGINE, "bench", "dev"),
 }
 """A folder, and the extras that its sources may count on."""

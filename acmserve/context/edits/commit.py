@@ -16,14 +16,18 @@ commit computes them anyway, unless the step computes from in front of them.
 
 Tokens that are moved count by the rates of this engine, so under `reuse` the longer prompt decides, and edits hardly
 wait. Pure. It knows neither loops nor sessions.
+
+What takes effect has its place in the rollout record, as the operation `commit`. The edit itself stands there where it
+was accepted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from acmserve.context.edits.cost import EditCost, ShownTexts, num_saved_by
+from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import committed, waiting
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -34,6 +38,9 @@ MEMORY = 0.9
 """By how much a step counts less than the one behind it."""
 FIRST_SHARE = 0.7
 """The share of steps that edit, before any was seen."""
+COMMIT = "commit"
+"""The operation of a rollout record that says which edits took effect."""
+TURN_END, INTERRUPTED = "turn_end", "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,10 @@ class CommitView:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The edits that take effect now, and why: `room`, `cheapest`, `in_front`, or "" for none."""
+    """The edits that take effect now, and why: `room`, `cheapest`, `in_front`, or "" for none.
+
+    Without a choice everything does: `turn_end`, or `interrupted` behind a turn that broke off.
+    """
 
     fragment_ids: tuple[str, ...] = ()
     reason: str = ""
@@ -83,9 +93,19 @@ def plan_commit(view: CommitView) -> CommitPlan:
     return CommitPlan(free, "in_front" if free else "")
 
 
+def commit_all(state: SessionState, reason: str) -> CommitPlan:
+    """The plan that leaves nothing waiting, for a reason that is no choice."""
+    left = tuple(fragment.fragment_id for fragment in waiting(state))
+    return CommitPlan(left, reason if left else "")
+
+
 def apply_commit(state: SessionState, plan: CommitPlan) -> SessionState:
-    """The state with the planned edits in the prompt."""
-    return committed(state, plan.fragment_ids)
+    """The state with the planned edits in the prompt, and in its record. The very state where none is planned."""
+    after = committed(state, plan.fragment_ids)
+    if after is state or state.rollout.header is None:
+        return after
+    arguments = {"fragment_ids": list(plan.fragment_ids), "reason": plan.reason}
+    return replace(after, rollout=state.rollout.operated(Initiator.POLICY, COMMIT, arguments, None))
 
 
 def edit_share(steps: Iterable[bool]) -> float:

@@ -46,7 +46,9 @@ def fold(state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer
 def folded(state: SessionState, fragment: Fragment, suite: str) -> Fragment:
     """A fragment as a fold leaves it."""
     shown = marker.folded(fragment.fragment_id, fragment.num_tokens, len(fragment.pieces), suite)
-    return replace(fragment, visibility=Visibility.FOLDED, shown=_in_line(state, fragment, shown), focus=None)
+    shown = _in_line(state, fragment, shown)
+    more = marker.more_template(suite)
+    return replace(fragment, visibility=Visibility.FOLDED, shown=shown, focus=None, more=more)
 
 
 def summarize(
@@ -196,4 +198,4 @@ def _check_shorter(after: SessionState, fragment: Fragment, tokenizer: Tokenizer
 
 
 def _visible(fragment: Fragment) -> Fragment:
-    return replace(fragment, visibility=Visibility.VISIBLE, shown=None, focus=None, waits=False)
+    return replace(fragment, visibility=Visibility.VISIBLE, shown=None, focus=None, waits=False, more="")

@@ -50,6 +50,7 @@ class Fragment:
 
     `summaries` keeps every summary ever made as (focus, text): asking again with the same focus costs nothing.
     `focus` is that of the summary which is shown. `waits`: the prompt still shows the text, though it was hidden.
+    `more` is how its suite says that further folds follow its marker, "" for the server's own words.
     """
 
     fragment_id: str
@@ -61,6 +62,7 @@ class Fragment:
     focus: str | None = None
     summaries: tuple[tuple[str, str], ...] = ()
     waits: bool = False
+    more: str = ""
 
     @property
     def hidden(self) -> bool:

@@ -104,7 +104,9 @@ def _appended(state: SessionState, messages: Sequence[Message]) -> tuple[Carried
         for index, message in sent
     ]
     new = tuple(range(num_old, len(entries)))
-    appended = replace(state, entries=tuple(entries), num_turns=state.num_turns_with(entries))
+    ended = (entry.turn + 1 for entry in entries if entry.origin is Author.ANSWER)
+    num_turns = max(state.num_turns, *ended, 0)
+    appended = replace(state, entries=tuple(entries), num_turns=num_turns)
     return CarriedOver(appended, (), new), len(messages) - len(new)
 
 

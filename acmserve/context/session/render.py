@@ -165,7 +165,8 @@ def _shown(run: _Run) -> tuple[Piece, str]:
     further = [other for piece, other in run[1:] if piece == other.pieces[0]]
     if len(run) > 1:
         line_end = "\n" if last_fragment.shown_at(last).endswith("\n") else ""
-        more = marker.more([f.fragment_id for f in further], sum(f.num_tokens for f in further))
+        names, num_tokens = [f.fragment_id for f in further], sum(f.num_tokens for f in further)
+        more = marker.more(names, num_tokens, fragment.more)
         text = text.removesuffix("\n") + more + line_end
     return Piece(first.place, first.start, last.end), text
 

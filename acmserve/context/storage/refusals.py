@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from acmserve.context.storage.codecs.changes import sizes_of
+from acmserve.context.storage.codecs.rows import sizes_of
 from acmserve.context.storage.session import Key, Session, SessionLimits
 from acmserve.errors import Conflict, IntegrityError, NotFound
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import RowSizes
+from acmserve.context.storage.codecs.rows import RowSizes
 from acmserve.context.tools.suites import SCULPTOR
 from acmserve.errors import InvalidRequest, StorageFailed
 

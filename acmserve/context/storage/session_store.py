@@ -26,7 +26,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_whole
+from acmserve.context.storage.codecs.rows import StateChange, plan_change, plan_whole
 from acmserve.context.storage.fair_share import plan_victims, room
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
@@ -76,6 +76,10 @@ class SessionStore:
     def __len__(self) -> int:
         """Sessions in memory."""
         return len(self._sessions)
+
+    def behind(self) -> Sequence[Session]:
+        """Sessions whose copies in the file are behind. None of them without a file."""
+        return [session for session in self._sessions.values() if session.unsaved is not None]
 
     def get(self, tenant: str, session_id: str) -> Session:
         """The session, which counts as use. Raises `NotFound`, and `StorageFailed` where it cannot be read."""
@@ -254,13 +258,11 @@ class SessionStore:
         self._tell()
 
     def _size_of(self, key: Key) -> int:
-        session = self._sessions.get(key)
-        return 0 if session is None else session.sizes.num_bytes
+        return self._sessions[key].sizes.num_bytes if key in self._sessions else 0
 
     def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
         """Write so many sessions whose copies in the file are behind, as long as that succeeds."""
-        behind = [session for session in self._sessions.values() if session.unsaved is not None]
-        for session in behind[:num_sessions]:
+        for session in self.behind()[:num_sessions]:
             session.unsaved = self._tried(partial(stored.save_whole, session))
             if session.unsaved is not None:
                 break
@@ -310,8 +312,7 @@ class SessionStore:
         """Raise `Conflict` where the session is larger than what the shares of others leave to it."""
         if self.num_bytes + num_bytes - self._size_of(session.key) <= self.limits.max_bytes:
             return
-        sizes = {key: other.num_bytes for key, other in self._sessions.items()}
-        most = room(session.key, sizes, self.limits.memory)
+        most = room(session.key, {key: other.num_bytes for key, other in self._sessions.items()}, self.limits.memory)
         if num_bytes > most:
             raise too_large(session, num_bytes, most)
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import RowChange, RowSizes, StateChange
-from acmserve.context.storage.codecs.state import VERSION, damaged, pack, state_from, unpack
+from acmserve.context.storage.codecs.rows import RowChange, RowSizes, StateChange, pack, unpack
+from acmserve.context.storage.codecs.state import VERSION, damaged, state_from
 from acmserve.context.storage.database import Database
 from acmserve.context.storage.head import SessionHead, head_from, head_value
 from acmserve.context.storage.map_table import MapTable

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import StateChange, plan_whole
+from acmserve.context.storage.codecs.rows import StateChange, plan_whole
 from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.session import Bound, Key, Session

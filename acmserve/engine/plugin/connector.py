@@ -237,10 +237,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        """Token counts since the last call."""
-        if self.role is not KVConnectorRole.SCHEDULER:
-            return None
-        if self.precompute.blocks.watching:
+        """Token counts, or a worker's moves, since the last call."""
+        if self.role is KVConnectorRole.SCHEDULER and self.precompute.blocks.watching:
             self._stats.add_precomputed(self.precompute.blocks.take_counts())
         if self._stats.is_empty():
             return None
@@ -300,7 +298,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._mover is not None
         metadata.check_laid_out()
         if metadata.copies:
-            self._mover.carry_out(metadata.copies)
+            with self._stats.timed_move():
+                self._mover.carry_out(metadata.copies)
         self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
 
     def build_connector_worker_meta(self) -> TransitionsRecorded | None:

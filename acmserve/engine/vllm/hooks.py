@@ -89,7 +89,9 @@ class StepHooks(Protocol):
 
 @runtime_checkable
 class ConnectorHooks(Protocol):
-    """A KV connector whose scheduler carries out moves."""
+    """A KV connector whose scheduler carries out moves. `abilities.move_refusal` is why it does not, or None."""
+
+    abilities: Any
 
     def attach(self) -> StepHooks:
         """The scheduler's side is there. Called once, when the scheduler has been built."""

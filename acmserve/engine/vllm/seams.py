@@ -16,6 +16,13 @@ _REQUEST = "vllm.v1.request:Request"
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 _METADATA = "vllm.v1.attention.backend:CommonAttentionMetadata"
 
+KV_CACHE_GROUPS = Seam(
+    f"{_CACHE_UTILS}:get_kv_cache_groups",
+    ("vllm_config", "kv_cache_spec"),
+    elsewhere=("vllm.v1.core.kv_cache_planning:get_kv_cache_groups",),
+)
+"""The second place is of vLLM 0.33."""
+
 SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.scheduler:SchedulerConfig", get_scheduler_cls="self"),
     *methods("vllm.config.vllm:VllmConfig", _post_init_kv_transfer_config="self"),
@@ -108,7 +115,7 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.lora.layers.base:BaseLayerWithLoRA", set_lora="self index lora_a lora_b"),
     *methods("vllm.model_executor.layers.attention.attention:Attention", forward="self query key value"),
     *methods("vllm.model_executor.layers.attention.mla_attention:MLAAttention", forward="self q kv_c_normed k_pe"),
-    Seam(f"{_CACHE_UTILS}:get_kv_cache_groups", ("vllm_config", "kv_cache_spec")),
+    KV_CACHE_GROUPS,
     Seam("vllm.v1.attention.backends.utils:resolve_kv_cache_layout", ("vllm_config", "supported_layouts")),
     Seam("vllm.v1.attention.backends.utils:get_supported_kv_cache_layouts", ("backends",)),
     *methods(

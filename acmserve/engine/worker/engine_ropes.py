@@ -11,7 +11,6 @@ Does not know KV caches, layouts or blocks.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from acmserve.kernels.rope import Rope
-
-logger = logging.getLogger(__name__)
 
 
 def ropes_of_engine(
@@ -54,17 +51,3 @@ def ropes_of_engine(
         except MoveRefused as refused:
             raise MoveRefused(f"drafter: {refused.reason}") from refused
     return {name: (ropes | borrowed)[name] for name in layer_names}
-
-
-def ropes_measured_twice(
-    model: nn.Module, drafter: nn.Module | None, layer_names: Sequence[str], vllm_config: VllmConfig
-) -> dict[str, Rope | None]:
-    """`ropes_of_engine`, where what is refused is measured once more: a refusal holds as long as the engine lives.
-
-    A model that does not turn its keys fails both times.
-    """
-    try:
-        return ropes_of_engine(model, drafter, layer_names, vllm_config)
-    except MoveRefused as refused:
-        logger.warning("acmserve: the keys are measured once more: %s", refused.reason)
-    return ropes_of_engine(model, drafter, layer_names, vllm_config)

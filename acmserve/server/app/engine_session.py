@@ -32,6 +32,7 @@ from acmserve.server.identity.sources import SESSION_HEADER
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import plain_body
 from acmserve.server.options.context_management import FIELD, parse_context_management
+from acmserve.server.options.field_names import check_field_names
 from acmserve.server.options.session_params import check_no_loop, is_plain
 from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
 from acmserve.server.vllm.model_names import ASKED_NAME
@@ -54,6 +55,7 @@ def with_session(core: Endpoint) -> Endpoint:
         CURRENT.set(None)
         ASKED_NAME.set(kwargs["request"].model)
         try:
+            check_field_names(body, type(kwargs["request"]), _identifier(raw_request).sources)
             found = _identified(body, raw_request)
             params = None if found is None else found.params
             is_edited = path.endswith(EDITED_PATHS) and body.get(FIELD) is not None

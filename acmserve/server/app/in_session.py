@@ -26,6 +26,7 @@ from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.vendor_route import ANTHROPIC_PREFIX
+from acmserve.server.options.field_names import check_field_names
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.model_names import ASKED_NAME
 
@@ -56,6 +57,9 @@ def in_session(
             return await otherwise(*args, **kwargs)
 
         try:
+            if server is not None:
+                names = server.identifier.sources
+                check_field_names(await sent_body(raw_request), type(kwargs["request"]), names)
             found = None if server is None else await _found(server, raw_request, leaves_no_trace=leaves_no_trace)
             if found is None or server is None:
                 return await otherwise(*args, **kwargs)

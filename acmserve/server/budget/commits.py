@@ -14,15 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.context.edits.commit import CommitPlan, Pricing, apply_commit, edit_share, plan_commit, view_commit
+from acmserve.context.edits.commit import (
+    TURN_END,
+    CommitPlan,
+    Pricing,
+    apply_commit,
+    commit_all,
+    edit_share,
+    plan_commit,
+    view_commit,
+)
 from acmserve.context.session.known_entries import compare_entries
 from acmserve.context.session.render import render_whole
 from acmserve.context.session.state import SessionState, TranscriptEntry
-from acmserve.context.session.waiting import committed, waiting
+from acmserve.context.session.waiting import waiting
 from acmserve.context.transcript.message import Message
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 
-TURN_END = "turn_end"
 TEMPLATE_SHARE = 1.1
 """What a prompt has at most beside the texts that are counted, as a factor."""
 WAITS = "a further edit is likely, and would have what stands behind both computed twice"
@@ -72,11 +80,10 @@ class LoopCommits:
 
     def end(self, state: SessionState) -> SessionState:
         """The state when the turn ends: nothing waits."""
-        left = tuple(fragment.fragment_id for fragment in waiting(state))
-        if left:
-            self._in_use = True
-            self.plan = CommitPlan(left, TURN_END)
-        return committed(state)
+        left = commit_all(state, TURN_END)
+        if left.fragment_ids:
+            self._in_use, self.plan = True, left
+        return apply_commit(state, left)
 
     @property
     def ended(self) -> bool:
@@ -84,7 +91,7 @@ class LoopCommits:
         return self.plan.reason == TURN_END
 
     @property
-    def as_json(self) -> Mapping[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """What the answer, or a step, says of its commits."""
         if not self._in_use:
             return {}

@@ -26,6 +26,7 @@ from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.sessions.rollout import operate_rollout
 
 Call = dict[str, Any]
+_QUOTES = {("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +125,32 @@ def find_format_error(said: str, message: Mapping[str, Any], marks: Sequence[str
             return f"the arguments of {call_name(call)[:40]!a} are not a JSON object"
     reasoning = str(message.get("reasoning") or message.get("reasoning_content") or "")
     answer = said.replace(reasoning, "", 1) if reasoning else said
-    mark = next((mark for mark in marks if mark in answer), None)
+    mark = next((mark for mark in marks if _begin_of(answer, mark) is not None), None)
     return None if calls or mark is None else f"what follows {mark} could not be read as a tool call"
 
 
 def text_before(text: str, marks: Sequence[str]) -> str:
     """The part of a text in front of the first tool call."""
-    return text[: min((text.index(mark) for mark in marks if mark in text), default=len(text))]
+    begins = [begin for mark in marks if (begin := _begin_of(text, mark)) is not None]
+    return text[: min(begins, default=len(text))]
+
+
+def text_held_back(said: str, message: Mapping[str, Any], marks: Sequence[str]) -> str:
+    """What a stream did not pass on of a step that only speaks of tool calls. Its parser waits for one to the end."""
+    sent = str(message.get("content") or "")
+    is_held = any(mark in said for mark in marks) and text_before(said, marks) == said
+    return said[len(sent) :] if is_held and sent and said.startswith(sent) else ""
+
+
+def _begin_of(text: str, mark: str) -> int | None:
+    """Where a mark begins a call. One that stands in quotes or in backticks is spoken of."""
+    begin = text.find(mark)
+    while begin >= 0:
+        around = text[max(begin - 1, 0) : begin], text[begin + len(mark) : begin + len(mark) + 1]
+        if around not in _QUOTES:
+            return begin
+        begin = text.find(mark, begin + 1)
+    return None
 
 
 def call_name(call: Mapping[str, Any]) -> str:

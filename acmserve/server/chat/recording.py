@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.session.branches.branch import hide_closed
@@ -18,7 +19,6 @@ from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
 from acmserve.context.session.rollout.record import RolloutOperation, sample_thread
 from acmserve.context.session.state import SessionState
-from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
@@ -27,7 +27,7 @@ from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.chat.branches import fail_open
 from acmserve.server.chat.calls import find_format_error
-from acmserve.server.chat.options import ChatRequest
+from acmserve.server.chat.options import ChatRequest, Turn
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.sampled import SampledAnswer
@@ -45,15 +45,13 @@ def is_watched(server: ContextServer, session: Session, chat: ChatRequest) -> bo
 def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> Adoption:
     """The session's state with the history, the budget and the `precompute` of a request, and what it dropped.
 
-    Without its tools a branch cannot go on. What waits behind a turn that broke off takes effect now.
+    Without its tools a branch cannot go on.
     """
     if chat.observations is not None and state.observation_rule != chat.observations:
         state = replace(state, observation_rule=chat.observations)
     messages, answer = chat.body["messages"], chat.goes_on_from
     adoption = adopt(state, messages, server.observations) if answer is None else go_on(state, answer, messages)
     adopted = adoption.state
-    if any(fragment.waits for fragment in adopted.fragments):
-        adopted = committed(adopted)
     if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(
             "messages",
@@ -66,6 +64,34 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
     if chat.precompute is not None and adopted.precompute != chat.precompute:
         adopted = replace(adopted, precompute=chat.precompute)
     return replace(adoption, state=adopted if chat.budget is None else set_budget(adopted, chat.budget))
+
+
+def keep(server: ContextServer, session: Session, state: SessionState, *, must: bool = False) -> dict[str, Any]:
+    """Store the state. What the answer says where it is too large, and the session stays as it is.
+
+    Raises `Conflict` then, where the answer cannot go on without it (`must`).
+    """
+    try:
+        server.store.save(session, state)
+    except Conflict as error:
+        if must:
+            raise
+        return refused_fields(error)
+    return {}
+
+
+def keep_completion(
+    turn: Turn, exchange: Exchange | None, message: Message, broken: str | None = None
+) -> dict[str, Any]:
+    """Put a step of a loop into the rollout record, in front of what it asks for. What the answer says, as of `keep`.
+
+    A record without it stays true: the next prompt is told from another one.
+    """
+    sampled, suites = None if exchange is None else exchange.sampled, turn.options.suites
+    if sampled is None or not turn.rollout:
+        return {}
+    state = complete_rollout(turn.session.state, sampled, message, suites, format_error=broken)
+    return keep(turn.server, turn.session, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +189,8 @@ class TurnRecording:
 
     def _save(self, state: SessionState) -> bool:
         """Store the state. False where it is too large, which the answer then says."""
-        try:
-            self.server.store.save(self.session, state)
-        except Conflict as error:
-            self.exchange.add_fields(refused_fields(error))
+        if refused := keep(self.server, self.session, state):
+            self.exchange.add_fields(refused)
             return False
         if self.session.unsaved is not None:
             self.exchange.add_fields(storage_fields(self.session))

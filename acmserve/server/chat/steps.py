@@ -32,10 +32,19 @@ from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.commits import LoopCommits
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
-from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, find_format_error, split_calls
+from acmserve.server.chat.calls import (
+    Call,
+    ContextTools,
+    Operation,
+    call_name,
+    find_format_error,
+    split_calls,
+    text_held_back,
+)
 from acmserve.server.chat.live_prompt import live_prompt
-from acmserve.server.chat.model_step import Spoken, Step, StepTokens
+from acmserve.server.chat.model_step import Spoken, Step, StepTokens, refused_answer
 from acmserve.server.chat.options import Turn
+from acmserve.server.chat.recording import keep, keep_completion
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
@@ -44,9 +53,9 @@ from acmserve.server.maps.turn import num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.rollout import complete_rollout, enforce_rollout
+from acmserve.server.sessions.rollout import enforce_rollout
 from acmserve.server.sessions.storage import storage_fields
-from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
+from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -74,6 +83,7 @@ class ToolLoop:
     num_completion_tokens: int = 0
     client_calls: list[Call] = field(default_factory=list)
     late_texts: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Any] = field(default_factory=dict)
     branches: LoopBranches = field(init=False)
     commits: LoopCommits = field(init=False)
     _exchange: Exchange | None = None
@@ -107,6 +117,7 @@ class ToolLoop:
             | ({} if self.turn.found is None else self.turn.found.fields)
             | storage_fields(self.turn.session)
             | dict(self.turn.dropped)
+            | self.refused
         )
 
     @property
@@ -125,12 +136,16 @@ class ToolLoop:
     def _budget_json(self) -> dict[str, Any]:
         """What the last step's budget demanded, and which edits wait. Nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
-        return ({} if report is None else {"budget": report}) | dict(self.commits.as_json)
+        return ({} if report is None else {"budget": report}) | self.commits.as_json
 
     @property
     def receipt(self) -> dict[str, Any] | None:
         """The receipt of the step that was answered last."""
         return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
+
+    @property
+    def _said(self) -> str:
+        return "" if self._exchange is None else self._exchange.said
 
     async def ask(self) -> Response | None:
         """Let the model go one step on. A branch in which it cannot has failed. It goes on in the main conversation."""
@@ -198,10 +213,10 @@ class ToolLoop:
         except InvalidRequest as error:
             response = problem_response(error)
         except VLLMClientError as error:
-            response = _refused(error)
+            response = refused_answer(error)
         except Exception as error:
             logger.exception("acmserve: step %d of a tool loop failed", len(self.steps))
-            response = _refused(error)
+            response = refused_answer(error)
         if isinstance(response, JSONResponse) and response.status_code != 200:
             fields = json.loads(bytes(response.body)) | {"acm": self.acm}
             return JSONResponse(fields, response.status_code, background=response.background)
@@ -225,8 +240,9 @@ class ToolLoop:
         told = self._tokens_of(step)
         self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json | told)
         self.num_completion_tokens += step.num_completion_tokens
-        self._complete(step, broken)
-        tools = self._context_tools()
+        self.refused |= keep_completion(self.turn, self._exchange, step.message, broken)
+        turn, names = self.turn, self.request.tool_names
+        tools = ContextTools(turn.server, turn.session, turn.options, turn.params.fidelity, names, self.branches)
         for call in ours:
             operation = await tools.carry_out(call, self.num_calls)
             self.num_calls += 1
@@ -234,15 +250,16 @@ class ToolLoop:
             self.steps[-1]["operations"].append(operation.as_dict())
             yield operation
         self.stopped_by = self._reason_to_stop(step, was_last, done, broken)
-        self.late_texts = self.spoken.end_step(last=self.stopped_by is not None)
+        rest = "" if broken else text_held_back(self._said, step.message, self.marks)
+        step.message.update({"content": f"{step.message['content']}{rest}"} if rest else {})
+        self.late_texts = self.spoken.end_step(last=self.stopped_by is not None, rest=rest)
         self._record(step, ours, done)
 
     def _find_format_error(self, step: Step) -> str | None:
         """A tool call of the step that nobody can read. One that was cut short is none."""
         if step.finish_reason == "length":
             return None
-        said = "" if self._exchange is None else self._exchange.said
-        found = find_format_error(said, step.message, self.marks)
+        found = find_format_error(self._said, step.message, self.marks)
         if found is not None:
             self.format_errors.append({"step": len(self.steps), "error": found})
         return found
@@ -253,18 +270,6 @@ class ToolLoop:
             self.tokens.add(step.payload["choices"][0])
         sampled = None if self._exchange is None else self._exchange.sampled
         return {} if sampled is None else self.request.tokens_of(sampled)
-
-    def _complete(self, step: Step, broken: str | None) -> None:
-        """Put the completion into the rollout record, in front of what it asks for."""
-        turn, sampled = self.turn, None if self._exchange is None else self._exchange.sampled
-        if sampled is not None and turn.rollout:
-            suites = turn.options.suites
-            state = complete_rollout(turn.session.state, sampled, step.message, suites, format_error=broken)
-            turn.server.store.save(turn.session, state)
-
-    def _context_tools(self) -> ContextTools:
-        turn, names = self.turn, self.request.tool_names
-        return ContextTools(turn.server, turn.session, turn.options, turn.params.fidelity, names, self.branches)
 
     def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation], broken: str | None) -> str | None:
         is_cut, state = step.finish_reason == "length", self.turn.session.state
@@ -294,7 +299,7 @@ class ToolLoop:
             answer = message | dict(self.turn.answer_fields)
             state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
-        turn.server.store.save(turn.session, state)
+        self.refused |= keep(turn.server, turn.session, state, must=self.stopped_by is None)
         if self.stopped_by is not None and turn.found is not None:
             turn.found.answered(self.client_message())
         if self.stopped_by is not None and turn.turn_map is not None:
@@ -312,9 +317,3 @@ class ToolLoop:
         if self.client_calls:
             message["tool_calls"] = self.client_calls
         return message
-
-
-def _refused(error: Exception) -> JSONResponse:
-    """vLLM's own error body for an exception that its route function raised."""
-    body = create_error_response(error)
-    return JSONResponse(body.model_dump(), status_code=body.error.code)

@@ -31,6 +31,7 @@ from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
 from acmserve.server.budget.report import steps_json
+from acmserve.server.exchange.events import Event, log
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
@@ -43,7 +44,7 @@ from acmserve.server.sessions.editor import SessionEditor
 from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
-from acmserve.server.sessions.storage import StorageFailures
+from acmserve.server.sessions.storage import StorageFailures, watch_store
 
 
 class ContextServer:
@@ -104,6 +105,7 @@ class ContextServer:
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
         self.maps.store.on_failure = failures.note
+        watch_store(store)
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
@@ -136,7 +138,9 @@ class ContextServer:
 
         `live` is how requests of the session are made, for a summary that is asked for behind its conversation.
         """
-        return await self._enforcement(session, overhead, fidelity, live).enforce(state, edits)
+        enforced = await self._enforcement(session, overhead, fidelity, live).enforce(state, edits)
+        _log_evictions(session, enforced)
+        return enforced
 
     def preview(
         self,
@@ -156,6 +160,8 @@ class ContextServer:
             state = replace(session.state, omissions=evicted.plan.omissions)
             told = {"evicted": steps_json(evicted.plan.steps)}
             saved = evicted.plan.cleared_input_tokens
+            if saved:
+                log(Event.EVICTION, session.session_id, by="caller", steps=len(evicted.plan.steps), tokens=saved)
             self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
         return evicted
 
@@ -189,3 +195,13 @@ class ContextServer:
         """A session left memory. What can be made again when it comes back goes with it."""
         self.budgets.drop(key)
         self.precompute.forget(key)
+
+
+def _log_evictions(session: Session, enforced: Enforced) -> None:
+    """Tell what a budget and the edits of a request took out."""
+    report = enforced.report or {}
+    if report.get("evicted_tokens"):
+        steps, tokens = len(report["evicted"]), report["evicted_tokens"]
+        log(Event.EVICTION, session.session_id, by=report["policy"], steps=steps, tokens=tokens)
+    for applied in (enforced.edited or {}).get("applied_edits", ()):
+        log(Event.EVICTION, session.session_id, by=applied["type"], tokens=applied["cleared_input_tokens"])

@@ -33,6 +33,7 @@ from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.exchange.served_prompts import ServedContext
+from acmserve.server.exchange.turn_times import first_token_seconds, note_fallback, note_turn
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
@@ -150,14 +151,21 @@ class Exchange:
             if self.served is not None and self.params.foldable:
                 self.served().pieces.learn(transfer["acm"]["receipt"])
             count_moved(output, transfer["acm"]["receipt"])
-            if self.on_receipt is not None and not self._has_receipt:
+            if not self._has_receipt:
                 self._has_receipt = True
-                self.on_receipt(transfer["acm"]["receipt"], self._seconds)
+                self._note(output, transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
         if self.served is not None and self.remembers:
             self._remember(output, self.served())
         if self.finished and self.acm is None:
             logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)
+
+    def _note(self, output: EngineOutput, receipt: Mapping[str, Any], seconds: float) -> None:
+        if self.served is not None and not self.params.precompute:
+            note_fallback(self.session_id, receipt)
+            note_turn(self.served(), self._prompt, receipt, first_token_seconds(output))
+        if self.on_receipt is not None:
+            self.on_receipt(receipt, seconds)
 
     def _remember(self, output: Any, served: ServedContext) -> None:
         for completion in output.outputs:

@@ -62,6 +62,17 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
     )
 
 
+def check_outside_loop(commit: str | None, field: str = "commit") -> None:
+    """Raise `InvalidRequest` where edits outside of a loop are to wait: the next prompt is their cheapest moment."""
+    if commit == "cheapest":
+        raise InvalidRequest(
+            field,
+            "cannot be 'cheapest' here: an edit of this route takes effect with the session's next chat request.",
+            "Leave it out: all that is edited between two requests is computed once. Edits wait in a loop on the "
+            "server, by acm.tools and acm.commit of the chat request.",
+        )
+
+
 def _branch_tokens(value: object, suites: Collection[str]) -> int | None:
     if BRANCHES not in suites:
         raise InvalidRequest("acm.branch", f"has no meaning without the tools '{BRANCHES}' in acm.tools.")

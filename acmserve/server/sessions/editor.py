@@ -35,6 +35,7 @@ from acmserve.context.tools.run import (
 )
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import Budgets
+from acmserve.server.exchange.events import Event, log
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
@@ -107,6 +108,8 @@ class SessionEditor:
             outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
+        if outcome.changed:
+            log(Event.EDIT, session.session_id, op=call.name, by=by.value)
         return outcome
 
     def _recorded(self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator) -> ToolOutcome:
@@ -131,6 +134,7 @@ class SessionEditor:
         outcome = replace(outcome, state=state)
         before = session.state
         self._sessions.store.save(session, state)
+        _log_edits(session, outcome)
         if any(done.kind is EditKind.REDACT for done in outcome.done):
             self._on_redacted(session, before)
         return outcome
@@ -177,3 +181,16 @@ class SessionEditor:
 
     def _context(self, suite: str, fidelity: str | None) -> ToolContext:
         return ToolContext(self._budgets.tokenizer, suite, fidelity or self._default_fidelity)
+
+
+def _log_edits(session: Session, outcome: BatchOutcome) -> None:
+    for done in outcome.done:
+        log(
+            Event.REDACTION if done.kind is EditKind.REDACT else Event.EDIT,
+            session.session_id,
+            op=done.kind.value,
+            by=Initiator.CALLER.value,
+            fragment=done.fragment.fragment_id,
+            tokens_before=done.num_tokens_before,
+            tokens_after=done.num_tokens_after,
+        )

@@ -193,7 +193,8 @@ class Identifier:
         state, messages = self._store.get(tenant, family).state, body.get("messages")
         if state.thread is not None or state.parent is not None or not state.entries or not isinstance(messages, list):
             return False
-        return grows(state, messages) and self.families.goes_on_alone(tenant, family, digest_tools(body.get("tools")))
+        tools = digest_tools(body["tools"]) if body.get("tools") else 0
+        return grows(state, messages) and self.families.goes_on_alone(tenant, family, tools)
 
     def _asked(self, body: object, headers: Mapping[str, str], tenant: str) -> NamedRequest | None:
         """What a request says of its session. Where content may find it, nothing has to be said."""

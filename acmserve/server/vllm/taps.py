@@ -10,6 +10,7 @@ Does not know sessions: who taps hands in what is to happen.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -39,6 +40,20 @@ def before_shutdown(client: Any, call: Callable[[], None]) -> None:
 def set_signature(endpoint: Callable[..., Any], signature: inspect.Signature) -> None:
     """Have FastAPI read another signature than the function's own."""
     vars(endpoint)["__signature__"] = signature
+
+
+def on_startup(app: FastAPI, tell: Callable[[FastAPI], Awaitable[None]]) -> None:
+    """Run `tell` beside the app, from the beginning of its own lifespan on. It ends with the app."""
+    lifespan = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def telling(app: FastAPI) -> AsyncIterator[Any]:
+        async with lifespan(app) as given:
+            told = asyncio.ensure_future(tell(app))
+            yield given
+            told.cancel()
+
+    app.router.lifespan_context = telling
 
 
 def on_shutdown(app: FastAPI, close: Callable[[FastAPI], Awaitable[None]]) -> None:

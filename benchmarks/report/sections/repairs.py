@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from acmserve.bench.agent.result_table import Report
+from acmserve.bench.harness.markdown_text import interval, points, share
 from acmserve.bench.repairs.cases import PRECISE
-from acmserve.bench.report.markdown_text import interval, points, share
-from acmserve.bench.report.page_section import PageSection, PageTable, Report, Reports
+from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
 _FILE = "repairs"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}

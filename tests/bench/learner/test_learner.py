@@ -1,7 +1,8 @@
-"""What trains a small model to fold: its rows, its steps, its scripted decisions, and the gate of its numbers."""
+"""What trains a small model to fold: its rows, its steps, and the folder in which it ends."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from acmserve.bench.learner.decisions import no_decisions, right_decisions, shuffled_decisions
-from acmserve.bench.learner.main import find_failures
 from acmserve.bench.learner.sft import SftOptions, SftRun, row_loss, rows_of_step
-from acmserve.bench.learner.tasks import held_out_tasks, training_tasks
+from acmserve.bench.learner.stages import train
+from acmserve.bench.learner.work_folder import WorkFolder, default_work
+from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
 from acmserve.training.formats import IGNORED_LABEL
 
-OPTIONS = SftOptions(6, rows_per_step=2, learning_rate=3e-2, warmup=1, bfloat16=False)
+OPTIONS = SftOptions(6, rows_per_step=2, learning_rate=3e-2, warmup=1)
 
 
 def model() -> Any:
@@ -42,7 +43,7 @@ def test_each_row_comes_once_before_any_comes_again() -> None:
 
 def test_a_loss_is_that_of_the_answers_tokens() -> None:
     made, row = model(), rows()[1]
-    loss, num_tokens = row_loss(made, row, bfloat16=False)
+    loss, num_tokens = row_loss(made, row)
     labels = torch.tensor([row["labels"]])
     whole = made(input_ids=torch.tensor([row["input_ids"]]), labels=labels).loss
     assert num_tokens == 2
@@ -69,32 +70,35 @@ def test_training_lowers_the_loss_and_goes_on_where_it_was_cut_off(tmp_path: Pat
         SftRun(model(), [], OPTIONS, tmp_path / "none.pt")
 
 
-def test_the_control_folds_as_much_and_the_wrong_document() -> None:
-    def count(text: str) -> int:
-        return len(text.split())
-
-    tasks = training_tasks(20, count, 100)
-    for task in tasks:
-        right, shuffled = right_decisions(task), shuffled_decisions(task)
-        kept = right.index(False)
-        assert task.answer in task.documents[kept]
-        assert sum(right) == sum(shuffled) == len(right) - 1
-        assert shuffled[kept]
-        assert not any(no_decisions(task))
-        task.check_integrity(count)
-    sentences = {part for task in tasks for text in task.documents for part in text.split(".")}
-    held_out = {part for task in held_out_tasks(20, count, 100) for text in task.documents for part in text.split(".")}
-    assert not {part for part in sentences & held_out if len(part.split()) > 4}
+def test_a_trained_model_is_saved_in_float32_and_kept(tmp_path: Path) -> None:
+    base = write_tiny_model(tmp_path / "base", 128)
+    (tmp_path / "right.jsonl").write_text("\n".join(map(json.dumps, rows())), encoding="utf-8")
+    made = train(tmp_path, "right", OPTIONS, base)
+    assert len(made.losses) == OPTIONS.num_steps
+    assert json.loads((made.folder / "config.json").read_text(encoding="utf-8"))["dtype"] == "float32"
+    weights = LlamaForCausalLM.from_pretrained(made.folder, dtype="auto").state_dict()
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    before = LlamaForCausalLM.from_pretrained(base).state_dict()
+    assert not all(torch.equal(weights[name], before[name]) for name in before)
+    assert {path.name for path in tmp_path.iterdir()} == {"base", "right", "right.jsonl", "right-losses.json"}
+    assert train(tmp_path, "right", OPTIONS, base) == made
 
 
-def row(name: str, low: float, high: float) -> dict[str, Any]:
-    return {"model": name, "reward_interval": [low, high]}
+def test_a_work_folder_is_of_one_recipe_and_adds_up_seconds(tmp_path: Path) -> None:
+    for begun, ended in ((0, 60), (100, 190)):
+        work = WorkFolder(tmp_path, {"steps": 24})
+        with work.timed("training", iter((begun, ended)).__next__):
+            pass
+    assert work.minutes() == {"training": 2.5}
+    with pytest.raises(AcmError, match=r"was made with steps 24, not 30\. Remove it, or name another"):
+        WorkFolder(tmp_path, {"steps": 30})
+    with pytest.raises(AcmError, match="was made with tasks None, not 8"):
+        WorkFolder(tmp_path, {"steps": 24, "tasks": 8})
 
 
-def test_a_gain_within_the_interval_is_no_gain() -> None:
-    before, control = row("untrained", -1.0, -0.9), row("shuffled", -0.5, 0.0)
-    assert find_failures([before, row("right", 0.2, 0.8), control]) == []
-    (none,) = find_failures([before, row("right", -0.95, 0.8), row("shuffled", -1.0, -0.96)])
-    assert "the trained model earns" in none
-    (won,) = find_failures([before, row("right", -0.4, 0.8), control])
-    assert "the control earns" in won
+def test_work_lies_where_models_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    monkeypatch.delenv("ACMSERVE_HOME", raising=False)
+    assert default_work() == Path("/b/acmserve/learner")
+    monkeypatch.setenv("ACMSERVE_HOME", "/a")
+    assert default_work() == Path("/a/acmserve/learner")

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.bench.agent.estimates import wilson
 from acmserve.bench.tasks.auto import grid, judge, simulate
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
 from acmserve.bench.tasks.run import AUTO, EXACT, REPAIRS, REUSE, VARIANTS
-from acmserve.bench.tasks.summary import ALL, share_interval, summarise, wilson
+from acmserve.bench.tasks.summary import ALL, share_interval, summarise
 from acmserve.bench.tasks.table import as_table
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, Features
 

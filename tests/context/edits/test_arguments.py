@@ -22,7 +22,8 @@ from acmserve.context.session.fragment import Fragment, Piece
 from acmserve.context.session.history import Adoption, adopt
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.state import pack, state_from, state_value, unpack
+from acmserve.context.storage.codecs.rows import pack, unpack
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.context.tools.search.semantic import passages
 from acmserve.context.transcript.call_arguments import MIN_ARGUMENT_CHARS, ArgumentPart
 from acmserve.context.transcript.message import Message, Place, text_at

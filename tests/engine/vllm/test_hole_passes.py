@@ -6,13 +6,14 @@ A model with two layers: what a hole sees of the one in front of it shows in the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from acmserve.engine.vllm import hole_rows
+from acmserve.engine.vllm.hooks import HolePass
+from acmserve.errors import IntegrityError
 from tests.support.engine.edits import Tokens, text
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, counted_steps, scheduler_of, start_engine
 from tests.support.engine.tiny_model import TWO_LAYERS
 
 MAX_DIFFERENCE = 1e-4
@@ -40,26 +41,12 @@ def with_holes(num_holes: int) -> Tokens:
     return [*context, *NEW]
 
 
-def scheduler_of(engine: Engine) -> Any:
-    return engine.llm.llm_engine.engine_core.engine_core.scheduler
-
-
 def steps_of(engine: Engine, context: Tokens, session: str) -> tuple[Answer, list[int]]:
     """The answer to an edited context, and the tokens that each step computed for it."""
     engine.ask(HISTORY, session, "reuse", salt=session)
-    scheduler = scheduler_of(engine)
-    sizes: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        schedule = scheduler.schedule
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            output = schedule(*args, **kwargs)
-            sizes.append(output.total_num_scheduled_tokens)
-            return output
-
-        patch.setattr(scheduler, "schedule", counted)
+    with counted_steps(engine) as sizes:
         answer = engine.ask(context, session, "reuse", salt=session)
-    return answer, [size for size in sizes if size]
+    return answer, sizes
 
 
 def one_step_a_hole(engine: Engine, context: Tokens, session: str) -> tuple[Answer, list[int]]:
@@ -115,3 +102,15 @@ def test_neighbours_in_the_batch_get_their_own_answers(engine: Engine) -> None:
         assert answer.distance(reference) <= MAX_DIFFERENCE
         assert answer.receipt is not None
         assert len(answer.receipt["moves"]) > 2
+
+
+def test_a_pass_that_is_not_handed_over_is_found_out(engine: Engine) -> None:
+    """Between steps no pass may wait: the next step would compute it in the place of its own."""
+    executor = scheduler_of(engine).connector.move_executor
+    executor.check_integrity()
+    executor._passes.append(HolePass("r", ((3, 5),)))
+    with pytest.raises(IntegrityError, match="0 and 1 passes pending between steps"):
+        executor.check_integrity()
+    assert [one.request_id for one in executor.take_passes()] == ["r"]
+    assert executor.take_passes() == ()
+    executor.check_integrity()

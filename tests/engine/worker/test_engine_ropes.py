@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from acmserve.engine.vllm.model.small_build import SmallBuild, small_build
-from acmserve.engine.worker.engine_ropes import ropes_measured_twice, ropes_of_engine
+from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.model_verdict import measure_keys
 from acmserve.engine.worker.rope_module import rope_of_module
 from acmserve.errors import MoveRefused
@@ -57,24 +57,3 @@ def test_a_drafter_without_kv_of_its_own_has_the_models_rotation(
     monkeypatch.setattr(layer, "kv_sharing_target_layer_name", NAMES[0], raising=False)
     ropes = measure_keys(build)
     assert ropes[NAMES[1]] == ropes[NAMES[0]]
-
-
-def test_what_is_refused_is_measured_once_more(build: SmallBuild) -> None:
-    """One run that fails does not turn moves off. A model that fails each time is refused by its own reason."""
-    num_failures = 1
-
-    def fail(*_: Any) -> None:
-        nonlocal num_failures
-        if num_failures:
-            num_failures -= 1
-            raise RuntimeError("out of luck")
-
-    model: Any = build.model
-    handle = model.model.layers[0].register_forward_pre_hook(fail)
-    try:
-        assert ropes_measured_twice(model, build.drafter, NAMES, build.vllm_config) == measure_keys(build)
-        num_failures = 2
-        with pytest.raises(MoveRefused, match="out of luck"):
-            ropes_measured_twice(model, build.drafter, NAMES, build.vllm_config)
-    finally:
-        handle.remove()

@@ -29,12 +29,12 @@ from tests.support.walk import Walk, count_walk
 #   in_session, turn, recording, exchange                the way to vLLM and back
 #   strict_json                                          the body once more, to be the transcript's own
 #   identifier, session_params, sources                  every place where an id may stand, each of ours checked
-#   families, prompt                                     no other thread, and the same tools
+#   families                                             no other thread, and no tools as before
 #   sessions                                             tenant, lock, and what the engine is told
-#   history, state, normal_form, observations            messages appended, digested, and judged to be results or not
+#   history, normal_form, observations                   messages appended, digested, and judged to be results or not
 #   render, message                                      the fold that was asked for
-#   session_store, codecs/changes, codecs/state          what the turn weighs, and its new rows
-MAX_FILES = 20
+#   session_store, codecs/rows                           what the turn weighs, and its new rows
+MAX_FILES = 17
 # What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates.
 MAX_FILES_WITH_ENGINE = MAX_FILES + 4
 UNUSED = (

@@ -60,10 +60,12 @@ def text_of(page: str) -> str:
 def sentences_of(page: str) -> Iterator[str]:
     """Sentences of paragraphs, of items of lists and of cells. A piece of inline code counts as one word.
 
-    A heading is none. It ends with its line, whatever stands below it.
+    A heading is none. It ends with its line, whatever stands below it. An item that ends with a comma goes on in the
+    next one.
     """
     text = _CODE.sub("code", text_of(page))
     text = re.sub(r"^#+ .*$", "\n", text, flags=re.MULTILINE)
+    text = re.sub(r",\s*\n\s*(?:[-*+]|\d+[.)]) ", ", ", text)
     for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)]) )|\n(?=\|)", text):
         first = paragraph.lstrip()
         cells = first.strip("|").split("|") if first.startswith("|") else [first]

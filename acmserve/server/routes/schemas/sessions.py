@@ -34,6 +34,12 @@ _FIDELITY = (
 )
 
 
+_COMMIT = (
+    "Only `now`: an edit of this route takes effect with the session's next chat request. `cheapest` is for a loop on "
+    "the server: `acm.commit` of a chat request."
+)
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -156,6 +162,11 @@ class ContextFragment(BaseModel):
     role: str = Field(description="The role it was cut from, or `all`.")
     num_tokens: int = Field(ge=0, description="Tokens of its original text.")
     num_tokens_shown: int = Field(ge=0, description="Tokens that the model sees of it now.")
+    waits: bool = Field(
+        default=False,
+        description="Whether it was hidden in a tool loop that runs, and the prompt still shows its text: see "
+        "`acm.commit` of a chat request.",
+    )
     focus: str | None = Field(description="Focus of the summary that is shown.")
     messages: list[FragmentPiece] = Field(description="Where it lies.")
     preview: str | None = Field(description="How its text begins; null when it was redacted.")
@@ -198,6 +209,7 @@ class ToolRequest(_Request):
         "the tool.",
     )
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+    commit: Literal["now", "cheapest"] | None = Field(default=None, description=_COMMIT)
 
 
 class ToolAnswer(BaseModel):
@@ -247,6 +259,7 @@ class EditsRequest(_Request):
 
     edits: list[EditRequest] = Field(min_length=1, max_length=MAX_EDITS, description="At least one edit.")
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+    commit: Literal["now", "cheapest"] | None = Field(default=None, description=_COMMIT)
 
 
 class PrepareRequest(_Request):

@@ -125,6 +125,7 @@ def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> 
         role=fragment.role,
         num_tokens=fragment.num_tokens,
         num_tokens_shown=num_tokens_shown(state, fragment, tokenizer),
+        waits=fragment.waits,
         focus=fragment.focus,
         messages=pieces,
         preview=None if gone else state.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],
