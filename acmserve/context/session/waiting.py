@@ -5,6 +5,7 @@
     [ f1 text ][ f2 text ][ rest ]   ------>    [m][m][ rest, computed once ]
 
 Tools, searches and costs see what was accepted. Only hiding waits, for a text that is shown again is wanted at once.
+The fold of a summary takes effect at once, for its text is gone from the prompt, and one marker follows another.
 A redaction never waits. Pure. It does not know when the moment is (`edits/commit.py`).
 """
 

@@ -127,6 +127,7 @@ SEAMS: tuple[Seam, ...] = (
     *attributes(
         "vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_size_local local_engines_only"
     ),
+    Seam("vllm.v1.engine.exceptions:EngineDeadError"),
     Seam("vllm.exceptions:VLLMError"),
     Seam("vllm.exceptions:VLLMClientError"),
     Seam("vllm.exceptions:VLLMValidationError"),

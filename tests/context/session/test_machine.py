@@ -303,7 +303,10 @@ class EditScript(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(long), "long") if long else self.fragment_id(data)
         before = self.state
         self.do(Step("wait", ("sculptor", name, {"fragment_id": chosen}, None)))
-        if name == "fold_fragment":
+        was = next((f for f in before.fragments if f.fragment_id == chosen), None)
+        if was is not None and was.hidden and not was.waits:
+            assert not self.state.fragment(chosen).waits, "its text is gone from the prompt already"
+        elif name == "fold_fragment":
             assert as_bytes(render(self.state)) == as_bytes(render(before)), "the prompt shows it later"
 
     @precondition(lambda self: waiting(self.state))

@@ -227,6 +227,8 @@ def test_a_full_session_lets_what_waits_take_effect_without_a_line_in_its_record
     store = client.server.store
 
     def fill() -> None:
+        """Turns would make room."""
+        store.record(client.session, client.session.turns.emptied())
         store.limits = replace(store.limits, max_bytes=client.session.num_bytes)
 
     client.leave_behind_folds(0, 1, when_all_wait=fill)

@@ -42,10 +42,10 @@ class TurnView(BaseModel):
         description="`aborted`: the client left. `failed`: the engine refused the request, or broke off."
     )
     receipt: ReceiptView | None = Field(description="Null where the engine said none before the turn ended.")
-    edits: list[TurnEditView]
-    evictions: list[TurnEvictionView]
+    edits: list[TurnEditView] = Field(description="Those that were made since the turn before.")
+    evictions: list[TurnEvictionView] = Field(description="Those that this turn was the first to see.")
     prompt_tokens: int = Field(ge=0, description="0 where the prompt is not known.")
-    output_tokens: int = Field(ge=0)
+    output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
     budget_tokens: int | None = Field(description="The `max_tokens` of the budget that held.")
     ttft_s: float | None = Field(description="Seconds to the first token. Null where nobody knows them.")
     total_s: float = Field(ge=0, description="Seconds in which the engine worked on the request.")
@@ -54,27 +54,27 @@ class TurnView(BaseModel):
 class WaitingNotes(BaseModel):
     """What was edited and evicted since the last turn. The next turn will name it."""
 
-    edits: list[TurnEditView]
-    evictions: list[TurnEvictionView]
+    edits: list[TurnEditView] = Field(description="In the order in which they were made.")
+    evictions: list[TurnEvictionView] = Field(description="Those that callers asked for.")
 
 
 class TurnList(BaseModel):
     """A page of turns, in order."""
 
-    object: Literal["list"] = "list"
+    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[TurnView] = Field(description="The newest one is the last.")
     first_index: int | None = Field(description="Of this page.")
     last_index: int | None = Field(description="Of this page. The next page begins behind it: `after`.")
-    has_more: bool
+    has_more: bool = Field(description="Whether newer turns follow.")
     num_turns: int = Field(ge=0, description="Turns of the session so far.")
     oldest_index: int | None = Field(description="Of the oldest turn that is left. Null where none is.")
-    waiting: WaitingNotes
+    waiting: WaitingNotes = Field(description="What the next turn will name.")
 
 
 class PricesView(BaseModel):
     """The setting `prices` of the server."""
 
-    currency: str
+    currency: str = Field(description="The unit of `money` and `cost`.")
     input: float = Field(ge=0, description="The price of one input token.")
     write: float = Field(ge=0, description="Of a token that is computed, as a multiple of `input`.")
     read: float = Field(ge=0, description="Of a token that is found in the cache, as a multiple of `input`.")
@@ -90,7 +90,7 @@ class EstimateView(BaseModel):
     rates: Literal["measured", "assumed"] = Field(
         description="`measured`: on this server, since it started. `assumed`: no long prefill was measured yet."
     )
-    prices: PricesView
+    prices: PricesView = Field(description="What tokens cost here.")
 
 
 class SavingsView(BaseModel):
@@ -101,7 +101,7 @@ class SavingsView(BaseModel):
     money: float = Field(description="`stock_cost` less `cost`.")
     cost: float = Field(ge=0, description="What the session's tokens cost, by `prices`.")
     stock_cost: float = Field(ge=0, description="What they would have cost.")
-    estimate: EstimateView
+    estimate: EstimateView = Field(description="How `seconds` and `money` come about.")
 
 
 class TurnTotalsView(BaseModel):
@@ -110,18 +110,18 @@ class TurnTotalsView(BaseModel):
     `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`.
     """
 
-    session_id: str
-    turns: int = Field(ge=0)
+    session_id: str = Field(description="The session.")
+    turns: int = Field(ge=0, description="Requests to the engine.")
     turns_without_receipt: int = Field(ge=0, description="Turns whose prompts are in no sum.")
-    prompt_tokens: int = Field(ge=0)
+    prompt_tokens: int = Field(ge=0, description="Tokens of all prompts that have a receipt.")
     kept_tokens: int = Field(ge=0, description="Prompt tokens that were found in the cache.")
     moved_tokens: int = Field(ge=0, description="Prompt tokens whose KV was moved.")
     computed_tokens: int = Field(ge=0, description="Prompt tokens that were prefilled.")
     precomputed_tokens: int = Field(ge=0, description="Of the kept ones: computed before they were asked for.")
     repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
-    output_tokens: int = Field(ge=0)
+    output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
     evicted_tokens: int = Field(ge=0, description="Tokens that evictions took out of prompts.")
-    edits: int = Field(ge=0)
-    evictions: int = Field(ge=0)
+    edits: int = Field(ge=0, description="Edits of models and callers.")
+    evictions: int = Field(ge=0, description="Evictions that took something out.")
     fallbacks: int = Field(ge=0, description="Turns that were computed although a move was asked for.")
-    saved: SavingsView
+    saved: SavingsView = Field(description="What stock vLLM would have cost more.")
