@@ -46,6 +46,8 @@ def attributes(owner: str, names: str) -> tuple[Seam, ...]:
 
 def place_of(seam: Seam) -> str:
     """The first place of `seam` that is installed. Its own place where none is."""
+    if not seam.elsewhere:
+        return seam.place
     return next((place for place in (seam.place, *seam.elsewhere) if _has_name(place)), seam.place)
 
 

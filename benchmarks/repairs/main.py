@@ -20,7 +20,7 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
+from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, hand_over, positive, progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.repairs.cases import HELD_OUT, SEED_SETS, make_cases
 from acmserve.bench.repairs.rule import rule_digest
@@ -93,9 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "KL to exact, right answers and what was moved, with 95 % intervals, for nine families of edits. "
         "Half an hour on two cores (Ctrl-C keeps what is whole); --quick takes two minutes.",
     )
-    parser.add_argument(
-        "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
-    )
+    add_model_option(parser)
     parser.add_argument(
         "--cases",
         type=positive,

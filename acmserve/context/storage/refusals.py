@@ -31,16 +31,11 @@ def taken(session_id: str) -> Conflict:
     return Conflict("session_id", f"{session_id!a} exists already.", "Use it, delete it first, or choose another id.")
 
 
-def check_room(
-    session: Session, num_bytes: int, sessions: Mapping[Key, Session], total: int, limits: SessionLimits
-) -> None:
+def check_room(session: Session, num_bytes: int, sessions: Mapping[Key, Session], limits: SessionLimits) -> None:
     """Raise `Conflict` where a session of `num_bytes` is larger than what the shares of others leave to it.
 
-    `sessions` are those in memory, of `total` bytes.
+    `sessions` are those in memory, and too large together.
     """
-    held = sessions.get(session.key)
-    if total + num_bytes - (0 if held is None else held.num_bytes) <= limits.max_bytes:
-        return
     most = room(session.key, {key: other.num_bytes for key, other in sessions.items()}, limits.memory)
     if num_bytes > most:
         raise Conflict(

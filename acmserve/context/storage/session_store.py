@@ -222,8 +222,7 @@ class SessionStore:
     def _victims(self, keep: Key, num_bytes: int) -> Sequence[Key]:
         """What leaves memory when `keep` is there with so many bytes."""
         total = self.num_bytes + num_bytes - self._size_of(keep)
-        num_sessions = len(self) + (keep not in self._sessions)
-        if num_sessions <= self.limits.max_sessions and total <= self.limits.max_bytes:
+        if len(self) + (keep not in self._sessions) <= self.limits.max_sessions and total <= self.limits.max_bytes:
             return ()
         sizes = {key: session.num_bytes for key, session in self._sessions.items()} | {keep: num_bytes}
         return plan_victims(sizes, self.limits.memory, lambda key: key == keep or key in self._uses)
@@ -232,7 +231,8 @@ class SessionStore:
         now, sizes = self._clock(), change.sizes(session.sizes)
         num_bytes = sizes.num_bytes
         try:
-            check_room(session, num_bytes, self._sessions, self.num_bytes, self.limits)
+            if self.num_bytes + num_bytes - self._size_of(session.key) > self.limits.max_bytes:
+                check_room(session, num_bytes, self._sessions, self.limits)
         except Conflict:
             emptied = turns.emptied()
             if emptied == turns:

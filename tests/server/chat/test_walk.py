@@ -26,17 +26,20 @@ from tests.support.walk import Walk, count_walk
 
 # A history that only grows, in a session that a client of ours named, asks neither whose thread it is nor what was
 # respelled. What is left, each for a thing that such a turn does:
-#   in_session, turn, recording, exchange                the way to vLLM and back
+#   in_session, turn, recording, exchange, delivery      the way to vLLM and back
 #   strict_json                                          the body once more, to be the transcript's own
 #   identifier, session_params, sources                  every place where an id may stand, each of ours checked
 #   families                                             no other thread, and no tools as before
+#   field_names                                          no field of ours is misspelt
 #   sessions                                             tenant, lock, and what the engine is told
+#   options, turn_recorder                               what the turn is, to be recorded when it has ended
 #   history, normal_form, observations                   messages appended, digested, and judged to be results or not
 #   render, message                                      the fold that was asked for
 #   session_store, codecs/rows                           what the turn weighs, and its new rows
-MAX_FILES = 17
-# What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates.
-MAX_FILES_WITH_ENGINE = MAX_FILES + 4
+MAX_FILES = 21
+# What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates,
+# the receipt's header, the record of the turn (ended_request, turn, history, totals) and its time for operators.
+MAX_FILES_WITH_ENGINE = MAX_FILES + 9
 UNUSED = (
     *(f"server/{part}" for part in ("budget/budgets", "budget/enforcement", "maps/", "precompute/", "chat/branches")),
     *(f"server/identity/{part}" for part in ("content", "fingerprint", "threads", "told", "units")),
@@ -50,7 +53,8 @@ HISTORY = [
 ]
 MESSAGE = {"role": "assistant", "content": "Noted."}
 CHOICES = [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]
-COUNTS = {"prompt_tokens": 3, "kept_tokens": 0, "moved_tokens": 0, "computed_tokens": 3}
+NONE = dict.fromkeys(("kept_tokens", "moved_tokens", "precomputed_tokens", "repaired_tokens"), 0)
+COUNTS = {"prompt_tokens": 3, "computed_tokens": 3} | NONE
 
 
 class Chats(Handler):

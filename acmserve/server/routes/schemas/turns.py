@@ -61,7 +61,7 @@ class WaitingNotes(BaseModel):
 class TurnList(BaseModel):
     """A page of turns, in order."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
+    object: Literal["list"] = Field(default="list", description="Always `list`.")
     data: list[TurnView] = Field(description="The newest one is the last.")
     first_index: int | None = Field(description="Of this page.")
     last_index: int | None = Field(description="Of this page. The next page begins behind it: `after`.")
