@@ -143,7 +143,7 @@ def fill_short_rests(marks: Sequence[Mask], rest_tokens: int | None, min_move_to
     done = [anew.copy() for anew in marks]
     for anew in done:
         fill_rests(anew, min_move_tokens if rest_tokens is None else rest_tokens)
-    lengths = np.concatenate([_rest_lengths(anew) for anew in done]) if done else np.zeros(0, dtype=np.int64)
+    lengths = np.concatenate([np.ptp(_rests(anew), axis=1) for anew in done]) if done else np.zeros(0, dtype=np.int64)
     if rest_tokens is not None and len(lengths) > MAX_RESTS:
         longest = int(np.partition(lengths, -MAX_RESTS - 1)[-MAX_RESTS - 1])
         for anew in done:
@@ -153,17 +153,17 @@ def fill_short_rests(marks: Sequence[Mask], rest_tokens: int | None, min_move_to
 
 def fill_rests(anew: Mask, rest_tokens: int) -> None:
     """Mark what is left between marks, or beside an end, and is shorter than `rest_tokens`, in place."""
-    edges = np.flatnonzero(np.diff(anew, prepend=True, append=True)).reshape(-1, 2)
-    short = edges[edges[:, 1] - edges[:, 0] < rest_tokens]
+    rests = _rests(anew)
+    short = rests[rests[:, 1] - rests[:, 0] < rest_tokens]
     if len(short):
         steps = np.zeros(len(anew) + 1, dtype=np.int8)
         steps[short[:, 0]], steps[short[:, 1]] = 1, -1
         anew |= np.cumsum(steps[:-1], dtype=np.int8) > 0
 
 
-def _rest_lengths(anew: Mask) -> NDArray[np.int64]:
-    edges = np.flatnonzero(np.diff(anew, prepend=True, append=True)).reshape(-1, 2)
-    return edges[:, 1] - edges[:, 0]
+def _rests(anew: Mask) -> NDArray[np.int64]:
+    """Where each stretch without marks begins and ends: [n, 2]."""
+    return np.flatnonzero(np.diff(anew, prepend=True, append=True)).reshape(-1, 2)
 
 
 def _named(repair: Repair, num_tokens: int) -> Mask:
