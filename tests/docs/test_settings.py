@@ -24,7 +24,6 @@ def test_settings_stand_with_their_defaults(heading: str, config: type[Any]) -> 
 
 def test_every_counter_is_told() -> None:
     from acmserve.engine.plugin.metrics import PRECOMPUTE_KEYS, TOKEN_KEYS
-
     from acmserve.server.sessions.turn_counters import COUNTERS
 
     keys = (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks", "storage_failures")

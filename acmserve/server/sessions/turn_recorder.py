@@ -47,9 +47,7 @@ _Changed = tuple[TurnHistory, Sequence[TurnEviction]]
 class TurnRecorder:
     """See the module. `clock` gives seconds since the epoch, `rates` say what a turn saved."""
 
-    def __init__(
-        self, store: SessionStore, clock: Callable[[], float] = time.time, rates: Rates | None = None
-    ) -> None:
+    def __init__(self, store: SessionStore, clock: Callable[[], float] = time.time, rates: Rates | None = None) -> None:
         self._store = store
         self._clock = clock
         self._rates = rates or Rates()
