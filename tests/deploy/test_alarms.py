@@ -81,6 +81,8 @@ def test_each_alarm_fires_alone_and_none_on_a_quiet_server(tmp_path: Path) -> No
     assert tried.returncode == 0, tried.stdout + tried.stderr
     assert run_rules(tmp_path, [(TROUBLE["ServerGone"], [])]).returncode != 0, "an alarm that nobody expects"
     assert run_rules(tmp_path, [({}, ["ServerGone"])]).returncode != 0, "an alarm that does not come"
+    unseen = {'acmserve:storage_failures_total{reason="locked"}': "_x115 1x5"}
+    assert run_rules(tmp_path, [(unseen, [])]).returncode == 0, "a counter has to be there before its first failure"
 
 
 def run_rules(folder: Path, cases: list[tuple[dict[str, str], list[str]]]) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What can be told of the images without building them: sources, versions, users, commands, and `vllm` inside of them."""
+"""What is known of the images without a build: sources, versions, users, commands, and `vllm` inside of them."""
 
 from __future__ import annotations
 

@@ -40,4 +40,4 @@ def count_turn(turn: SessionTurn, rates: Rates, *, is_over_budget: bool) -> None
     if is_over_budget:
         BUDGET_UNMET.inc()
     if turn.receipt is not None:
-        SAVED_SECONDS.inc(saved_seconds(TurnTotals().plus(turn), rates))
+        SAVED_SECONDS.inc(max(0.0, saved_seconds(TurnTotals().plus(turn), rates)))

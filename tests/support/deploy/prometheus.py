@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes one server, by the configuration of `deploy/` with another target and a short interval."""
+"""A real Prometheus that scrapes one server, configured as in `deploy/` but for the target and a short interval."""
 
 from __future__ import annotations
 

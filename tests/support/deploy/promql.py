@@ -3,7 +3,7 @@
     sum by (reason) (rate(acmserve:fallbacks_total{instance=~"a"}[5m]))
     metric   acmserve:fallbacks_total     labels   instance, reason
 
-Names alone are read here, and `promtool` reads the grammar. Prometheus itself adds `up`, `ALERTS`, `job` and `instance`.
+Names alone are read here, and `promtool` reads the grammar. Prometheus adds `up`, `ALERTS`, `job` and `instance`.
 """
 
 from __future__ import annotations
