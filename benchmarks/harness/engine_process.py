@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.harness.run_log import RUN
 from acmserve.errors import AcmError
 
 _STOP_SECONDS = 30.0
@@ -42,6 +43,7 @@ class EngineProcess:
         self._pipe.send(ask)
         reply = self._receive()
         assert isinstance(reply, EngineReply)
+        RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
         return reply
 
     def close(self) -> None:
