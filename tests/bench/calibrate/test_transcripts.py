@@ -41,7 +41,7 @@ def test_a_conversation_gives_two_edits_and_the_last_message_is_what_is_asked(tm
 
 
 def test_without_tools_the_longest_messages_are_folded() -> None:
-    texts = [("user", f"message {number} " * (40 + number)) for number in range(9)] + [("user", "one two " * 6)]
+    texts = [("user", f"message {number} " * (60 + number)) for number in range(9)] + [("user", "one two " * 6)]
     cases = {case.task: [piece.is_folded for piece in case.pieces] for case in make_transcript_cases(texts, 1)}
     assert cases[CLEARED] == [False] * 5 + [True] * 3 + [False]
     assert cases[ONE_FOLD] == [False] * 7 + [True, False]
