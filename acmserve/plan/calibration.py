@@ -59,7 +59,7 @@ LEVELS: Mapping[str, Thresholds | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class CalibratedShape:
     """What a calibration is for. Counts of one token's path through the model."""
 
     architecture: str
@@ -68,13 +68,13 @@ class ModelShape:
     vocab_size: int
 
     @classmethod
-    def of_config(cls, config: Mapping[str, Any]) -> ModelShape:
+    def of_config(cls, config: Mapping[str, Any]) -> CalibratedShape:
         """From a whole Hugging Face configuration, as a dictionary. Raises KeyError where it has no such sizes."""
         return cls(**{name: _size(config, name) for name in (f.name for f in fields(cls))})
 
 
 def _size(config: Mapping[str, Any], name: str) -> Any:
-    """One field of `ModelShape`. Of a multimodal model, its text part counts."""
+    """One field of `CalibratedShape`. Of a multimodal model, its text part counts."""
     text = config.get("text_config") or config
     if name == "architecture":
         return config["architectures"][0]
@@ -86,7 +86,7 @@ class Calibration:
     """`model` is the name that was measured. `thresholds` None: `auto` moves nothing."""
 
     model: str
-    shape: ModelShape
+    shape: CalibratedShape
     level: str
     thresholds: Thresholds | None
 
@@ -102,7 +102,7 @@ class Calibration:
         `config` is a Hugging Face configuration as a dictionary. What a plain config.json leaves out is not compared.
         """
         other = []
-        for name in (f.name for f in fields(ModelShape)):
+        for name in (f.name for f in fields(CalibratedShape)):
             with contextlib.suppress(KeyError):
                 served, measured = _size(config, name), getattr(self.shape, name)
                 if served != measured:
@@ -128,7 +128,7 @@ def read_calibration(path: str, where: str) -> Calibration:
     if found.get("version") != VERSION:
         raise AcmError(f"{where} has version {echo(found.get('version'))}, and {VERSION} is known. Measure it anew.")
     try:
-        shape = ModelShape(**found["shape"])
+        shape = CalibratedShape(**found["shape"])
         thresholds = None if found["thresholds"] is None else _thresholds(found["thresholds"])
         return Calibration(str(found["model"]), shape, str(found["level"]), thresholds)
     except (KeyError, TypeError, ValueError) as error:

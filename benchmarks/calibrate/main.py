@@ -26,17 +26,17 @@ from acmserve.bench.repairs.table import between
 from acmserve.bench.tasks.generators.case import TaskCase, digest
 from acmserve.errors import AcmError
 from acmserve.plan import calibration
-from acmserve.plan.calibration import LEVELS, Calibration, ModelShape
+from acmserve.plan.calibration import LEVELS, CalibratedShape, Calibration
 
 SEED = 1
 _MAX_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ModelRecords:
     """Records of cases that say something about the model, and what is told beside them."""
 
-    shape: ModelShape
+    shape: CalibratedShape
     records: Sequence[Mapping[str, Any]]
     at_floor: Mapping[str, float]
     refusal: str | None
@@ -61,7 +61,7 @@ def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) ->
     return 0
 
 
-def _measure(folder: Path, cases: Sequence[TaskCase]) -> Measured:
+def _measure(folder: Path, cases: Sequence[TaskCase]) -> ModelRecords:
     with tempfile.TemporaryDirectory() as scratch:
         config = _config_of(folder)
         shape = _shape_of(config, folder)
@@ -94,7 +94,7 @@ def _measure(folder: Path, cases: Sequence[TaskCase]) -> Measured:
             f"{folder.name} answers too few of the questions without any edit, so moves cannot be judged on it. "
             "Give conversations of your own with --transcripts."
         )
-    return Measured(shape, kept, at_floor(outcome.records), outcome.refusal, digest(cases))
+    return ModelRecords(shape, kept, at_floor(outcome.records), outcome.refusal, digest(cases))
 
 
 def _config_of(folder: Path) -> Any:
@@ -103,9 +103,9 @@ def _config_of(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
-def _shape_of(config: Any, folder: Path) -> ModelShape:
+def _shape_of(config: Any, folder: Path) -> CalibratedShape:
     try:
-        return ModelShape.of_config(config.to_dict())
+        return CalibratedShape.of_config(config.to_dict())
     except KeyError as error:
         raise AcmError(f"{folder} has a config.json without {error}, so its calibration could not be told") from None
 
@@ -116,7 +116,7 @@ def _switched_on(every: Path) -> Mapping[str, Any]:
     return engine_config(calibration=str(every))
 
 
-def verdict_lines(found: Measured, level: str, rows: Sequence[Mapping[str, Any]], out: str) -> list[str]:
+def verdict_lines(found: ModelRecords, level: str, rows: Sequence[Mapping[str, Any]], out: str) -> list[str]:
     """What people read: a line for each kind of edit, the verdict, and how to serve with it."""
     if found.refusal:
         return [f"The engine moves no KV of this model ({found.refusal}).", "Verdict: exact.", f"Written to {out}."]
@@ -149,7 +149,7 @@ def _verdict(level: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"level {level}, which moves {every['auto']['moved_share']:.0%} of what could move.{exact}"
 
 
-def _bolder(found: Measured, level: str) -> list[str]:
+def _bolder(found: ModelRecords, level: str) -> list[str]:
     """Why the next bolder level was not taken."""
     names = list(LEVELS)
     bolder = names[names.index(level) + 1 :]

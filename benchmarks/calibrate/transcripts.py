@@ -96,7 +96,8 @@ def _questions(texts: Texts, folded: frozenset[int], number: int) -> tuple[CaseQ
     cuts = [at for at in range(1, len(words)) if words[at][0].isalpha()]
     if not others or not cuts:
         return ()
-    chosen = sorted(draw.sample(cuts, min(NUM_QUESTIONS, len(cuts))))
+    # The longest one first: a later question that goes on where another one ended would take its last block.
+    chosen = sorted(draw.sample(cuts, min(NUM_QUESTIONS, len(cuts))), reverse=True)
     return tuple(
         CaseQuestion(f"{role}: {' '.join(words[:at])}", words[at], (words[at], draw.choice(others)), first_word_is)
         for at in chosen

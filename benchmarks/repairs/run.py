@@ -116,8 +116,7 @@ def _check(one: _Served, ways: Sequence[Way], outcome: TasksOutcome) -> None:
                 outcome.refusal = reason
             if not way.moves and moved:
                 outcome.failures.append(f"{where}: {moved} tokens were moved under exact")
-            is_repaired = bool((one.replies[way.name][0].receipt or {}).get("moved_tokens"))
-            if number and way.moves and (moved or (is_repaired and kept < len(one.tokens.folded))):
+            if number and way.moves and (moved or kept < len(one.tokens.folded)):
                 outcome.failures.append(f"{where}: {kept} of {len(one.tokens.folded)} tokens kept: another cache")
             movable = num_movable(one.tokens)
             must_move = way.must_move and not number and not outcome.refusal

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import AcmError
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, Features, choose_fidelity
-from acmserve.plan.calibration import CAREFUL, EVERY, EXACT, LEVELS, Calibration, ModelShape, read_calibration
+from acmserve.plan.calibration import CAREFUL, EVERY, EXACT, LEVELS, CalibratedShape, Calibration, read_calibration
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 16, "vocab_size": 100}
-SHAPE = ModelShape.of_config(CONFIG)
+SHAPE = CalibratedShape.of_config(CONFIG)
 COUNTS = st.integers(0, 5000)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from acmserve.errors import AcmError
-from acmserve.plan.calibration import BOLD, DEFAULT, EXACT, LEVELS, NEVER_MOVES, Calibration, ModelShape
+from acmserve.plan.calibration import BOLD, DEFAULT, EXACT, LEVELS, NEVER_MOVES, CalibratedShape, Calibration
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
 
-SHAPE = ModelShape("LlamaForCausalLM", 1, 16, 1000)
+SHAPE = CalibratedShape("LlamaForCausalLM", 1, 16, 1000)
 FULL = tuple(range(1, 601))
 FOLDED = (*FULL[:100], *FULL[400:])
 OTHER_FULL = tuple(range(300, 900))
@@ -21,7 +21,7 @@ OTHER_FOLDED = (*OTHER_FULL[:100], *OTHER_FULL[400:])
 """No word of the 300 that are gone comes back, and 200 stay behind them: too few for the default level."""
 
 
-def _receipts(factory: Factory, folder: Path, level: str, shape: ModelShape = SHAPE) -> list[Any]:
+def _receipts(factory: Factory, folder: Path, level: str, shape: CalibratedShape = SHAPE) -> list[Any]:
     file = folder / f"{level}.json"
     file.write_text(Calibration("m", shape, level, LEVELS[level]).as_json({}), encoding="utf-8")
     machine = Machine(False, False, block_size=16, num_blocks=2000, connector={"calibration": str(file)})
@@ -51,4 +51,4 @@ def test_where_no_level_passed_auto_moves_nothing_and_reuse_still_does(factory: 
 
 def test_an_engine_of_another_model_does_not_start(factory: Factory, tmp_path: Path) -> None:
     with pytest.raises(AcmError, match="num_layers is 1, and was 9"):
-        _receipts(factory, tmp_path, BOLD, ModelShape("LlamaForCausalLM", 9, 16, 1000))
+        _receipts(factory, tmp_path, BOLD, CalibratedShape("LlamaForCausalLM", 9, 16, 1000))

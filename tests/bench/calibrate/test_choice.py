@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from acmserve.bench.calibrate.choice import EVERYTHING, choose, cross_served, serve_at, verdict_rows, why_not
-from acmserve.bench.calibrate.main import Measured, verdict_lines
+from acmserve.bench.calibrate.main import ModelRecords, verdict_lines
 from acmserve.bench.calibrate.ways import ECHOES
 from acmserve.bench.repairs.ways import EXACT, REUSE
 from acmserve.plan import calibration
 from acmserve.plan.auto import Features
-from acmserve.plan.calibration import ModelShape
+from acmserve.plan.calibration import CalibratedShape
 
 SAFE = Features(num_moved=1000, num_removed=300, num_echoed=500, num_anew=500)
 """Every level but `exact` moves it."""
@@ -72,11 +72,11 @@ def test_each_half_is_served_at_the_level_of_the_other() -> None:
 
 def test_the_verdict_names_the_level_what_stays_exact_and_why_no_bolder_one() -> None:
     records = model(safe=0.01, plain=0.2)
-    found = Measured(ModelShape("L", 1, 2, 3), records, {}, None, "d")
+    found = ModelRecords(CalibratedShape("L", 1, 2, 3), records, {}, None, "d")
     lines = verdict_lines(found, choose(records), verdict_rows(records, 0), "c.json")
     text = "\n".join(lines)
     assert "Verdict: level careful, which moves 50% of what could move. These stay exact: plain." in text
     assert "Level bold: plain: KL 0.200, at most 0.1 is allowed" in text
     assert "acmserve serve MODEL --calibration c.json" in text
-    refused = verdict_lines(Measured(found.shape, [], {}, "kv cache: x", "d"), calibration.EXACT, [], "c.json")
+    refused = verdict_lines(ModelRecords(found.shape, [], {}, "kv cache: x", "d"), calibration.EXACT, [], "c.json")
     assert refused[:2] == ["The engine moves no KV of this model (kv cache: x).", "Verdict: exact."]
