@@ -146,7 +146,8 @@ def _verdict(level: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return "exact. No level of `auto` passed on this model, so `auto` moves nothing."
     still = [row["edits"] for row in rows if not row["auto"]["moved_share"]]
     exact = f" These stay exact: {', '.join(still)}." if still else ""
-    return f"level {level}, which moves {every['auto']['moved_share']:.0%} of what could move.{exact}"
+    moved = f"{every['auto']['moved_share']:.0%}"
+    return f"level {level}. On edits that it was not chosen on, `auto` moved {moved} of what could move.{exact}"
 
 
 def _bolder(found: ModelRecords, level: str) -> list[str]:

@@ -75,7 +75,8 @@ def test_the_verdict_names_the_level_what_stays_exact_and_why_no_bolder_one() ->
     found = ModelRecords(CalibratedShape("L", 1, 2, 3), records, {}, None, "d")
     lines = verdict_lines(found, choose(records), verdict_rows(records, 0), "c.json")
     text = "\n".join(lines)
-    assert "Verdict: level careful, which moves 50% of what could move. These stay exact: plain." in text
+    assert "Verdict: level careful. On edits that it was not chosen on, `auto` moved 50% of what could move." in text
+    assert "These stay exact: plain." in text
     assert "Level bold: plain: KL 0.200, at most 0.1 is allowed" in text
     assert "acmserve serve MODEL --calibration c.json" in text
     refused = verdict_lines(ModelRecords(found.shape, [], {}, "kv cache: x", "d"), calibration.EXACT, [], "c.json")
