@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench edit",
         description="Time to first token on the turn after a context edit, beside a plain append on the same engine "
-        "and stock engines on the same machine, one of them at vLLM's own defaults. Ten to fifteen minutes on two cores "
-        "(--quick: three). Leave the machine alone meanwhile.",
+        "and stock engines on the same machine, one of them at vLLM's own defaults. Ten to fifteen minutes on two "
+        "cores (--quick: three). Leave the machine alone meanwhile.",
     )
     parser.add_argument(
         "--kinds",
