@@ -26,7 +26,6 @@ from acmserve.plan.calibration import LEVELS, CalibratedShape, Calibration
 from acmserve.plan.request import FIDELITIES
 from acmserve.server.app.launch.banner import MAX_LINES, MEANINGS, banner_lines
 from tests.support import http
-from tests.support.docs.pages import read_page
 from tests.support.server.running_server import START_SECONDS, Running, check_end, server_process
 
 MODEL = "tiny"
@@ -171,18 +170,6 @@ def test_the_log_has_one_line_for_each_event_and_no_text(watched: Watched) -> No
 def test_health_knows_the_engine_and_the_file(watched: Watched) -> None:
     answer = http.get(f"{watched.running.url}/health")
     assert (answer.status_code, answer.json()) == (200, {"engine": "running", "sessions": "ok"})
-
-
-def test_every_metric_of_an_alarm_is_in_a_scrape(watched: Watched) -> None:
-    watched.chat("scraped", SECRET)
-    page = read_page("docs/guides/operations.md").partition("## Ten alarms")[2]
-    rows = [row for row in page.splitlines() if row.startswith("| ")][1:]
-    assert len(rows) == 10
-    known = set(re.findall(r"^# TYPE (\S+)", http.get(f"{watched.running.url}/metrics").text, re.MULTILINE))
-    asked = {name.removesuffix("_bucket") for row in rows for name in re.findall(r"\b(?:acmserve|vllm):\w+", row)}
-    assert len(asked) > 8
-    assert asked - known == set()
-    assert "acmserve:no_such_metric" not in known
 
 
 def test_turns_are_timed_by_kind(watched: Watched) -> None:
