@@ -89,7 +89,7 @@ learned-loop: setup ## test the tool loop with a model that decides by itself, t
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does
-	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py $(ARGS)
+	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py tests/server/routes/test_hand_over.py $(ARGS)
 
 respell: export ACMSERVE_RESPELL_FACTOR ?= 50
 respell: setup ## resend fifty times as many sessions in the words of other clients as the suite does
