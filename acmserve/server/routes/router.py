@@ -74,6 +74,19 @@ def router() -> APIRouter:
     return ours
 
 
+def router_without_sessions(num_servers: int) -> APIRouter:
+    """What stands below `/v1/acm` where several API servers keep no transcripts: an answer that says so."""
+    found = APIRouter(prefix=PREFIX, route_class=AcmRoute)
+
+    async def absent(request: Request) -> Response:
+        remedy = "Start it without --api-server-count, or one server for each replica behind a session router."
+        said = f"path: {num_servers} API servers keep no transcripts, so there is nothing below {PREFIX}."
+        return problem(HTTPStatus.NOT_FOUND, said, "path", remedy)
+
+    found.add_api_route("/{path:path}", absent, methods=_METHODS, include_in_schema=False)
+    return found
+
+
 async def _elsewhere(request: Request) -> Response:
     """A path or a method that no route has."""
     found = [route for route in request.app.routes if isinstance(route, AcmRoute) and route.include_in_schema]
