@@ -28,14 +28,8 @@ def second(scripted_server: str, scripted_folder: Path, tmp_path_factory: pytest
 
 def asked(server: str, session: Session) -> dict[str, Any]:
     """The next turn under `exact`, with the prompt as tokens and the model's own odds of each token."""
-    body = {"model": MODEL, "session_id": session.name, "messages": session.history, "max_tokens": 8}
-    body |= {
-        "cache_salt": session.name,
-        "logprobs": True,
-        "top_logprobs": 5,
-        "return_token_ids": True,
-        "acm": {"fidelity": "exact"},
-    }
+    body = {"model": MODEL, "session_id": session.name, "cache_salt": session.name, "messages": session.history}
+    body |= {"max_tokens": 8, "logprobs": True, "top_logprobs": 5, "return_token_ids": True}
     found: dict[str, Any] = http.post(f"{server}/v1/chat/completions", json=body).raise_for_status().json()
     return found
 
