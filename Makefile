@@ -11,7 +11,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ fleet: export OMP_WAIT_POLICY ?= passive
 fleet: setup ## test two pipeline stages, two engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
 		tests/server/app/test_isolation.py $(ARGS)
+
+replicas: export ACMSERVE_REPLICAS ?= 1
+replicas: setup ## test two servers behind each router that is installed: vllm-router, haproxy
+	@$(BIN)/python -m pytest -rs tests/docs/test_scale.py $(ARGS)
 
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does
