@@ -50,7 +50,7 @@ class SessionExport(_Exported):
     version: int = Field(description="Of this format.")
     session_id: _SessionId = Field(description="The session, the first one of `sessions`.")
     exported_at: float = Field(ge=0, description="Seconds since 1970, UTC.")
-    model: ExportedModel = Field(description="The model for which the session's prompts are written.")
+    model: ExportedModel = Field(description="What the other server has to serve, too.")
     sessions: list[ExportedSession] = Field(
         min_length=1, max_length=MAX_SESSIONS, description="The session, then its branches and its side threads."
     )
