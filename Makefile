@@ -36,9 +36,9 @@ test: setup ## run the whole test suite, in three processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
 
 fleet: export OMP_WAIT_POLICY ?= passive
-fleet: setup ## test two pipeline stages, two engines, and two API servers
+fleet: setup ## test two workers, two pipeline stages, two engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
-		tests/server/app/test_isolation.py $(ARGS)
+		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py $(ARGS)
 
 replicas: export ACMSERVE_REPLICAS ?= 1
 replicas: setup ## test two servers behind each router that is installed: vllm-router, haproxy

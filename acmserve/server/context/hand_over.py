@@ -41,7 +41,7 @@ class ImportPlan:
 
 
 def family_of(server: ContextServer, session: Session) -> list[Session]:
-    """The session, its branches and its side threads. Raises `Conflict` for one that belongs to another session."""
+    """The session, then its branches and side threads by id. Raises `Conflict` for one that belongs to another."""
     parent, thread = session.state.parent, session.state.thread
     owner = parent.session_id if parent is not None else None if thread is None else thread.family
     if owner not in (None, session.session_id):
@@ -53,7 +53,7 @@ def family_of(server: ContextServer, session: Session) -> list[Session]:
     threads = server.identifier.threads
     heads = [*branches_of(server, session)]
     heads += [] if threads is None else threads.sides(session.tenant, session.session_id)
-    ids = dict.fromkeys(head.session_id for head in heads)
+    ids = sorted({head.session_id for head in heads})
     return [session, *(server.store.get(session.tenant, session_id) for session_id in ids)]
 
 
@@ -65,7 +65,7 @@ async def held_family(server: ContextServer, tenant: str, session_id: str) -> As
     """
     family = family_of(server, server.store.get(tenant, session_id))
     async with AsyncExitStack() as stack:
-        for each in [*sorted(family[1:], key=lambda one: one.session_id), family[0]]:
+        for each in [*family[1:], family[0]]:
             await stack.enter_async_context(server.sessions.locked(each))
         if not all(map(server.store.holds, family)) or family_of(server, family[0]) != family:
             raise Conflict("session_id", f"{session_id!a} got or lost a branch meanwhile.", "Send the request again.")

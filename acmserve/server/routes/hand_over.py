@@ -12,7 +12,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import ValidationError
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acmserve.context.storage.codecs.session_copy import SessionCopy
@@ -63,8 +62,6 @@ async def export(session_id: SessionId, caller: CallerDep) -> Response:
 async def import_session(
     session_id: SessionId,
     given: SessionExport,
-    request: Request,
-    response: Response,
     caller: CallerDep,
     replace: Annotated[
         bool, Query(description="Exchange a session of this id, with its branches and side threads, if there is one.")
@@ -85,7 +82,6 @@ async def import_session(
         is_replaced = replace and server.store.has(tenant, session_id)
         old = await stack.enter_async_context(held_family(server, tenant, session_id)) if is_replaced else []
         session = apply_import(server, tenant, plan_import(server, tenant, copies, old))
-    response.headers["Location"] = request.url.path.removesuffix("/import")
     return info_of(session, caller)
 
 

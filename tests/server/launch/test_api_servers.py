@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from argparse import Namespace
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
 from acmserve.server.app.launch.api_servers import settle_api_servers
 from acmserve.server.app.serve import main, parse_vllm_flags
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.routes.router import router_without_sessions
+from tests.support import http
+from tests.support.server.running_server import running_server
+from tests.support.server.scripted_server import TEMPLATE
 
 OTHERS: dict[type, Any] = {str: "x", int: 7, float: 7.5, bool: True}
 
@@ -72,3 +79,24 @@ def test_a_route_that_is_off_says_why() -> None:
     error = answer.json()["error"]
     assert "2 API servers keep no transcripts" in error["message"]
     assert "--api-server-count" in error["remedy"]
+
+
+@pytest.mark.skipif("ACMSERVE_FLEET" not in os.environ, reason="several engine processes: `make fleet`")
+def test_one_server_keeps_the_transcripts_of_two_engines(tmp_path: Path) -> None:
+    """The turns of each session meet one engine, and a redaction meets both."""
+    flags = ["--data-parallel-size", "2", "--max-model-len", "4096", "--block-size", "32", "--served-model-name", "m"]
+    flags += ["--chat-template", str(TEMPLATE)]
+    with running_server(write_tiny_model(tmp_path / "model", 4096), tmp_path / "log", flags, tiny=True) as url:
+        for name in (f"{uuid.uuid4()}" for _ in range(4)):
+            sessions = f"{url}/v1/acm/sessions/{name}"
+            messages = [{"role": "user", "content": f"{name}: {'The harbour log. ' * 60}"}]
+            for number in range(3):
+                body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
+                answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
+                assert (answer["acm"]["receipt"]["kept_tokens"] > 200) == (number > 0)
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": f"Go on {number}."}]
+            redact = {"op": "redact", "messages": {"start": 0, "end": 1}}
+            http.post(f"{sessions}/edits", json={"edits": [redact]}).raise_for_status()
+            body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
+            answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
+            assert answer["acm"]["forgotten_by"] == 2

@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 from starlette.testclient import TestClient
 
+from acmserve.context.session.branches.fork import fork_thread
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.turns.turn import SessionTurn, TurnEnd, TurnOrigin
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
@@ -49,7 +51,7 @@ def server_of(**settings: Any) -> ContextServer:
 
 
 def worked(**headers: str) -> tuple[ContextServer, TestClient]:
-    """A session `s` that was folded, redacted, bounded, branched and recorded, and has sampled an answer."""
+    """A session `s` that was folded, redacted, bounded, branched, recorded and sampled, with two side threads."""
     server = server_of()
     client = make_client(server, **headers)
     assert client.post(SESSIONS, json={"session_id": "s", "messages": MESSAGES}).status_code == 201
@@ -58,6 +60,9 @@ def worked(**headers: str) -> tuple[ContextServer, TestClient]:
     branch = client.post(f"{SESSIONS}/s/branches", json={"description": "look", "prompt": "Look around."})
     assert branch.status_code == 201
     session = server.store.get(*next(head.key for head in heads(server) if head.session_id == "s"))
+    for name in ("s~title", "s~task"):
+        side = server.store.create(session.tenant, name)
+        server.store.save(side, fork_thread(session.state, Thread("s", name[2:], "s", is_fork=True)))
     server.store.record(session, session.turns.taken(TURN))
     server.served.of(*session.key).remember_output("Read it.", [SAMPLED])
     return server, client
@@ -84,7 +89,9 @@ def shown(client: TestClient) -> list[Any]:
     found = [client.get(f"{SESSIONS}/s/{path}").json() for path in paths]
     for message in found[0]["messages"]:
         del message["kv"]
-    return [*found, {k: v for k, v in client.get(f"{SESSIONS}/s").json().items() if k != "used_at"}]
+    info = client.get(f"{SESSIONS}/s").json()
+    info["threads"] = sorted(thread["session_id"] for thread in info["threads"])
+    return [*found, info | {"used_at": 0}]
 
 
 def test_a_session_goes_on_elsewhere_as_it_was(tmp_path: Path) -> None:
@@ -97,11 +104,11 @@ def test_a_session_goes_on_elsewhere_as_it_was(tmp_path: Path) -> None:
     there = make_client(other)
     answer = imported(there, export)
     assert answer.status_code == 201, answer.text
-    assert answer.headers["Location"] == f"{SESSIONS}/s"
     assert answer.json()["num_fragments"] == 2
     assert shown(there) == shown(client)
     assert other.served.of("", "s").splice(words().encode("Read it."), 9) == [SAMPLED]
     (branch,) = there.get(f"{SESSIONS}/s/branches").json()["data"]
+    assert there.get(f"{SESSIONS}/s").json()["threads"][1]["session_id"] in ("s~task", "s~title")
     for held in (server, other):
         held.store.check_integrity()
     other.store.close()
@@ -245,9 +252,10 @@ def test_tenants_hand_over_their_own() -> None:
 def test_a_branch_goes_with_its_session() -> None:
     _, client = worked()
     branch = client.get(f"{SESSIONS}/s/branches").json()["data"][0]["branch_id"]
-    answer = client.get(f"{SESSIONS}/{branch}/export")
-    assert answer.status_code == 409
-    assert "belongs to session 's'" in answer.json()["error"]["message"]
+    for name in (branch, "s~task"):
+        answer = client.get(f"{SESSIONS}/{name}/export")
+        assert answer.status_code == 409
+        assert "belongs to session 's'" in answer.json()["error"]["message"]
     assert client.get(f"{SESSIONS}/none/export").status_code == 404
 
 
