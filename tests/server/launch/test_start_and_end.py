@@ -22,6 +22,7 @@ from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
+from acmserve.plan.calibration import LEVELS, CalibratedShape, Calibration
 from acmserve.plan.request import FIDELITIES
 from acmserve.server.app.launch.banner import MAX_LINES, MEANINGS, banner_lines
 from tests.support import http
@@ -96,6 +97,17 @@ def test_a_banner_says_why_nothing_is_moved_and_who_may_come() -> None:
         "  precompute  heal",
     ]
     assert banner_lines(args, "unix:/s", 9, None)[3] == "  moves       allowed"
+
+
+def test_a_banner_says_what_auto_was_calibrated_on(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    shape = CalibratedShape("L", 1, 2, 3)
+    file.write_text(Calibration("qwen", shape, "careful", LEVELS["careful"]).as_json({}), encoding="utf-8")
+    config = Namespace(kv_connector_extra_config={"default_fidelity": "auto", "calibration": str(file)})
+    args = Namespace(served_model_name=None, model="m", kv_transfer_config=config, api_key=["k"])
+    lines = banner_lines(args, "unix:/s", 9, None)
+    assert lines[3:5] == ["  auto        at level careful, as measured on qwen", "  moves       allowed"]
+    assert len(lines) <= MAX_LINES
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ OPERATIONS = {
     "acm_list_sessions",
     "acm_get_session",
     "acm_delete_session",
+    "acm_export_session",
+    "acm_import_session",
     "acm_get_context",
     "acm_get_rollout",
     "acm_list_turns",
