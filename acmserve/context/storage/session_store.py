@@ -8,7 +8,7 @@ is read when it is asked for. Without a file, what leaves memory is gone.
 
 The file is written with best effort. Where that fails memory changes all the same, `Session.unsaved` says why, and the
 session is written whole with its next save, or beside that of another. `on_gone` hears of sessions that are gone,
-`on_leave` of those that left memory only, `on_failure` of every write that failed.
+`on_leave` of those that left memory only, `on_failure` of every write that failed, `on_saved` of every new state.
 
 Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
 more. A stream that nobody ever reads has no other end.
@@ -58,6 +58,7 @@ class SessionStore:
         self.on_gone: Callable[[Key], None] = _ignore
         self.on_leave: Callable[[Key], None] = _ignore
         self.on_failure: Callable[[StorageFailed], None] = _ignore
+        self.on_saved: Callable[[Session], None] = _ignore
         self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
@@ -251,6 +252,7 @@ class SessionStore:
         if self._stored is not None and failure is None:
             self._heal(self._stored, _MAX_HEALED)
         self._tell()
+        self.on_saved(session)
 
     def _size_of(self, key: Key) -> int:
         session = self._sessions.get(key)

@@ -4,6 +4,10 @@
     POST   /sessions                           make          GET  list
     GET    /sessions/{session_id}              show          DELETE
     GET    /sessions/{session_id}/context      what the model sees now
+    GET    /sessions/{session_id}/messages     one row a message, page by page
+    GET    /sessions/{session_id}/messages/{index}  as sent, and as the model sees it
+    GET    /sessions/{session_id}/events       what happens to it, while it happens
+    GET    /events                             what happens to all sessions
     GET    /sessions/{session_id}/rollout      what was recorded for training
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
@@ -37,11 +41,13 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.branches import branches_router
 from acmserve.server.routes.budget import budget_router
 from acmserve.server.routes.edits import edits_router
+from acmserve.server.routes.events import events_router
 from acmserve.server.routes.maps import maps_router
 from acmserve.server.routes.prepare import prepare_router
 from acmserve.server.routes.rollout import rollout_router
 from acmserve.server.routes.sessions import sessions_router
 from acmserve.server.routes.tools import tools_router
+from acmserve.server.routes.transcript import transcript_router
 
 PREFIX = "/v1/acm"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
@@ -57,6 +63,8 @@ def router() -> APIRouter:
         prepare_router,
         budget_router,
         rollout_router,
+        transcript_router,
+        events_router,
         branches_router,
         maps_router,
     ):
