@@ -11,10 +11,10 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit windows drafters families fuzz respell templates told clients serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PACKAGES): requirements/cpu.lock requirements/install.sh
 	@PYTHON="$(PYTHON)" requirements/install.sh packages $(VENV)
@@ -56,14 +56,21 @@ clients: export ACMSERVE_CLIENTS ?= 1
 clients: setup ## install real agents from the registries, drive each by our server, and write the table
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
 
+examples: export ACMSERVE_EXAMPLES ?= 1
+examples: setup ## run every example and adapter against our server, in environments without vLLM
+	@$(BIN)/python -m pytest tests/clients/test_examples.py $(ARGS)
+
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)
 
 audit: setup ## measure the keys of every decoder class of vLLM that can be built on a CPU
 	@ACMSERVE_AUDIT=1 $(BIN)/python -m pytest tests/engine/test_audit.py $(ARGS)
 
+vllm-matrix: setup ## run seams, simulator and audit on each tested release of vLLM, and its engines where it has some
+	@ACMSERVE_RELEASES=1 $(BIN)/python -m pytest -v tests/engine/vllm/test_releases.py $(ARGS)
+
 windows: setup ## move KV and states on every shape of hybrid model, with a control for each
-	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py $(ARGS)
+	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py tests/engine/models/test_state_space_moves.py $(ARGS)
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
 	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)
@@ -71,6 +78,14 @@ drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, 
 families: setup ## start each family of models that people serve, small and random, and write the table of them
 	@$(BIN)/acmserve bench families --json benchmarks/results/families.json $(ARGS)
 	@$(BIN)/acmserve bench report docs/compatibility.md
+
+train: setup ## train SmolLM2 to fold where it helps, on this CPU, and judge it on tasks that it has not seen
+	@$(BIN)/acmserve bench learner --json benchmarks/results/learner.json --plot benchmarks/results/learner.png $(ARGS)
+	@$(BIN)/python -m pytest tests/bench/learner/test_learned_loop.py
+
+learned-loop: export ACMSERVE_LEARNED_LOOP ?= 1
+learned-loop: setup ## test the tool loop with a model that decides by itself, trained here where `make train` left none
+	@$(BIN)/python -m pytest tests/bench/learner/test_learned_loop.py $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

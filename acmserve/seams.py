@@ -8,6 +8,7 @@ Knows no library: the tables stand in `engine/vllm/seams.py` and `server/vllm/se
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
@@ -18,10 +19,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """`place` is `module:Class.name` or `module:name`. `parameters` are None for an attribute or a class."""
+    """`place` is `module:Class.name` or `module:name`. `parameters` are None for an attribute or a class.
+
+    `elsewhere` are the places of the same thing in other versions of the library.
+    """
 
     place: str
     parameters: tuple[str, ...] | None = None
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -39,13 +44,25 @@ def attributes(owner: str, names: str) -> tuple[Seam, ...]:
     return tuple(Seam(f"{owner}.{name}") for name in names.split())
 
 
+def place_of(seam: Seam) -> str:
+    """The first place of `seam` that is installed. Its own place where none is."""
+    if not seam.elsewhere:
+        return seam.place
+    return next((place for place in (seam.place, *seam.elsewhere) if _has_name(place)), seam.place)
+
+
+def load(seam: Seam) -> Any:
+    """What stands at a seam, for a name that versions keep in different modules."""
+    return _at(place_of(seam))
+
+
 def broken_seams(seams: Iterable[Seam]) -> list[str]:
     """What of `seams` does not fit what is installed, one line each: the name, and what was found in its place."""
     return [f"{seam.name} {problem}" for seam in seams if (problem := _problem(seam)) is not None]
 
 
 def _problem(seam: Seam) -> str | None:
-    module_name, _, path = seam.place.partition(":")
+    module_name, _, path = place_of(seam).partition(":")
     owner_name, _, name = path.rpartition(".")
     try:
         owner: Any = importlib.import_module(module_name)
@@ -64,6 +81,19 @@ def _problem(seam: Seam) -> str | None:
     if found[: len(seam.parameters)] != seam.parameters:
         return f"has the parameters {found}, expected {seam.parameters}"
     return None
+
+
+def _has_name(place: str) -> bool:
+    try:
+        _at(place)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def _at(place: str) -> Any:
+    module, _, path = place.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 
 def _has_attribute(owner: Any, name: str) -> bool:

@@ -13,6 +13,7 @@ Decision: there are two echoes. `echo` shows the value as Python writes it, cut 
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from acmserve.errors import InvalidRequest
 
 MAX_ECHO_CHARS = 60
 MAX_INTEGER_BITS = 64
+_NEAR = 0.82
+"""`session` is as near to `session_id`, `version_id` is not."""
 
 
 def check_object(value: object, field: str, known: Collection[str]) -> Mapping[str, Any]:
@@ -29,7 +32,8 @@ def check_object(value: object, field: str, known: Collection[str]) -> Mapping[s
         raise InvalidRequest(field, f"must be an object, not {echo(value)}")
     for key in value:
         if key not in known:
-            raise InvalidRequest(f"{field}.{short_ascii(str(key))}", f"unknown key; {field} knows {listing(known)}")
+            name = short_ascii(str(key))
+            raise InvalidRequest(f"{field}.{name}", unknown_key(name, known, f"{field} knows {listing(known)}"))
     return value
 
 
@@ -38,6 +42,34 @@ def check_boolean(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(field, f"must be true or false, not {echo(value)}")
     return value
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The one of `known` that a misspelt `name` was meant to be. None where none is near.
+
+    Case, `-` and `_` make no difference. A name that is too long to be shown is near to none.
+    """
+    if len(name) > MAX_ECHO_CHARS:
+        return None
+    spellings = {_letters(each): each for each in known}
+    found = difflib.get_close_matches(_letters(name), spellings, n=1, cutoff=_NEAR)
+    return spellings[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """` Did you mean 'fidelity'?`, to stand behind what is said, or nothing."""
+    meant = nearest(name, known)
+    return "" if meant is None else f" Did you mean '{meant}'?"
+
+
+def unknown_key(name: str, known: Collection[str], knows: str) -> str:
+    """What is said of a key that nobody knows. `knows` lists the known ones."""
+    guess = did_you_mean(name, known)
+    return f"unknown key; {knows}.{guess}" if guess else f"unknown key; {knows}"
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def listing(names: Collection[str]) -> str:

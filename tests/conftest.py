@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 # No deadlines: what else the machine does is no property of the code.
-hypothesis.settings.register_profile("acmserve", deadline=None)
+hypothesis.settings.register_profile(
+    "acmserve",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is slow
+)
 hypothesis.settings.load_profile("acmserve")
 
 SCOPES = {
@@ -41,7 +45,7 @@ SCOPES = {
 
 ALONE = (
     *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
-    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
+    *("tests/server/identity/", "tests/server/launch/", "tests/server/options/", "tests/server/routes/"),
     "tests/server/budget/test_templates.py",
     "tests/server/messages/test_compaction_routes.py",
     "tests/server/messages/test_context_management_routes.py",
@@ -159,10 +163,14 @@ def scripted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def scripted_server(scripted_folder: Path) -> Iterator[str]:
-    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`)."""
+    """Base URL of a server whose model says what the test wrote down (see `benchmarks/models/scripted_model.py`).
+
+    A request without a script may name an errand, and the model does it (see `tests/support/clients/errand.py`).
+    """
     suite = scripted_folder / "mine.json"
     suite.write_text(json.dumps(OWN_SUITE), encoding="utf-8")
     flags = [*FLAGS, "--enable-scale-out", "--trust-request-chat-template"]
+    flags += ["--logits-processors", "tests.support.clients.errand_model:ErrandOrScript"]
     flags += ["--suite", str(suite), "--data-dir", str(scripted_folder / "data")]
     with running_server(
         write_model(scripted_folder / "model"), scripted_folder / "server.log", flags, tiny=True

@@ -28,7 +28,7 @@ LAYERS = (
     "context.storage",
     "plan",
     "kernels.rope kernels.runs kernels.recurrent",
-    "kernels.layout kernels.layouts kernels.movers kernels.stored_type",
+    "kernels.layout kernels.layer_group kernels.layouts kernels.movers kernels.stored_type",
     "kernels.dispatch",
     "engine.config engine.groups",
     "engine.vllm",
@@ -50,6 +50,7 @@ LAYERS = (
     "training",
     "cli",
     "bench",
+    "client",
 )
 """Rooms from the lowest to the highest. A room imports from its own line and from those above it in this table."""
 
@@ -61,8 +62,12 @@ STRANGERS = {
     "server": {"kernels", "cli", "bench", "engine.vllm", "engine.requests", "engine.worker", "engine.scheduling"},
     "models": {"context", "plan", "kernels", "engine", "server", "cli", "bench"},
     "training": {"context", "plan", "kernels", "engine", "server", "cli", "bench", "models"},
+    "client": {room for row in LAYERS for room in row.split()} - {"client"},
 }
-"""What a layer must not know, although it lies lower. The command finds benchmarks by reading their folder."""
+"""What a layer must not know, although it lies lower. The command finds benchmarks by reading their folder.
+
+The client is installed where nothing else of the product works. It is the highest room, so that nobody imports it.
+"""
 
 FOREIGN = {
     "vllm": ("engine.vllm", "engine.plugin", "engine.worker", "server.vllm", "server.app", "cli", "bench"),
@@ -70,6 +75,10 @@ FOREIGN = {
     "fastapi": ("server", "bench"),
     "starlette": ("server", "bench"),
     "transformers": ("server.models", "models", "cli", "bench", "engine.worker"),
+    "langchain": ("client.adapters",),
+    "langgraph": ("client.adapters",),
+    "agents": ("client.adapters",),
+    "litellm": ("client.adapters",),
 }
 """A library, and the only rooms that may import it."""
 

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.errors import InvalidRequest
-from acmserve.validation import MAX_ECHO_CHARS, check_boolean, check_object, echo, echo_json, listing, short_ascii
+from acmserve.validation import (
+    MAX_ECHO_CHARS,
+    check_boolean,
+    check_object,
+    echo,
+    echo_json,
+    listing,
+    nearest,
+    short_ascii,
+)
 
 
 @pytest.mark.parametrize("value", [{}, {"a": 1}, {"a": None, "b": [2]}, MappingProxyType({"b": 1})])
@@ -32,6 +41,18 @@ def test_an_unknown_key_is_named_with_those_that_are_known() -> None:
         check_object({"a": 1, "c\u00e9": 2}, "acm", known=("a", "b"))
     assert refused.value.field == r"acm.c\xe9"
     assert refused.value.message == "unknown key; acm knows 'a' or 'b'"
+
+
+@pytest.mark.parametrize("key", ["fidelty", "Fidelity", "fidel_ity", "fideltiy"])
+def test_a_misspelt_key_is_told_what_was_meant(key: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_object({key: 1}, "acm", known=("budget", "fidelity"))
+    assert refused.value.message.endswith("acm knows 'budget' or 'fidelity'. Did you mean 'fidelity'?")
+
+
+@pytest.mark.parametrize("key", ["", "fid", "fidelity" * 20, "tools"])
+def test_nothing_is_guessed_of_a_key_that_is_near_to_none(key: str) -> None:
+    assert nearest(key, ("budget", "fidelity")) is None
 
 
 def test_an_endless_key_is_cut_short() -> None:

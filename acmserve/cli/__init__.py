@@ -21,6 +21,7 @@ from acmserve.cli.doctor import DOCTOR
 from acmserve.cli.export import EXPORT
 from acmserve.cli.installation import check_torchvision, missing_package
 from acmserve.cli.model import MODEL
+from acmserve.cli.process_end import ProcessEnd
 from acmserve.cli.serve import SERVE
 from acmserve.errors import AcmError
 
@@ -41,8 +42,24 @@ COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "exp
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Errors of acmserve become one line on stderr and exit code 2."""
+    """Run one command. Errors of acmserve become one line on stderr and exit code 2.
+
+    Without `argv` this process is the command. Then a server ends it in silence.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    end = ProcessEnd() if argv is None and arguments[:1] == ["serve"] else None
+    try:
+        code = _code_of(arguments)
+    except SystemExit as stop:
+        if end is not None and not isinstance(stop.code, str):
+            end.code = stop.code or 0
+        raise
+    if end is not None:
+        end.code = code
+    return code
+
+
+def _code_of(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except AcmError as error:
@@ -69,7 +86,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(error: AcmError) -> int:
-    print(f"acmserve: error: {error}", file=sys.stderr)
+    print(f"acmserve: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
     return 2
 
 

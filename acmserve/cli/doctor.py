@@ -94,7 +94,7 @@ def examine(
 
 
 def _vllm() -> Finding:
-    from acmserve.engine.vllm.version import check_engine, engine_version
+    from acmserve.engine.vllm.version import check_engine, engine_version, is_tested
 
     try:
         name, version = engine_version()
@@ -103,6 +103,8 @@ def _vllm() -> Finding:
         return Finding("vllm", BROKEN, str(mismatch))
     except ImportError as error:
         return Finding("vllm", BROKEN, f"{name} {version} is installed but cannot be imported: {error}")
+    if not is_tested(version):
+        return Finding("vllm", NOTE, f"{name} {version}; every hook fits, but this version was not tested")
     return Finding("vllm", OK, f"{name} {version}; every hook fits")
 
 

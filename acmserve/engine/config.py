@@ -12,9 +12,11 @@ from typing import Any
 from acmserve.errors import InvalidRequest
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
 from acmserve.plan.request import check_fidelity
+from acmserve.validation import unknown_key
 
 CONNECTOR_NAME = "AcmConnector"
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
+MOVE_REFUSAL_CALL = "acm_move_refusal"  # a worker answers it: why it moves no KV, None where it does
 _MIB = 2**20
 _MAY_BE_0 = ("num_threads", "keep_tail", "max_boundary_mib")
 _LARGEST = {
@@ -64,7 +66,7 @@ class EngineConfig:
         extra = {key: value for key, value in extra.items() if key != SERVER_SECTION}
         for key in extra:
             if key not in known:
-                raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")
+                raise InvalidRequest(f"{where}.{key}", unknown_key(key, known, f"known are {', '.join(known)}"))
             default = known[key].default
             if isinstance(default, float) and type(extra[key]) is int:
                 extra[key] = float(extra[key])

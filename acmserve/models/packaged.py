@@ -33,6 +33,12 @@ _LOG_TAIL_CHARS = 2000
 Progress = Callable[[str], None]
 
 
+def cache_folder() -> Path:
+    """`$ACMSERVE_HOME/acmserve`, else the same below `$XDG_CACHE_HOME`, else below `~/.cache`."""
+    cache = os.environ.get("ACMSERVE_HOME") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache).expanduser().absolute() / "acmserve"
+
+
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
     """Where a model comes from, and the file that it has to be.
@@ -54,9 +60,8 @@ class PackagedModel:
         return ", ".join(requirement for requirement, _ in self.parts)
 
     def default_folder(self) -> Path:
-        """`$ACMSERVE_HOME/acmserve/models/...`, else below `$XDG_CACHE_HOME`, else below `~/.cache`."""
-        cache = os.environ.get("ACMSERVE_HOME") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(cache).expanduser().absolute() / "acmserve" / "models" / self.folder_name
+        """`models/...` below `cache_folder()`."""
+        return cache_folder() / "models" / self.folder_name
 
     def is_prepared(self, folder: Path) -> bool:
         """True when `folder` holds the whole conversion of this very GGUF file (sizes are compared, not contents)."""

@@ -8,8 +8,9 @@ The plan is the engine's own, made by the same function from the same tokens. Th
 knows what a client cannot: blocks. The engine rounds an exact prefix that ends in front of moved KV down to a whole
 block. It computes a source's partial block when that was not kept. That is less than one block for each piece. It finds
 a prefix that another session computed, which is more. And it computes what the cache lost. Receipts do not say what
-earlier edits removed. Near a threshold `auto` may choose otherwise than estimated. After a redaction nothing is served
-any more: forecast with an empty `ServedTokens`.
+earlier edits removed. Near a threshold `auto` may choose otherwise than estimated. Short pieces count as
+moved, which they are where all holes cost one pass. After a redaction nothing is served any more: forecast with an
+empty `ServedTokens`.
 
 Pure: no blocks, no messages, no engine.
 """

@@ -3,20 +3,29 @@
     exact    nothing is moved, and no moved prefix is kept
     reuse    everything is moved that can be
     repair   that, less what `Repair` names: it is computed in its new context
-    auto     one of the three, chosen for this edit by `harm.choose_fidelity`
+    auto     one of the three, chosen for this edit by `auto.choose_fidelity`
 
 The engine and the forecast of a client plan with this one function. Pure: tokens and sources in, a frozen plan out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds, choose_fidelity, measure
+from acmserve.plan.auto import (
+    AUTO_REPAIR,
+    DEFAULT_THRESHOLDS,
+    AutoDecision,
+    Grain,
+    Thresholds,
+    choose_fidelity,
+    grain_of,
+    measure,
+)
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
-from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair
+from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair, without
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -51,39 +60,56 @@ def plan_wish(
     max_rotations: int = MAX_ROTATIONS,
     refusal: str | None = None,
     media_shift_positions: bool = False,
+    has_passes: bool = True,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
     `num_cached`, `min_move_tokens`, `max_rotations` and `media_shift_positions` as in `plan_edit`. `sources` are the
-    newest first.
+    newest first. `has_passes`: all holes of a request are computed in one forward pass (`auto.grain_of`).
     """
 
-    def plan(allow_moves: bool) -> EditPlan:
+    def plan(allow_moves: bool, least: int) -> EditPlan:
         return plan_edit(
             prompt,
             sources,
             allow_moves=allow_moves,
             num_cached=num_cached,
-            min_move_tokens=min_move_tokens,
+            min_move_tokens=least,
             max_rotations=max_rotations,
             media_shift_positions=media_shift_positions,
         )
 
     if wish.fidelity == "exact" or refusal is not None:
-        return FidelityPlan(plan(False), choice=refused(wish, refusal))
-    most = plan(True)
-    if wish.fidelity == "reuse":
-        return FidelityPlan(most)
+        return FidelityPlan(plan(False, min_move_tokens), choice=refused(wish, refusal))
+    if wish.fidelity == "auto":
+        return _plan_auto(plan, prompt, sources, wish, grain_of(min_move_tokens, has_passes), thresholds)
+    most = plan(True, min_move_tokens)
     if wish.fidelity == "repair":
         return _less(most, plan_repair(most, prompt, sources, wish.repair, min_move_tokens))
-    features = measure(most, prompt, sources)
-    choice = choose_fidelity(features, wish.repair, thresholds)
-    if choice.fidelity == "reuse" or not features.num_reused:
+    return FidelityPlan(most)
+
+
+def _plan_auto(
+    plan: Callable[[bool, int], EditPlan],
+    prompt: Tokens,
+    sources: Sequence[ServedSequence],
+    wish: RequestedFidelity,
+    grain: Grain,
+    thresholds: Thresholds,
+) -> FidelityPlan:
+    """What `auto` comes to. `plan` makes the plan with or without moves, of pieces of at least so many tokens."""
+    most = plan(True, grain.piece_tokens)
+    survey = measure(most, prompt, sources, grain)
+    choice = choose_fidelity(survey.features, wish.repair, thresholds)
+    if choice.fidelity == "reuse" or not survey.features.num_reused:
         return FidelityPlan(most, choice=choice)
-    if choice.fidelity == "repair":
-        return _less(most, plan_repair(most, prompt, sources, choice.repair, min_move_tokens), choice)
-    return _less(most, plan(False), choice)
+    if choice.fidelity == "exact":
+        return _less(most, plan(False, grain.piece_tokens), choice)
+    if choice.repair == AUTO_REPAIR:
+        return _less(most, without(most, survey.anew), choice)
+    repair = replace(choice.repair, rest_tokens=choice.repair.rest_tokens or grain.rest_tokens)
+    return _less(most, plan_repair(most, prompt, sources, repair, grain.min_move_tokens), choice)
 
 
 def refused(wish: RequestedFidelity, refusal: str | None) -> AutoDecision | None:

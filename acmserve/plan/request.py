@@ -124,7 +124,7 @@ def check_repair(value: object, field: str) -> Repair | None:
         return None
     given = check_object(value, field, known=[known.name for known in fields(Repair)])
     values: dict[str, Any] = {name: given[name] for name in given if given[name] is not None}
-    for name in ("head_tokens", "tail_tokens"):
+    for name in ("head_tokens", "tail_tokens", "rest_tokens"):
         if type(values.get(name, 0)) is not int:
             raise InvalidRequest(f"{field}.{name}", f"must be a whole number of tokens, not {echo(values[name])}")
     check_boolean(values.get("echoes", False), f"{field}.echoes")

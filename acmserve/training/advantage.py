@@ -1,7 +1,7 @@
 """Advantages of a group of rollouts that had one query: Equation 3 of *Sculptor* (arXiv 2508.04664), and FoldGRPO's.
 
     GSPO       (r - mean) / std                          one for a rollout
-    FoldGRPO   (clip(r + q, low, high) - mean) / std     one for each completion, q its process reward
+    FoldGRPO   (clip(r + q, low, high) - mean) / std     one for each completion, q its process reward (Section 2.3.1)
 
 Knows numbers only. The deviation is that of a sample (n - 1), as in TRL and verl.
 

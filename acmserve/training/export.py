@@ -5,6 +5,7 @@ Rollouts are in memory, which is linear in their tokens. Rows are not, because a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from acmserve.errors import InvalidRequest
@@ -31,6 +32,8 @@ def export_rows(
         raise InvalidRequest("format", f"must be {listing(FORMATS)}, not {echo(format_name)}")
     if min_reward is not None and earned is None:
         raise InvalidRequest("min_reward", "needs rewards")
+    if min_reward is not None and not math.isfinite(min_reward):
+        raise InvalidRequest("min_reward", f"must be a finite number, not {min_reward}")
     row = FORMATS[format_name].row
     credit_of: Sequence[Credits | None] = earned if earned is not None else [None] * len(rollouts)
     for rollout, credit in zip(rollouts, credit_of, strict=True):

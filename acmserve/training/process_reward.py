@@ -4,7 +4,8 @@
     -0.2   all turns of a branch that went beyond its task
     -1.0   a turn whose tool call failed
 
-A turn is a completion, and its tokens share the reward. All others have 0. Does not know whether a branch kept to its
+A turn is a completion, and its tokens share the reward. All others have 0. The three rewards, and the half, are those
+of Section 2.3.2 of the paper. Does not know whether a branch kept to its
 task: somebody judges that, by the branch's prompt and its message.
 
 Decision: where several apply, the lowest counts. The paper does not say, and a sum would leave its range.

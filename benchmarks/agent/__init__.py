@@ -1,1 +1,1 @@
-"""Agent conversations that several benchmarks play: their text, the server, a run with its gates, table and plot."""
+"""What several benchmarks share of agent conversations: text, server, a run with its gates, and tables of results."""

@@ -36,10 +36,11 @@ def scripted_server(
     *,
     is_stock: bool = False,
     engine: Mapping[str, Any] | None = None,
+    more_flags: Sequence[str] = (),
 ) -> Iterator[tuple[str, HttpProcess]]:
     """The URL and the process of a server that is ready. `processor` is a class of `benchmarks/models`.
 
-    `engine` holds settings of `EngineConfig`.
+    `engine` holds settings of `EngineConfig`. `more_flags` are those of `acmserve serve`.
     """
     window = str(WINDOWS[model])
     flags = [
@@ -50,6 +51,7 @@ def scripted_server(
         *(_STOCK if is_stock else ()),
         *_OWN_FLAGS.get(model, ()),
         *(("--kv-transfer-config", json.dumps({"kv_connector_extra_config": dict(engine)})) if engine else ()),
+        *more_flags,
     ]
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         kind = HYBRIDS.get(model, LLAMA)

@@ -8,26 +8,25 @@ and summaries.
 Counts do not depend on the weights, so a random one-layer model takes them. The model's words are scripted. Parser,
 tool loop, budget, scheduler, cache and moves are real.
 
-With `--model tiny-windows` or `tiny-recurrent` the model is a hybrid and moves nothing. Its exact runs are made twice:
-with boundaries in front of each message, and without, as vLLM keeps its cache.
+With `--model tiny-windows` or `tiny-recurrent` the model is a hybrid. Its exact runs are made twice: with boundaries in
+front of each message, and without, as vLLM keeps its cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, ConversationRun, run_conversation
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_agent import NUM_TASKS, Trace
 from acmserve.bench.agent.scripted_server import HYBRIDS, TINY, read_trace, scripted_server
-from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.budget.plot import draw
 from acmserve.bench.budget.runs import (
+    MOST_COMPUTED_PER_NEW,
     check_budget_run,
     check_pairs,
     computed_per_new,
@@ -36,20 +35,18 @@ from acmserve.bench.budget.runs import (
     new_tokens,
 )
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
+from acmserve.bench.harness.markdown_text import count, share
+from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
-
-_HEADS = ("", "largest", "prompts", "computed", "a turn", "moved", "evictions", "summaries", "more", "computed/new")
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench budget`. 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    machine = describe_machine()
-    print(f"One conversation, {MAX_TOKENS:,} tokens, treated in several ways.\n{one_line(machine)}", flush=True)
-    measured = measure(options.tasks) if options.model == TINY else measure_hybrid(options.model, options.tasks)
-    return hand_over(measured | {"machine": machine}, as_table, draw, options)
+    return run_benchmark(_parser(), argv, _measure, TREATMENTS)
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    return measure(options.tasks) if options.model == TINY else measure_hybrid(options.model, options.tasks)
 
 
 def measure(num_tasks: int) -> dict[str, Any]:
@@ -68,7 +65,7 @@ def measure(num_tasks: int) -> dict[str, Any]:
 
 
 def measure_hybrid(model: str, num_tasks: int) -> dict[str, Any]:
-    """The exact runs on a hybrid model: on a server that keeps boundaries, then on one that keeps none."""
+    """The runs on a hybrid model: on a server that keeps boundaries, and the exact ones on one that keeps none."""
     from transformers import AutoTokenizer
 
     trace, served = read_trace(num_tasks)
@@ -91,7 +88,8 @@ def as_report(
     trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int], model: str = TINY, failures: Sequence[str] = ()
 ) -> dict[str, Any]:
     """JSON-ready. No numbers when the gate is red."""
-    failures = [*failures, *(failure for run in runs for failure in check_budget_run(run, trace, new))]
+    most = MOST_COMPUTED_PER_NEW if model == TINY else None
+    failures = [*failures, *(failure for run in runs for failure in check_budget_run(run, trace, new, most))]
     return {
         "gate": as_gate(failures),
         "model": model,
@@ -128,35 +126,32 @@ def _row(run: ConversationRun, new: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read. Nothing but the reasons when the gate is red."""
-    if red := red_gate(report):
-        return red
-    num_turns, num_new = report["trace"]["num_turns"], sum(report["trace"]["new_tokens"])
-    least = next(_spent(row) for row in report["runs"] if row["budget"] is None)
-    rows = []
-    for row in report["runs"]:
-        share, num_computed = row["steady_computed_per_new"], row["total_computed_tokens"]
-        numbers = [row["max_prompt_tokens"], row["total_prompt_tokens"], num_computed, round(num_computed / num_turns)]
-        numbers += [row["total_moved_tokens"], row["num_evictions"], _spent(row) - num_computed]
-        more = f"{_spent(row) / least - 1:+.0%}"
-        rows.append([row["title"], *map("{:,}".format, numbers), more, "-" if share is None else f"{share:.2f}"])
-    return [
-        f"{num_turns} turns with {num_new:,} new tokens. A batch evicts down to {LOW_WATERMARK:,} tokens.",
-        "",
-        *text_table(_HEADS, rows),
-        "",
-        "more: computed tokens and those of summaries, over a conversation without a budget",
-        "computed/new: the same for each new token or marker, from the first eviction on. What the model says itself",
-        "is new, but its KV is there once it is said, so even a conversation without a budget has less than 1.",
-        "gate green: no prompt above the budget, no orphan, receipts add up, one trace in every run",
-    ]
+def _spent(run: Mapping[str, Any]) -> tuple[int, int]:
+    """Tokens computed in one run, and those of them that were computed and written for summaries."""
+    summaries = int(run["summary_computed_tokens"] + run["summary_completion_tokens"])
+    return int(run["total_computed_tokens"]) + summaries, summaries
 
 
-def _spent(row: dict[str, Any]) -> int:
-    """Tokens computed for the prompts of a run, and computed and written for its summaries."""
-    spent: int = row["total_computed_tokens"] + row["summary_computed_tokens"] + row["summary_completion_tokens"]
-    return spent
+def _treatments(report: Report) -> Iterator[list[str]]:
+    runs = report["runs"]
+    for run in runs:
+        computed, summaries = _spent(run)
+        more = "" if run is runs[0] else share(computed / _spent(runs[0])[0] - 1)
+        cells = [count(run["max_prompt_tokens"]), str(run["num_evictions"]), count(computed), count(summaries), more]
+        yield [run["title"], *cells]
+
+
+TREATMENTS = ResultTable(
+    (
+        "run",
+        "largest prompt",
+        "evictions",
+        "tokens computed",
+        "of these for summaries",
+        "more than without a budget",
+    ),
+    _treatments,
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,9 +161,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     models = [TINY, *HYBRIDS]
     parser.add_argument(
-        "--model", choices=models, default=TINY, help="a hybrid one takes the exact runs, with boundaries and without"
+        "--model",
+        choices=models,
+        default=TINY,
+        help="a hybrid one takes exact runs with boundaries and without, and one with moves",
     )
-    add_report_options(parser)
+    add_report_options(parser, plot=False)
     return parser
 
 
@@ -176,9 +174,5 @@ BENCHMARK = Benchmark(
     "budget",
     "one long agent conversation under a token budget, treated in six ways",
     main,
-    (BenchmarkRun("budget", ("budget",)),),
+    (BenchmarkRun("budget", ("budget",), can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

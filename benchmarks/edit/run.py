@@ -1,115 +1,150 @@
-"""One repetition of `acmserve bench edit`: two engines take turns, times are kept, and every answer is checked.
+"""Measures kinds of edit: one cell is a kind. In each repetition its series follow each other closely:
 
-    append            a plain append of as many new tokens on the same engine: the floor of the fold
-    fold              under `reuse`
-    append, 2 markers a plain append of as many new tokens as the two holes need: their floor
-    two holes         under `reuse`
-                      these four follow each other in every round
-    fold, exact       the same prompt under `exact`, in the same session: KV that was moved must not answer it
-    fold, stock       the same prompt in the engine without acmserve
+    reuse    the turns before the edit, untimed. Then the edit, timed
+    append   right behind it, a plain append of as many new tokens in the same session: the floor
+             these two follow each other in every round, on markers and messages of its own
+    repair   the same turns and the same edit under `repair`: the head of each moved piece is computed
+    exact    the same under `exact`
+    stock    the same prompts in an engine without acmserve, its prefix caching on
+    llamacpp the same prompts in llama.cpp's server with --cache-reuse, where there is one
 
-A history is always read right before its edit, untimed, by a session of its own; from the second round on its KV is
-found in the cache. Failures are collected, not raised, so that a report names all of them.
+Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
+
+The gate of a cell: `exact` moved nothing and gives the stock engine's first token, receipts sum to their prompts, and
+what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts, too). A red
+cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, so its first token is compared with
+nobody's.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.bench.edit.cases import EditCase, Repetition, Round, Tokens
-from acmserve.bench.harness.engine import Ask, EngineReply
+from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
+from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
 from acmserve.bench.harness.engine_process import EngineProcess
+from acmserve.bench.harness.llama_cpp import LlamaProcess
+from acmserve.bench.harness.options import as_gate
 
-APPEND, FOLD, TWO_HOLES = "append", "fold, reuse", "two holes, reuse"
-EXACT, STOCK = "fold, exact", "fold, stock engine"
-APPEND_TWO = "append, 2 markers"
-CASES = (APPEND, FOLD, APPEND_TWO, TWO_HOLES, EXACT, STOCK)
-MIN_MOVED_SHARE = 0.9
+MOVING = ("reuse", "repair")
+REUSE, REPAIR = MOVING
+APPEND, EXACT, STOCK, LLAMA_CPP = "append", "exact", "stock", "llamacpp"
+SERIES = (*MOVING, APPEND, EXACT, STOCK, LLAMA_CPP)
+MIN_REUSED_SHARE = 0.9
 
 
 @dataclass
-class EditMeasurement:
-    """Seconds to first token by case, in order of repetition; the last receipt of each; what turned the gate red."""
+class Cell:
+    """Seconds to first token by series, in order of repetition; the last receipt of each; why it is red."""
 
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {case: [] for case in CASES})
+    kind: str
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    num_reuse_agrees: int = 0
-    first_tokens: list[Tokens] = field(default_factory=list)
-
-    def median(self, case: str) -> float:
-        """Median seconds to first token."""
-        return statistics.median(self.seconds[case])
+    num_agreeing: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MOVING, 0))
+    num_front: int = 0
+    num_behind: int = 0
+    num_new: int = 0
 
 
-def run_repetition(ours: EngineProcess, stock: EngineProcess, plan: Repetition, measured: EditMeasurement) -> None:
-    """Ask for every case of `plan` and add the outcome to `measured`."""
-    for number, cases in enumerate(plan.rounds):
-        _run_round(ours, plan, cases, number, measured)
-    fold = plan.rounds[0].fold
-    exact = _timed(ours, _session_ask(plan, fold.prompt, FOLD, 0, "exact"), EXACT, measured)
-    stock.ask(Ask(fold.history, salt=plan.key))
-    expected = _timed(stock, Ask(fold.prompt, salt=plan.key), STOCK, measured)
-    if exact.token_ids != expected.token_ids:
-        measured.failures.append(
-            f"{plan.key}: after the fold exact gave token {exact.token_ids}, the stock engine {expected.token_ids}"
-        )
-    measured.num_reuse_agrees += measured.first_tokens[-len(plan.rounds)] == expected.token_ids
+@dataclass(frozen=True, slots=True)
+class EditEngines:
+    """Who is asked: ours, one without acmserve, and llama.cpp's server where there is one."""
+
+    ours: EngineProcess
+    stock: EngineProcess
+    llama: LlamaProcess | None = None
 
 
-def _run_round(ours: EngineProcess, plan: Repetition, cases: Round, number: int, measured: EditMeasurement) -> None:
-    _history_then_edit(ours, plan, cases.append, APPEND, number, "exact", measured)
-    fold = _history_then_edit(ours, plan, cases.fold, FOLD, number, "reuse", measured)
-    _timed(ours, _session_ask(plan, cases.append_two.prompt, APPEND, number, "exact"), APPEND_TWO, measured)
-    two_holes = _history_then_edit(ours, plan, cases.two_holes, TWO_HOLES, number, "reuse", measured)
-    _check_moved(FOLD, fold, plan, measured)
-    _check_moved(TWO_HOLES, two_holes, plan, measured)
-    measured.first_tokens.append(fold.token_ids)
+def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: str) -> None:
+    """One repetition of one cell: every round of what moves KV, and the first one in every other way."""
+    edit = rounds[0]
+    cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
+    firsts = [_ask_edit(engines.ours, cell, one, REUSE, f"{key} {number}", key) for number, one in enumerate(rounds)]
+    found = {REUSE: firsts[0]}
+    found |= {name: _ask_edit(engines.ours, cell, edit, name, key, key) for name in (REPAIR, EXACT)}
+    for tokens in edit.turns:
+        engines.stock.ask(Ask(tokens, key))
+    expected = _timed(engines.stock, Ask(edit.prompt, key), STOCK, cell).token_ids
+    if found[EXACT] != expected:
+        cell.failures.append(f"exact gave token {found[EXACT]}, the stock engine {expected}")
+    for fidelity in MOVING:
+        cell.num_agreeing[fidelity] += found[fidelity] == expected
+    if engines.llama is not None:
+        _ask_llama(engines.llama, cell, edit)
 
 
-def _history_then_edit(
-    engine: EngineProcess,
-    plan: Repetition,
-    case: EditCase,
-    name: str,
-    number: int,
-    fidelity: str,
-    measured: EditMeasurement,
-) -> EngineReply:
-    engine.ask(_session_ask(plan, case.history, name, number, fidelity))
-    return _timed(engine, _session_ask(plan, case.prompt, name, number, fidelity), name, measured)
+def _ask_edit(ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str) -> Tokens:
+    """The turns, the edit, and under `reuse` an append. The first token after the edit."""
+    asked = [
+        Ask(tokens, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
+        for tokens in (*edit.turns, edit.prompt, edit.append)
+    ]
+    for ask in asked[:-2]:
+        ours.ask(ask)
+    first = _timed(ours, asked[-2], fidelity, cell).token_ids
+    if fidelity in MOVING:
+        cell.failures += check_reused(fidelity, cell)
+    if fidelity == REUSE:
+        _timed(ours, asked[-1], APPEND, cell)
+    return first
 
 
-def _session_ask(plan: Repetition, tokens: Tokens, name: str, number: int, fidelity: str) -> Ask:
-    session_id = f"{plan.key} {name} {number}"
-    return Ask(tokens, salt=f"{plan.key} {name}", session_id=session_id, fidelity=fidelity)
+def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
+    """The same turns in llama.cpp. What it kept (its shifted chunks are in that) and computed stands as a receipt."""
+    for tokens in edit.turns:
+        llama.ask(tokens)
+    found = llama.ask(edit.prompt)
+    cell.seconds[LLAMA_CPP].append(found.first_token_s)
+    cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
 
 
-def _timed(engine: EngineProcess, ask: Ask, name: str, measured: EditMeasurement) -> EngineReply:
+def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> EngineReply:
     reply = engine.ask(ask)
-    measured.seconds[name].append(reply.first_token_s)
+    cell.seconds[series].append(reply.first_token_s)
     if ask.session_id is not None:
-        _check_receipt(name, ask, reply, measured)
+        cell.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
+        cell.receipts[series] = reply.receipt or {}
     return reply
 
 
-def _check_receipt(name: str, ask: Ask, reply: EngineReply, measured: EditMeasurement) -> None:
-    if reply.receipt is None:
-        measured.failures.append(f"{ask.salt}: no receipt came back")
-        return
-    measured.receipts[name] = reply.receipt
-    counts = tuple(reply.receipt[key] for key in ("kept_tokens", "moved_tokens", "computed_tokens"))
-    if sum(counts) != len(ask.token_ids):
-        measured.failures.append(f"{ask.salt}: kept, moved, computed {counts} do not sum to {len(ask.token_ids)}")
-    if ask.fidelity == "exact" and counts[1]:
-        measured.failures.append(f"{ask.salt}: {counts[1]} tokens were moved under exact")
+def check_reused(fidelity: str, cell: Cell) -> list[str]:
+    """A fast first token only counts when the text behind the edit really came along."""
+    receipt = cell.receipts.get(fidelity)
+    if not receipt:
+        return []
+    served = receipt["kept_tokens"] + receipt["moved_tokens"] + receipt.get("repaired_tokens", 0)
+    reused = served - cell.num_front
+    if reused >= MIN_REUSED_SHARE * cell.num_behind:
+        return []
+    reason = receipt["fallback_reason"]
+    return [f"{fidelity}: reused {reused} of the {cell.num_behind} tokens behind the edit ({reason})"]
 
 
-def _check_moved(name: str, reply: EngineReply, plan: Repetition, measured: EditMeasurement) -> None:
-    """A fast first token only counts when the text behind the fold really came along."""
-    moved = reply.receipt["moved_tokens"] if reply.receipt else 0
-    if moved < MIN_MOVED_SHARE * plan.num_suffix:
-        reason = reply.receipt["fallback_reason"] if reply.receipt else "no receipt"
-        measured.failures.append(f"{plan.key} {name}: moved {moved} of {plan.num_suffix} tokens ({reason})")
+def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:
+    """JSON-ready; a cell whose gate is red has no times."""
+    return {
+        "sizes": {name: getattr(sizes, name) for name in ("prefix", "folded", "suffix", "marker", "new")},
+        "gate": as_gate([f"{cell.kind}: {failure}" for cell in cells for failure in cell.failures]),
+        "cells": [_row(cell, sizes) for cell in cells],
+    }
+
+
+def _row(cell: Cell, sizes: EditSizes) -> dict[str, Any]:
+    seconds = {} if cell.failures else {name: times for name, times in cell.seconds.items() if times}
+    return {
+        "kind": cell.kind,
+        "context_tokens": sizes.context,
+        "front_tokens": cell.num_front,
+        "behind_tokens": cell.num_behind,
+        "new_tokens": cell.num_new,
+        "green": not cell.failures,
+        "receipts": cell.receipts,
+        "num_repetitions": len(cell.seconds[STOCK]),
+        "first_token_agrees": cell.num_agreeing,
+        "seconds_to_first_token": seconds,
+        "medians": {name: statistics.median(times) for name, times in seconds.items()},
+    }

@@ -24,7 +24,7 @@ from unittest import mock
 from acmserve.bench.families.edit import FOLDABLE, FOLDED, SERVED, START
 from acmserve.bench.families.family import INDEX, POOLS, VOCAB_SIZE, Family, Settings
 from acmserve.bench.families.registry import FAMILIES
-from acmserve.bench.families.stand_ins import put_in_place
+from acmserve.bench.families.stand_ins import LATENT_PREFIXES, REFERENCE_BACKEND, put_in_place
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.errors import AcmError
 
@@ -56,6 +56,10 @@ class _Probe:
         self._stand_ins = family.stand_ins_for(settings)
         self._model = family.write(folder / "model", settings)
         self._arguments = dict(settings.arguments)
+        if LATENT_PREFIXES in self._stand_ins:
+            self._arguments |= REFERENCE_BACKEND
+            if "speculative_config" in self._arguments:
+                self._arguments["speculative_config"] = {**self._arguments["speculative_config"], **REFERENCE_BACKEND}
         if settings.drafter is not None:
             drafter = str(self._model / "drafter")
             self._arguments["speculative_config"] = {**self._arguments["speculative_config"], "model": drafter}
@@ -74,7 +78,10 @@ class _Probe:
             self._row["failed"] = failed
         else:
             self._part("groups", lambda: groups_of(engine))
-            self._part("fold", lambda: fold(engine))
+            if self._part("fold", lambda: fold(engine)) is None:
+                failed = self._row["failed"]
+                self._part("doctor", lambda: abilities_of(engine))
+                self._row["failed"] = failed
             self._part("exact", lambda: exact(engine))
             if (self._row.get("fold") or {}).get("moved") and not self._settings.rounds:
                 self._part("oracle", lambda: deep_oracle(engine))
@@ -155,6 +162,12 @@ def groups_of(engine: LocalEngine) -> list[dict[str, Any]]:
         }
         for group in core.scheduler.kv_cache_config.kv_cache_groups
     ]
+
+
+def abilities_of(engine: LocalEngine) -> dict[str, Any]:
+    """What acmserve said of the model when it had started: for one that vLLM starts and cannot run here."""
+    connector = engine.llm.llm_engine.engine_core.engine_core.scheduler.connector
+    return {"refusal": connector.abilities.move_refusal, "keys": "not measured", "sparse": None}
 
 
 def fold(engine: LocalEngine, salt: str = "fold") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from acmserve.engine.vllm.model.small_build import fill_random
 
 LOAD_FORMAT = "acmserve_random"
-DECAYS = {"A_log": -8.0, "A": -0.05, "dt_bias": -1.0}
+DECAYS = {"A_log": -8.0, "A": -0.001, "dt_bias": -1.0}
 """Parameters of the decay of a state, and a value with which it lasts for hundreds of tokens."""
 
 

@@ -70,7 +70,7 @@ RECURRENT = (
             "nemotron_h",
             num_hidden_layers=None,
             layers_block_type=["mamba", "mlp", "attention", "mlp"],
-            mamba_num_heads=8,
+            mamba_num_heads=4,
             mamba_head_dim=32,
             n_groups=2,
             ssm_state_size=32,
@@ -170,6 +170,6 @@ RECURRENT = (
             rope_parameters=dict(PLAIN),
         ),
         stand_ins=(HEADS_APART,),
-        reduced="LFM2's class alone; Jamba, Granite 4H and MiniMax M1 have other states, which are refused",
+        reduced="LFM2's class alone; Jamba and MiniMax M1 have other states, which are refused",
     ),
 )

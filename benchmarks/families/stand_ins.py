@@ -28,6 +28,10 @@ DESCRIPTIONS = {
 }
 
 
+REFERENCE_BACKEND = {"attention_backend": "CPU_MLA"}
+"""Engine arguments beside `LATENT_PREFIXES`. Where a machine has AMX vLLM takes AMX_MLA, and no float32 weights."""
+
+
 def put_in_place(stand_ins: tuple[str, ...]) -> None:
     """Make vLLM of this process use them. Must come before the engine starts."""
     put = {

@@ -9,7 +9,6 @@
     moved        [ P ][ B ][     F     ][ S ]                            from [ P ][ F ][ B ][ S ]
     replaced     [ P ][   F, one token another   ][       S       ]
     restore      [ P ][     F     ][       S       ]                     by way of the fold
-    chain        [ P ][m][ S .... ][new]  ten times over                 each fold takes more, and text is appended
 
 How S depends on F decides what KV computed beside F is worth without it, so each case says how it does:
 
@@ -26,21 +25,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from acmserve.bench.fidelity.text import Document, superseded_text
-from acmserve.plan.rules.rotations import MAX_ROTATIONS
 
 Tokens = tuple[int, ...]
 Encode = Callable[[str], Tokens]
 
 UNRELATED, RELATED, SUPERSEDED = "unrelated", "related", "superseded"
 DEPENDENCES = (UNRELATED, RELATED, SUPERSEDED)
-FOLD, RESTORE, CHAIN = "fold", "restore", "chain"
-KINDS = (FOLD, "deletion", "eviction", "two holes", "insertion", "moved", "replaced", RESTORE, CHAIN)
+FOLD, RESTORE = "fold", "restore"
+KINDS = (FOLD, "deletion", "eviction", "two holes", "insertion", "moved", "replaced", RESTORE)
 MARKERS = ("\n[{} tokens of earlier text were folded away]\n", "\n(To save space, {} tokens are left out here.)\n")
-CHAIN_LENGTH, CHAIN_FOLD = 10, 96
-CHAIN_MEASURED = (1, 2, 4, 7, 10)
 _PREFIX_SHARE, _EVICTION_PREFIX = 0.15, 24
 
 
@@ -62,21 +57,14 @@ class CaseTurn:
     """One prompt of a session. Without a `continuation` it is read only; else the distributions along it are compared.
 
     The references of a measured turn are prompts of their own, empty where there is none: `unedited` is the context
-    without any edit, `dropped` the edited one without S, `reworded` has another marker.
+    without any edit, `reworded` has another marker.
     """
 
     prompt: Tokens
     continuation: Tokens = ()
-    num_edits: int = 1
-    num_prefix: int = 0
-    num_folded: int = 0
-    num_suffix: int = 0
     num_movable: int = 0
     unedited: Tokens = ()
-    dropped: Tokens = ()
     reworded: Tokens = ()
-    folded: Tokens = ()
-    suffix: Tokens = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +80,8 @@ class Case:
 
 def with_lead(case: Case, lead: Tokens) -> Case:
     """The case with `lead` in front of every prompt: what a model expects at the beginning of any text."""
-    fields = ("prompt", "unedited", "dropped", "reworded")
-    turns = [
-        replace(
-            t,
-            **{name: lead + getattr(t, name) for name in fields if getattr(t, name)},
-            num_prefix=t.num_prefix + len(lead),
-        )
-        for t in case.turns
-    ]
+    fields = ("prompt", "unedited", "reworded")
+    turns = [replace(t, **{name: lead + getattr(t, name) for name in fields if getattr(t, name)}) for t in case.turns]
     return replace(case, turns=tuple(turns))
 
 
@@ -118,21 +99,11 @@ class CasePieces:
     def context(self) -> Tokens:
         return self.prefix + self.folded + self.suffix
 
-    def turn(self, prompt: Tokens, num_movable: int, **more: Any) -> CaseTurn:
-        """The measured turn; where nothing else is said, S is its end."""
-        turn = CaseTurn(
-            prompt,
-            self.continuation,
-            num_prefix=len(self.prefix),
-            num_folded=len(self.folded),
-            num_suffix=len(self.suffix),
-            num_movable=num_movable,
-            folded=self.folded,
-            suffix=self.suffix,
-            unedited=self.context,
-            dropped=prompt[: len(prompt) - len(self.suffix)],
+    def turn(self, prompt: Tokens, num_movable: int, unedited: Tokens | None = None, reworded: Tokens = ()) -> CaseTurn:
+        """The measured turn. Where nothing else is said, the context is the prompt without an edit."""
+        return CaseTurn(
+            prompt, self.continuation, num_movable, self.context if unedited is None else unedited, reworded
         )
-        return replace(turn, **more)
 
 
 def _fold(text: CasePieces) -> tuple[CaseTurn, ...]:
@@ -148,9 +119,7 @@ def _two_holes(text: CasePieces) -> tuple[CaseTurn, ...]:
     f, s = len(text.folded) // 2, len(text.suffix) // 2
     context = text.prefix + text.folded[:f] + text.suffix[:s] + text.folded[f:] + text.suffix[s:]
     prompts = [text.prefix + marker + text.suffix[:s] + marker + text.suffix[s:] for marker in text.markers]
-    dropped = text.prefix + text.markers[0]
-    more = {"unedited": context, "dropped": dropped, "reworded": prompts[1]}
-    return CaseTurn(context), text.turn(prompts[0], len(text.suffix), **more)
+    return CaseTurn(context), text.turn(prompts[0], len(text.suffix), context, prompts[1])
 
 
 def _insertion(text: CasePieces) -> tuple[CaseTurn, ...]:
@@ -161,8 +130,7 @@ def _insertion(text: CasePieces) -> tuple[CaseTurn, ...]:
 def _moved(text: CasePieces) -> tuple[CaseTurn, ...]:
     b = len(text.suffix) // 2
     prompt = text.prefix + text.suffix[:b] + text.folded + text.suffix[b:]
-    more = {"dropped": prompt[: len(prompt) - len(text.suffix) + b]}
-    return CaseTurn(text.context), text.turn(prompt, len(text.folded) + len(text.suffix), **more)
+    return CaseTurn(text.context), text.turn(prompt, len(text.folded) + len(text.suffix))
 
 
 def _replaced(text: CasePieces) -> tuple[CaseTurn, ...]:
@@ -175,7 +143,7 @@ def _replaced(text: CasePieces) -> tuple[CaseTurn, ...]:
 
 def _restore(text: CasePieces) -> tuple[CaseTurn, ...]:
     folded = text.prefix + text.markers[0] + text.suffix
-    return CaseTurn(text.context), CaseTurn(folded), text.turn(text.context, 0, unedited=(), dropped=())
+    return CaseTurn(text.context), CaseTurn(folded), text.turn(text.context, 0, unedited=())
 
 
 _EDITS: dict[str, Callable[[CasePieces], tuple[CaseTurn, ...]]] = {
@@ -199,8 +167,6 @@ def plan_case(
     """
     name = f"{document.name}/{kind}/{dependence}/{sizes.context}/{sizes.share:g}"
     case = partial(Case, name, document.name, kind, dependence)
-    if kind == CHAIN:
-        return case(_chain(document, sizes, encode))
     markers = [encode(marker.format(sizes.folded)) for marker in MARKERS]
     num_prefix = _EVICTION_PREFIX if kind == "eviction" else round(sizes.context * _PREFIX_SHARE)
     num_suffix = sizes.context - num_prefix - sizes.folded
@@ -215,39 +181,3 @@ def plan_case(
     if folded is None:
         folded, rest = rest[: sizes.folded], rest[sizes.folded :]
     return case(_EDITS[kind](pieces(prefix, folded, rest[:num_suffix], rest[num_suffix:])))
-
-
-def _chain(document: Document, sizes: FidelitySizes, encode: Encode) -> tuple[CaseTurn, ...]:
-    """A window that slides: edit k folds the oldest text of it into the marker and appends as much new text.
-
-    edit k       [ P ][m k]           [ window ......................][new]( continuation )
-    edit k + 1   [ P ][m k+1]                [ window .....................][new]( continuation )
-    """
-    num_prefix = _EVICTION_PREFIX
-    window = sizes.context - num_prefix - CHAIN_FOLD
-    text = document.cut(num_prefix + window + CHAIN_LENGTH * CHAIN_FOLD + sizes.continuation)
-    prefix, rest = text[:num_prefix], text[num_prefix:]
-    turns = [CaseTurn(prefix + rest[:window])]
-    for k in range(1, CHAIN_LENGTH + 1):
-        start, end = k * CHAIN_FOLD, window + (k - 1) * CHAIN_FOLD
-        markers = [encode(marker.format(start)) for marker in MARKERS]
-        # At edit k the first window has been turned k - 1 times; what was turned too often is computed anew.
-        first_fresh = start if k <= MAX_ROTATIONS else max(start, window)
-        old = window + (k - 2) * CHAIN_FOLD if k > 1 else end
-        turns.append(
-            CaseTurn(
-                prefix + markers[0] + rest[start:end],
-                rest[end : end + sizes.continuation] if k in CHAIN_MEASURED else (),
-                num_edits=k,
-                num_prefix=num_prefix,
-                num_folded=start,
-                num_suffix=end - start,
-                num_movable=max(old - first_fresh, 0),
-                unedited=prefix + rest[:end],
-                dropped=prefix + markers[0],
-                reworded=prefix + markers[1] + rest[start:end],
-                folded=rest[:start],
-                suffix=rest[start:end],
-            )
-        )
-    return tuple(turns)

@@ -3,34 +3,31 @@
 For each edit of a context the engine is led along the true continuation and asked for its whole distribution at every
 token: once computed exactly, once on moved KV, once on every setting in between. The distance is KL(exact || served).
 The same scale shows what other prompts do, which a user may take for harmless: another wording of the marker, the
-context without the edit, and the text behind the edit left out.
+context without the edit.
 
 Text comes from the standard library, so nothing is downloaded but the model; `digest` in the report says which text.
-A model that the engine refuses to move is reported as refused, and every answer has to be exact. Ctrl-C ends a model's
-run early: the documents that are whole are reported, for a part of one would tilt the mix of kinds.
+Ctrl-C ends a model's run early: the documents that are whole are reported, for a part of one would tilt the mix of
+kinds.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acmserve.bench.fidelity.cases import CHAIN_FOLD, CHAIN_LENGTH, Case, with_lead
+from acmserve.bench.agent.result_table import run_benchmark
+from acmserve.bench.fidelity.cases import Case, with_lead
 from acmserve.bench.fidelity.plan import FULL, QUICK, BenchPlan, plan_cases, whole_documents
-from acmserve.bench.fidelity.plot import draw
-from acmserve.bench.fidelity.summary import summarise
-from acmserve.bench.fidelity.table import as_table
+from acmserve.bench.fidelity.summary import DISTANCES, summarise
 from acmserve.bench.fidelity.text import choose_documents, digest
 from acmserve.bench.fidelity.variants import VARIANTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
 from acmserve.bench.models.model_folder import prepare_model
 
 if TYPE_CHECKING:
@@ -42,22 +39,15 @@ FORCED_MODEL = "acmserve.bench.models.forced_model:ForcedModel"
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench fidelity`; 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    plan = QUICK if options.quick else FULL
-    if options.documents is not None:
-        plan = replace(plan, num_documents=options.documents)
-    folders = [
-        prepare_model(name) for name in options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])
-    ]
-    machine = describe_machine()
-    print(one_line(machine), flush=True)
-    report = measure(folders, plan, options.seed) | {"machine": machine}
-    return hand_over(report, as_table, draw, options)
+    return run_benchmark(_parser(), argv, measure, DISTANCES)
 
 
-def measure(folders: Sequence[Path], plan: BenchPlan, seed: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every model in turn, each in an engine of its own; no numbers when the gate is red."""
-    done = [_measure_model(folder, plan, seed) for folder in folders]
+    plan, seed = QUICK if options.quick else FULL, options.seed
+    plan = replace(plan, num_documents=options.documents or plan.num_documents)
+    names = options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])
+    done = [_measure_model(folder, plan, seed) for folder in [prepare_model(name) for name in names]]
     failures = [f"{model['name']}: {failure}" for model, outcome in done for failure in outcome.failures]
     return {
         "seed": seed,
@@ -67,10 +57,7 @@ def measure(folders: Sequence[Path], plan: BenchPlan, seed: int) -> dict[str, An
 
 
 def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, Any], FidelityOutcome]:
-    """All cases of the plan, or the whole documents until Ctrl-C.
-
-    Of a model that the engine refuses to move one of each kind shows that it is exact.
-    """
+    """All cases of the plan, or the whole documents until Ctrl-C."""
     progress(f"{folder.name}: starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
@@ -79,17 +66,14 @@ def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, 
     outcome, cases, num_begun = FidelityOutcome(), list[Case](), 0
     try:
         encode = _encoder(engine.tokenizer)
-        needed = max(*plan.contexts, min(plan.contexts) + CHAIN_LENGTH * CHAIN_FOLD) + plan.continuation
+        needed = max(plan.contexts) + plan.continuation
         documents = choose_documents(read_library(), encode, plan.num_documents, needed, seed)
         lead = tuple(engine.tokenizer("", verbose=False).input_ids)
         cases = [with_lead(case, lead) for case in plan_cases(documents, plan, encode, seed)]
         seen: set[str] = set()
         for num_begun, case in enumerate(cases, start=1):
-            if outcome.refusal and case.kind in seen:
-                continue
             progress(f"{folder.name}: {num_begun}/{len(cases)} {case.name}")
-            variants = [v for v in VARIANTS if v.repair is None] if outcome.refusal else VARIANTS
-            run_case(engine, case, variants, outcome, twice=case.kind not in seen, with_answers=plan.with_answers)
+            run_case(engine, case, outcome, twice=case.kind not in seen)
             seen.add(case.kind)
     except KeyboardInterrupt:
         cases = whole_documents(cases[:num_begun])
@@ -104,11 +88,9 @@ def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, 
     return {
         "name": folder.name,
         "variants": names,
-        "moving_variants": [variant.name for variant in VARIANTS if variant.moves],
         "digest": digest([turn.prompt + turn.continuation for case in cases for turn in case.turns]),
         "num_documents": len({record["document"] for record in outcome.records}),
         "num_cases": len({record["case"] for record in outcome.records}),
-        "refusal": outcome.refusal,
         "exact_difference": outcome.exact_difference,
         "summary": summarise(outcome.records, names, seed),
         "records": outcome.records,
@@ -123,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench fidelity",
         description="How far answers after an edit are from exact ones: KL per token over the true continuation, "
-        "top-1 agreement and where greedy answers part, for every kind of edit and every way to serve it. "
+        "and top-1 agreement, for every kind of edit and every way to serve it. "
         "An hour and a half on two cores (Ctrl-C keeps what is whole); --quick takes three minutes.",
     )
     parser.add_argument(
@@ -136,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         "--documents", type=positive, metavar="N", help="texts to edit, which are what intervals are over"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses texts and updates (default 0)")
-    add_report_options(parser, quick="two documents, short contexts, no greedy answers: a look, not a result to quote")
+    add_report_options(parser, quick="two documents, short contexts: a look, not a result to quote", plot=False)
     return parser
 
 
@@ -144,9 +126,5 @@ BENCHMARK = Benchmark(
     "fidelity",
     "how far answers after an edit are from exact ones, in every way to serve them",
     main,
-    (BenchmarkRun("fidelity", ("fidelity",), is_quick=True),),
+    (BenchmarkRun("fidelity", ("fidelity",), is_quick=True, can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

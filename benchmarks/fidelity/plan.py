@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from acmserve.bench.fidelity.cases import (
-    CHAIN,
     DEPENDENCES,
     FOLD,
     KINDS,
@@ -23,10 +22,7 @@ from acmserve.bench.fidelity.text import Document
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """Which cases a run has: context sizes and folded shares take turns over the documents.
-
-    `with_answers`: greedy answers are compared, too. Their steps are what a small run spends most of its time on.
-    """
+    """Which cases a run has: context sizes and folded shares take turns over the documents."""
 
     num_documents: int
     contexts: Sequence[int]
@@ -34,12 +30,10 @@ class BenchPlan:
     continuation: int
     num_folds: int
     every_dependence: bool
-    num_chains: int
-    with_answers: bool
 
 
-QUICK = BenchPlan(2, (1024,), (0.45,), 16, 1, every_dependence=False, num_chains=1, with_answers=False)
-FULL = BenchPlan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependence=True, num_chains=5, with_answers=True)
+QUICK = BenchPlan(2, (1024,), (0.45,), 16, 1, every_dependence=False)
+FULL = BenchPlan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependence=True)
 
 
 def plan_cases(documents: Sequence[Document], plan: BenchPlan, encode: Encode, seed: int) -> Iterator[Case]:
@@ -53,15 +47,13 @@ def plan_cases(documents: Sequence[Document], plan: BenchPlan, encode: Encode, s
         other = documents[(number + 2) % len(documents)] if len(documents) > 2 else documents[number - 1]
         context = plan.contexts[number % len(plan.contexts)]
         for turn, kind in enumerate(KINDS):
-            if kind == CHAIN and number >= plan.num_chains:
-                continue
-            if kind not in (FOLD, CHAIN) and not plan.every_dependence and turn % len(documents) != number:
+            if kind != FOLD and not plan.every_dependence and turn % len(documents) != number:
                 continue
             num_repeats = plan.num_folds if kind == FOLD else 1
             for dependence in _dependences(kind, plan.every_dependence, number + turn):
                 for repeat in range(num_repeats):
                     share = plan.shares[(number + turn + repeat) % len(plan.shares)]
-                    sizes = FidelitySizes(plan.contexts[0] if kind == CHAIN else context, plan.continuation, share)
+                    sizes = FidelitySizes(context, plan.continuation, share)
                     yield plan_case(kind, dependence, document, other, sizes, encode, seed)
 
 
@@ -73,7 +65,7 @@ def whole_documents(begun: Sequence[Case]) -> list[Case]:
 def _dependences(kind: str, every: bool, number: int) -> tuple[str, ...]:
     if kind == FOLD:
         return DEPENDENCES
-    if kind in ("replaced", RESTORE, CHAIN):
+    if kind in ("replaced", RESTORE):
         return (RELATED,)
     if kind == "deletion" and every:
         return DEPENDENCES

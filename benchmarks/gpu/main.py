@@ -1,11 +1,11 @@
 """Speed of the move on a GPU: `python -m benchmarks.gpu.main`, in a checkout, with torch and triton alone.
 
-For each model and number of tokens, every layer's KV is moved by one call and compared with the float64 reference; only
-then are timed, in turns and as medians of wall time up to the device's last write:
+For each model and number of tokens, every layer's KV is moved by one call and compared with the float64 reference.
+Then attention over the moved KV is, by xformers where it is installed (`attention.py`). Only then are timed, in turns
+and as medians of wall time up to the device's last write:
 
     move      `StridedMover.move`: tables to the device, the launches
     copy      one device-to-device copy of as many bytes, the floor (bytes are counted once, not read and written)
-    prefill   the same tokens through the model's layers in plain torch (`gpu_prefill.py`), one layer times their number
 
 A wrong result is reported, not timed, and makes the exit code 1. What does not fit into the device's memory is left out
 and shows as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the program, its times
@@ -15,7 +15,6 @@ mean nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -23,14 +22,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from acmserve.bench.gpu.plot import draw
-from acmserve.bench.gpu.prefill import Layer
+from acmserve.bench.gpu.attention import MAX_ERROR, attention_error, library_on
 from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.harness.options import as_json
+from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.movers import reference
 from acmserve.kernels.runs import MoveRun, check_runs
@@ -54,16 +53,14 @@ class GpuRow:
     move_gb_s: float
     copy_gb_s: float
     ratio: float
-    prefill_ms: float | None
-    prefill_over_move: float | None
+    attention_error: float | None
 
 
 class GpuBench:
     """One model on one device; its KV pool holds the source and the destination of one move."""
 
-    def __init__(self, shape: ModelShape, device: str, repetitions: int, with_prefill: bool) -> None:
-        self._shape, self._device = shape, device
-        self._repetitions, self._with_prefill = repetitions, with_prefill
+    def __init__(self, shape: ModelShape, device: str, repetitions: int) -> None:
+        self._shape, self._device, self._repetitions = shape, device, repetitions
 
     def num_bytes_needed(self, num_tokens: int) -> int:
         """Device memory for the pool and the comparison."""
@@ -71,10 +68,9 @@ class GpuBench:
 
     def run(self, num_tokens: int) -> GpuRow | None:
         """Check, then measure; None where the result is wrong."""
-        move_s, copy_s, num_launches = self._move(num_tokens)
+        move_s, copy_s, num_launches, error = self._move(num_tokens)
         if move_s is None or copy_s is None:
             return None
-        prefill_s = self._prefill(num_tokens)
         num_bytes = num_tokens * self._shape.bytes_per_token
         return GpuRow(
             model=self._shape.name,
@@ -86,12 +82,11 @@ class GpuBench:
             move_gb_s=round(num_bytes / move_s / 1e9, 1),
             copy_gb_s=round(num_bytes / copy_s / 1e9, 1),
             ratio=round(copy_s / move_s, 3),
-            prefill_ms=None if prefill_s is None else round(1e3 * prefill_s, 2),
-            prefill_over_move=None if prefill_s is None else round(prefill_s / move_s, 1),
+            attention_error=None if error is None else round(error, 5),
         )
 
-    def _move(self, num_tokens: int) -> tuple[float | None, float | None, int]:
-        """Seconds of the move and of the copy, None where the move is wrong, and the number of launches.
+    def _move(self, num_tokens: int) -> tuple[float | None, float | None, int, float | None]:
+        """Seconds of the move and of the copy, None where the move is wrong, the launches, and attention's error.
 
         pool   |source blocks ............|destination blocks .......|     the copy moves half of it to the other
                     [offset 5 ... +num_tokens)  [offset 11 ... +num_tokens)
@@ -108,33 +103,22 @@ class GpuBench:
             MoveRun(range(half, 2 * half), 5, range(3 * half, 4 * half), 11, num_tokens // 2, DELTA + 640),
         ]
         check_runs(runs, 2 * num_blocks, BLOCK_SIZE)
-        mover = StridedMover(layers, BLOCK_SIZE)
-        mover.move(runs)
+        mover = StridedMover({0: LayerGroup(layers, BLOCK_SIZE)})
+        mover.move({0: runs})
         for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
             if not is_right(layer, runs):
-                return None, None, mover.num_launches
+                return None, None, mover.num_launches, None
+        error = None
+        if self._shape.latent is None:
+            error = attention_error(layers[-1], runs, library_on(self._device))
+            if not error <= MAX_ERROR:
+                return None, None, mover.num_launches, error
         num_elements = num_tokens * self._shape.bytes_per_token // 2
         source, destination = pool[:num_elements], pool[-num_elements:]
         move_s, copy_s = take_turns(
-            [lambda: mover.move(runs), lambda: destination.copy_(source)], self._repetitions, self._wait
+            [lambda: mover.move({0: runs}), lambda: destination.copy_(source)], self._repetitions, self._wait
         )
-        return move_s, copy_s, mover.num_launches
-
-    def _prefill(self, num_tokens: int) -> float | None:
-        """Seconds for all layers; None where they are not wanted or one of them does not fit into memory."""
-        if not self._with_prefill:
-            return None
-        try:
-            return self._shape.num_layers * self._one_layer(num_tokens)
-        except torch.OutOfMemoryError:
-            return None
-
-    def _one_layer(self, num_tokens: int) -> float:
-        layer = Layer(self._shape, num_tokens, self._device)
-        hidden = torch.randn(num_tokens, self._shape.hidden_size, dtype=torch.bfloat16, device=self._device)
-        with torch.inference_mode():
-            (seconds,) = take_turns([lambda: layer(hidden)], min(self._repetitions, 3), self._wait)
-        return seconds
+        return move_s, copy_s, mover.num_launches, error
 
     def _wait(self) -> None:
         if self._device == "cuda":
@@ -178,18 +162,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.main",
-        description="Time of moving cached KV on a GPU, beside a device copy and a prefill of the same tokens.",
+        description="Time of moving cached KV on a GPU, beside a device copy of the same bytes.",
     )
     parser.add_argument("--models", nargs="+", metavar="NAME", help="default: Llama-3-8B Qwen3-8B DeepSeek-V3")
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS), help="default: 1024 2048 ... 131072")
     parser.add_argument("--repetitions", type=int, default=15, help="timed repetitions per row (default: 15)")
-    parser.add_argument("--no-prefill", action="store_true", help="leave out the comparison with a prefill")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where gpu_move.json and gpu_move.png go (default: benchmarks/results; with --cpu-check nowhere)",
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows, machine and versions to FILE")
     parser.add_argument("--cpu-check", action="store_true", help="tiny sizes on the CPU, Triton interpreted")
     options = parser.parse_args(argv)
     if min(options.repetitions, *options.tokens) < 1:
@@ -200,9 +178,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: str) -> tuple[list[GpuRow], bool]:
     """All rows, printed as they come, and whether every result was right."""
     rows, right = [], True
-    print(f"{'model':12}{'tokens':>8}{'launches':>9}{'move':>13}{'copy':>13}{'move':>12}{'ratio':>8}{'prefill':>16}")
+    print(f"{'model':12}{'tokens':>8}{'launches':>9}{'move':>13}{'copy':>13}{'move':>12}{'ratio':>8}")
     for shape in shapes:
-        bench = GpuBench(shape, device, options.repetitions, not options.no_prefill)
+        bench = GpuBench(shape, device, options.repetitions)
         for num_tokens in options.tokens:
             if device == "cuda" and torch.cuda.mem_get_info()[0] < bench.num_bytes_needed(num_tokens):
                 print(f"{shape.name:12}{num_tokens:8}  left out: needs {bench.num_bytes_needed(num_tokens) >> 30} GiB")
@@ -215,25 +193,16 @@ def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: s
                 print(f"{shape.name:12}{num_tokens:8}  the result differs from the reference; not timed")
                 continue
             rows.append(row)
-            again = f"{'-':>16}" if row.prefill_over_move is None else f"{row.prefill_over_move:8.0f} x move"
             print(
                 f"{row.model:12}{row.num_tokens:8}{row.num_launches:9}{row.move_ms:10.3f} ms{row.copy_ms:10.3f} ms"
-                f"{row.move_gb_s:7.0f} GB/s{row.ratio:8.0%}{again}",
+                f"{row.move_gb_s:7.0f} GB/s{row.ratio:8.0%}",
                 flush=True,
             )
     return rows, right
 
 
-def write(report: dict[str, Any], title: str, folder: Path) -> str:
-    """Write JSON and plot; returns what to tell about them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu_move.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    missing = draw(report["rows"], title, folder / "gpu_move.png")
-    return missing or f"wrote {folder / 'gpu_move.json'} and {folder / 'gpu_move.png'}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, write JSON and plot; 1 where a result was wrong, 2 where nothing can be measured."""
+    """Print the table, write JSON where asked; 1 where a result was wrong, 2 where nothing can be measured."""
     options = parse(argv)
     if options.cpu_check:
         os.environ["TRITON_INTERPRET"] = "1"
@@ -254,13 +223,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine["versions"]["triton"] = triton.__version__
     machine["gpu"] = "none: Triton's interpreter" if options.cpu_check else torch.cuda.get_device_name()
     machine["cuda"] = torch.version.cuda
-    title = f"{machine['gpu']}, torch {torch.__version__}, triton {triton.__version__}"
-    print(title)
+    machine["attention"] = library_on("cpu" if options.cpu_check else "cuda")
+    print(f"{machine['gpu']}, torch {torch.__version__}, triton {triton.__version__}")
     rows, right = measure(shapes, options, "cpu" if options.cpu_check else "cuda")
-    if options.out is not None or not options.cpu_check:
+    if options.json is not None:
         kind = {"correct": right, "cpu_check": options.cpu_check}
         report = {"machine": machine, **kind, "rows": [asdict(row) for row in rows]}
-        print(write(report, title, options.out or Path("benchmarks/results")))
+        options.json.write_text(as_json(report), encoding="utf-8")
     return 0 if right else 1
 
 

@@ -1,4 +1,4 @@
-"""Shapes of the models that `gpu_move` measures: as much of them as a KV cache and a plain prefill need.
+"""Shapes of the models that `gpu/main.py` measures: as much of them as a KV cache needs.
 
 Figures from the models' published configurations (meta-llama/Meta-Llama-3-8B, Qwen/Qwen3-8B, deepseek-ai/DeepSeek-V3).
 Needs torch only. Does not know how anything is measured.
@@ -25,32 +25,17 @@ class Latent:
 
     rank: int
     rope_size: int
-    query_rank: int
-    nope_size: int
-    value_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """One model.
-
-    Attributes:
-        mlp_size: intermediate size of the gated MLP. For DeepSeek-V3 that of its dense layers, 18,432, which is also
-            what its expert layers compute for a token (8 routed and 1 shared expert of 2,048).
-        qk_norm: queries and keys are normalised before they turn (Qwen3).
-        latent: set for MLA; `num_kv_heads` and `head_size` then describe nothing that is cached.
-
-    """
+    """One model. `latent` is set for MLA: `num_kv_heads` and `head_size` then describe nothing that is cached."""
 
     name: str
     num_layers: int
-    hidden_size: int
-    num_heads: int
     num_kv_heads: int
     head_size: int
-    mlp_size: int
     theta: float
-    qk_norm: bool = False
     latent: Latent | None = None
 
     @property
@@ -82,16 +67,14 @@ class ModelShape:
 
     def tiny(self) -> ModelShape:
         """The same structure, small enough for Triton's interpreter."""
-        latent = self.latent and Latent(rank=32, rope_size=8, query_rank=16, nope_size=8, value_size=8)
-        return replace(
-            self, num_layers=2, hidden_size=32, num_heads=4, num_kv_heads=2, head_size=16, mlp_size=48, latent=latent
-        )
+        latent = self.latent and Latent(rank=32, rope_size=8)
+        return replace(self, num_layers=2, num_kv_heads=2, head_size=16, latent=latent)
 
 
 MODELS = (
-    ModelShape("Llama-3-8B", 32, 4096, 32, 8, 128, 14_336, 500_000.0),
-    ModelShape("Qwen3-8B", 36, 4096, 32, 8, 128, 12_288, 1_000_000.0, qk_norm=True),
-    ModelShape("DeepSeek-V3", 61, 7168, 128, 128, 128, 18_432, 10_000.0, latent=Latent(512, 64, 1536, 128, 128)),
+    ModelShape("Llama-3-8B", 32, 8, 128, 500_000.0),
+    ModelShape("Qwen3-8B", 36, 8, 128, 1_000_000.0),
+    ModelShape("DeepSeek-V3", 61, 128, 128, 10_000.0, Latent(512, 64)),
 )
 
 

@@ -19,7 +19,7 @@ class StreamReply:
 
     `seconds` to the first token of each completion: from the request, or from the last thing that was carried out.
     `cleared_tokens` is what `context_management` has taken out of the conversation by now. `usage` is the server's,
-    where it was asked for; `first_seconds` go to the first token of all.
+    where it was asked for, `receipt` that of the last prompt; `first_seconds` go to the first token of all.
     """
 
     message: dict[str, Any] = field(default_factory=lambda: {"role": "assistant", "content": ""})
@@ -27,6 +27,7 @@ class StreamReply:
     seconds: list[float] = field(default_factory=list)
     cleared_tokens: int = 0
     usage: dict[str, Any] = field(default_factory=dict)
+    receipt: dict[str, Any] = field(default_factory=dict)
     first_seconds: float = 0.0
 
 
@@ -64,6 +65,7 @@ def ask(url: str, body: dict[str, Any]) -> StreamReply:
             since, first = now, None
         reply.steps = acm.get("steps", reply.steps)
         reply.usage = chunk.get("usage") or reply.usage
+        reply.receipt = acm.get("receipt") or reply.receipt
         if "context_management" in chunk:
             applied = chunk["context_management"]["applied_edits"]
             reply.cleared_tokens = sum(edit["cleared_input_tokens"] for edit in applied)

@@ -14,11 +14,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,27 +62,6 @@ class Ask:
     num_logprobs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A request that streams, and another one that arrives (None: nobody) when it has said `num_before` tokens."""
-
-    stream: Ask
-    arriving: Ask | None
-    num_before: int
-
-
-@dataclass(frozen=True, slots=True)
-class Met:
-    """`gaps_s`: seconds in front of each token of the stream that came after the arrival; the answer to who arrived.
-
-    `chunk_tokens` is the most that the engine computes in one step, and with it the longest gap it plans.
-    """
-
-    gaps_s: tuple[float, ...]
-    reply: EngineReply | None
-    chunk_tokens: int
-
-
 class LocalEngine:
     """vLLM in this process. float32 on a CPU, the model's own dtype elsewhere; `settings` are vLLM's."""
 
@@ -107,41 +84,6 @@ class LocalEngine:
         prompts = [TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt) for ask in asks]
         outputs = self._llm.generate(prompts, [_sampling(ask) for ask in asks], use_tqdm=False)
         return [_reply(output) for output in outputs]
-
-    def meet(self, meeting: Meeting) -> Met:
-        """Serve both requests of a meeting at once and tell when each token of the stream came.
-
-        The engine's steps are made here, one after the other: a gap is what one step takes, with all that it computes
-        for somebody else.
-        """
-        from vllm import TokensPrompt
-
-        engine = self._llm.llm_engine
-        came: list[float] = []
-        asks = {"stream": meeting.stream, "arriving": meeting.arriving}
-        replies: dict[str, EngineReply] = {}
-
-        def add(name: str) -> None:
-            if (ask := asks.pop(name, None)) is not None:
-                prompt = TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt)
-                engine.add_request(name, prompt, _sampling(ask))
-
-        add("stream")
-        while engine.has_unfinished_requests():
-            if len(came) >= meeting.num_before:
-                add("arriving")
-            outputs = {output.request_id: output for output in engine.step()}
-            now = time.perf_counter()
-            if "stream" in outputs:
-                came += [now] * (len(outputs["stream"].outputs[0].token_ids) - len(came))
-            replies |= {name: _reply(output) for name, output in outputs.items() if output.finished}
-        gaps = tuple(after - before for before, after in pairwise(came[meeting.num_before - 1 :]))
-        return Met(gaps, replies.get("arriving"), engine.vllm_config.scheduler_config.max_num_batched_tokens)
-
-    def forget(self) -> None:
-        """Empty the prefix cache, so that the next requests find room and no KV. Raises AcmError while one runs."""
-        if not self._llm.reset_prefix_cache():
-            raise AcmError("the prefix cache cannot be emptied while a request runs")
 
     @property
     def llm(self) -> Any:
@@ -238,3 +180,16 @@ def _output_in_log(failure: str) -> Iterator[None]:
             for descriptor, original in enumerate(saved, start=1):
                 os.dup2(original, descriptor)
                 os.close(original)
+
+
+def check_receipt(ask: Ask, receipt: Mapping[str, Any] | None) -> list[str]:
+    """Why a receipt does not fit its request: it has to count every token, and `exact` moves nothing."""
+    if receipt is None:
+        return ["no receipt came back"]
+    counts = [receipt[name] for name in ("kept_tokens", "moved_tokens", "computed_tokens")]
+    failures = []
+    if sum(counts) != len(ask.token_ids):
+        failures.append(f"kept, moved, computed {counts} do not sum to {len(ask.token_ids)}")
+    if ask.fidelity == "exact" and counts[1]:
+        failures.append(f"{counts[1]} tokens were moved under exact")
+    return failures

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 
-from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine, Meeting, Met
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.errors import AcmError
 
 _STOP_SECONDS = 30.0
@@ -44,13 +44,6 @@ class EngineProcess:
         assert isinstance(reply, EngineReply)
         return reply
 
-    def meet(self, meeting: Meeting) -> Met:
-        """Two requests at once, both answered before this returns."""
-        self._pipe.send(meeting)
-        met = self._receive()
-        assert isinstance(met, Met)
-        return met
-
     def close(self) -> None:
         """Let the process end by itself; end it when it does not."""
         self._pipe.close()
@@ -82,4 +75,4 @@ def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int) -> N
         except EOFError:
             engine.close()
             return
-        pipe.send(engine.meet(asked) if isinstance(asked, Meeting) else engine.ask(asked))
+        pipe.send(engine.ask(asked))

@@ -27,6 +27,13 @@ def add_report_options(parser: argparse.ArgumentParser, *, quick: str | None = N
         parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw them (needs matplotlib)")
 
 
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--model`, for a benchmark of one model that `prepare_model` finds."""
+    parser.add_argument(
+        "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
+    )
+
+
 def positive(text: str) -> int:
     """Argument type: a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:

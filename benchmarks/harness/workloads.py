@@ -59,8 +59,18 @@ class Workload:
         return [{"role": "user", "content": self.question}]
 
 
-def pi_llm(num_keys: int = 46, num_updates: int = 64, num_fragments: int = 10, num_folded: int = 8) -> Workload:
-    """Updates of `num_keys` keys, `num_updates` each; the last value of each key is asked for."""
+def pi_llm(
+    num_keys: int = 46,
+    num_updates: int = 64,
+    num_fragments: int = 10,
+    num_folded: int = 8,
+    *,
+    one_a_step: bool = False,
+) -> Workload:
+    """Updates of `num_keys` keys, `num_updates` each; the last value of each key is asked for.
+
+    `one_a_step`: each fold in a completion of its own, from front to back.
+    """
     draw = random.Random(7)
     updates = [(key, draw.choice(VALUES)) for _ in range(num_updates) for key in draw.sample(KEYS[:num_keys], num_keys)]
     stream = "\n".join(f"{key}: {value}" for key, value in updates)
@@ -70,14 +80,17 @@ def pi_llm(num_keys: int = 46, num_updates: int = 64, num_fragments: int = 10, n
         markers = {"start_marker": STREAM_BEGINS, "end_marker": STREAM_ENDS, "num_fragments": num_fragments}
         return [ToolCall("fragment_context", markers)]
 
-    def fold(state: SessionState) -> list[ToolCall]:
-        return [ToolCall("fold_fragment", {"fragment_id": f.fragment_id}) for f in state.fragments[:num_folded]]
+    def fold(first: int, end: int) -> Step:
+        return lambda state: [
+            ToolCall("fold_fragment", {"fragment_id": fragment.fragment_id}) for fragment in state.fragments[first:end]
+        ]
 
+    folds = [fold(number, number + 1) for number in range(num_folded)] if one_a_step else [fold(0, num_folded)]
     return Workload(
         "PI-LLM",
         "pi-llm",
         f"{STREAM_BEGINS}\n{stream}\n{STREAM_ENDS} What is the latest value of each key?",
-        (cut, fold),
+        (cut, *folds),
         "; ".join(f"{key}: {latest[key]}" for key in sorted(latest)) + ".",
     )
 

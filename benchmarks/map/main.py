@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
-from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, progress, red_gate
+from acmserve.bench.harness.markdown_text import count
+from acmserve.bench.harness.options import add_report_options, as_gate, progress
 from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
-from acmserve.bench.map.plot import draw
 from acmserve.bench.map.run import (
     BUDGET,
     EVOLVE_STEPS,
@@ -36,18 +34,10 @@ from acmserve.bench.map.run import (
     run_questions,
 )
 
-_HEADS = (
-    *("", "iterations", "prompts", "kept", "moved", "computed"),
-    *("after updates", "written", "updates", "last prompt", "score"),
-)
-
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench map`. 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    machine = describe_machine()
-    print(f"One corpus, {len(make_questions())} questions.\n{one_line(machine)}", flush=True)
-    return hand_over(measure() | {"machine": machine}, as_table, draw, options)
+    return run_benchmark(_parser(), argv, lambda options: measure(), WAYS)
 
 
 def measure() -> dict[str, Any]:
@@ -77,69 +67,34 @@ def as_report(runs: Sequence[MapRun], corpus: Corpus, questions: Sequence[Corpus
 
 def _row(run: MapRun, corpus: Corpus, questions: Sequence[CorpusQuestion]) -> dict[str, Any]:
     asked = run.asked
-    iterations = [len(one.receipts) for one in asked]
     counts = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens")
     return {
         "name": run.name,
         "title": run.title,
         "fidelity": run.fidelity,
         "placement": run.placement,
-        "num_iterations": sum(iterations),
+        "num_iterations": sum(len(one.receipts) for one in asked),
         "score": statistics.mean(run.scores(corpus, questions)),
         **{f"total_{count}": sum(one.total(count) for one in asked) for count in counts},
         "total_completion_tokens": run.num_written,
         "update_prompt_tokens": run.update_tokens[0],
         "update_completion_tokens": run.update_tokens[1],
-        "questions": {
-            "iterations": iterations,
-            "prompt_tokens": [one.total("prompt_tokens") for one in asked],
-            "moved_tokens": [one.total("moved_tokens") for one in asked],
-            "computed_tokens": [one.total("computed_tokens") for one in asked],
-            "first_prompt_tokens": [one.receipts[0]["prompt_tokens"] for one in asked],
-            "first_computed_tokens": [one.receipts[0]["computed_tokens"] for one in asked],
-            "map_version": [one.version for one in asked],
-            "map_tokens": [one.map_tokens for one in asked],
-        },
     }
 
 
-def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read. Nothing but the reasons when the gate is red."""
-    if red := red_gate(report):
-        return red
-    rows = [
-        [
-            row["title"],
-            f"{row['num_iterations']:,}",
-            *(f"{row[f'total_{count}_tokens']:,}" for count in ("prompt", "kept", "moved", "computed")),
-            f"{after_updates(row):,}" if row["placement"] else "-",
-            f"{row['total_completion_tokens']:,}",
-            f"{row['update_prompt_tokens'] + row['update_completion_tokens']:,}" if row["placement"] else "-",
-            f"{row['questions']['first_prompt_tokens'][-1]:,}",
-            f"{row['score']:.2f}",
-        ]
-        for row in report["runs"]
-    ]
-    return [
-        *text_table(_HEADS, rows),
-        "",
-        f"after updates: computed for the first prompts of the {EVOLVE_STEPS} questions that read a new map",
-        "written: by the agent. updates: what Distiller and Cartographer read and wrote, in the background, as if",
-        "nothing of it were cached",
-        "The agent is scripted, so iterations are those of one that reads its map without fail; scores only show that",
-        "nothing was lost. gate green: answers right, receipts add up, nothing computed but slots and what is new",
-    ]
+def _ways(report: Report) -> Iterator[list[str]]:
+    for run in report["runs"]:
+        tokens = [count(run[name]) for name in ("total_prompt_tokens", "total_computed_tokens", "total_moved_tokens")]
+        updates = count(run["update_prompt_tokens"] + run["update_completion_tokens"])
+        yield [run["title"], str(run["num_iterations"]), *tokens, updates]
 
 
-def after_updates(row: dict[str, Any]) -> int:
-    """Tokens computed in the first prompts that read another map than the question before."""
-    versions, computed = row["questions"]["map_version"], row["questions"]["first_computed_tokens"]
-    return sum(computed[n] for n in range(1, len(versions)) if versions[n] != versions[n - 1])
+WAYS = ResultTable(("run", "iterations", "prompt tokens", "computed", "moved", "read and written by updates"), _ways)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench map", description=__doc__.split("\n\n")[1])
-    add_report_options(parser)
+    add_report_options(parser, plot=False)
     return parser
 
 
@@ -147,9 +102,5 @@ BENCHMARK = Benchmark(
     "map",
     "what a context map saves an agent and what its updates cost, on a generated corpus",
     main,
-    (BenchmarkRun("map", ("map",)),),
+    (BenchmarkRun("map", ("map",), can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

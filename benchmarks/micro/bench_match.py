@@ -1,7 +1,7 @@
 """How long the matcher takes over ordinary edits and adversarial repetition: `acmserve bench micro match`.
 
 The contract: 5 ms for a 32K-token prompt against 32K-token sources, 40 ms for 128K. The gate: every match that is found
-stands there.
+stands there. The same contract holds for the whole plan of `auto`, matches, echoes and choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.match import find_matches
+from acmserve.plan.source import ServedSequence
 
 Tokens = NDArray[np.int32]
 BUDGET_MS = {32_768: 5.0, 131_072: 40.0}
@@ -91,3 +93,18 @@ def bench_match(benchmark: Any, length: int, case: str, min_tokens: int) -> None
     benchmark.extra_info |= {"case": case, "prompt_tokens": len(prompt), "min_tokens": min_tokens}
     benchmark.extra_info |= {"num_matches": len(matches), "limit_ms": BUDGET_MS[length]}
     benchmark(find_matches, prompt, sources, 0, len(prompt) - 1, min_tokens)
+
+
+@pytest.mark.parametrize("length", BUDGET_MS)
+def bench_auto(benchmark: Any, length: int) -> None:
+    """A fold under `auto`. Half of the text are echoes."""
+    prompt, tokens = fold(length)
+    sources, wish = [ServedSequence(one, 1, ()) for one in tokens], RequestedFidelity("auto")
+    planned = plan_wish(prompt, sources, wish)
+    planned.plan.check(prompt, sources)
+    assert planned.choice is not None
+    assert sum(move.num_tokens for move in planned.plan.moves) + sum(b - a for a, b in planned.anew) >= length // 2
+    benchmark.group = f"{length:,} tokens, the plan of auto"
+    benchmark.extra_info |= {"case": "fold, auto", "prompt_tokens": len(prompt), "min_tokens": MIN_TOKENS}
+    benchmark.extra_info |= {"num_matches": len(planned.plan.moves), "limit_ms": BUDGET_MS[length]}
+    benchmark(plan_wish, prompt, sources, wish)

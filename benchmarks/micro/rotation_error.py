@@ -5,7 +5,6 @@ positions) go through a chain of moves with random deltas by the reference kerne
 against the exact key at the same position, relative to the key:
 
     chained    every move reads the copy that the last one wrote (what an engine without a memory does)
-    original   every move reads the first copy, by the cumulative delta
     bounded    chained, but after so many moves as the engine allows its type the key is computed anew
 
 beside `cached`, the error of a key that was never moved. Does not use vLLM; runs in seconds.
@@ -14,15 +13,17 @@ beside `cached`, the error of a key that was never moved. Does not use vLLM; run
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.agent.text_table import text_table
+from acmserve.bench.harness.options import as_json
 from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
@@ -37,6 +38,8 @@ TYPES = {
     "fp8 e5m2": torch.float8_e5m2,
 }
 REPORTED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+SHOWN = (1, 2, 4, 8, 16, 64)
+NUM_ROTATIONS, NUM_KEYS = 64, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +50,26 @@ class RotationRow:
     num_rotations: int
     cached: float
     chained: float
-    original: float
     bounded: float
 
 
-def measure(kv: str, num_rotations: int, num_keys: int, bound: int | None = None, seed: int = 0) -> list[RotationRow]:
-    """One row for each reported number of rotations up to `num_rotations`. Without `bound` it is the engine's."""
-    dtype = TYPES[kv]
-    bound = bound or MAX_ROTATIONS_BY_TYPE[name_of_type(dtype)]
-    generator = torch.Generator().manual_seed(seed)
+def measure(kv: str, num_rotations: int, num_keys: int) -> list[RotationRow]:
+    """One row for each reported number of rotations up to `num_rotations`."""
+    dtype, bound = TYPES[kv], bound_of(kv)
+    generator = torch.Generator().manual_seed(0)
     rope = Rope(tuple(500_000.0 ** (-2 * i / HEAD_SIZE) for i in range(HEAD_SIZE // 2)), HEAD_SIZE, True)
     key = torch.randn(num_keys, HEAD_SIZE, generator=generator, dtype=torch.float64)
-    first = reference.narrow(key, dtype)
-    chained, bounded = first, first
+    chained = bounded = reference.narrow(key, dtype)
     position, rows = 0, []
     for rotation in range(1, num_rotations + 1):
         delta = int(torch.randint(-4000, 4000, (1,), generator=generator)) or 1
         position += delta
         exact = reference.rotate(key, rope, position)
         chained = reference.narrow(reference.rotate(chained, rope, delta), dtype)
-        original = reference.narrow(reference.rotate(first, rope, position), dtype)
         anew = rotation % (bound + 1) == 0
         bounded = reference.narrow(exact if anew else reference.rotate(bounded, rope, delta), dtype)
         if rotation in REPORTED:
-            found = (relative_error(x, exact) for x in (reference.narrow(exact, dtype), chained, original, bounded))
+            found = (relative_error(x, exact) for x in (reference.narrow(exact, dtype), chained, bounded))
             rows.append(RotationRow(kv, rotation, *(float(f"{error:.4g}") for error in found)))
     return rows
 
@@ -80,30 +79,33 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
+def bound_of(kv: str) -> int:
+    """How often the engine moves a key of this type before it is computed anew."""
+    return MAX_ROTATIONS_BY_TYPE[name_of_type(TYPES[kv])]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; write JSON where asked."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.rotation_error", description="Precision of repeated moves."
     )
-    parser.add_argument("--rotations", type=int, default=64, help="moves of one key (default: 64)")
-    parser.add_argument("--keys", type=int, default=512, help="keys per type (default: 512)")
-    parser.add_argument("--bound", type=int, help="moves before a key is computed anew (default: the engine's bounds)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
     options = parser.parse_args(argv)
-    if min(options.rotations, options.keys, options.bound or 1) < 1 or options.bound == 0:
-        parser.error("--rotations, --keys and --bound must be at least 1")
-    print(f"{'KV cache':10}{'moves':>6}{'cached':>10}{'chained':>10}{'original':>10}{'bounded':>10}")
-    rows = [row for kv in TYPES for row in measure(kv, options.rotations, options.keys, options.bound)]
-    for row in rows:
-        print(
-            f"{row.kv:10}{row.num_rotations:6}"
-            + "".join(f"{100 * error:9.2g}%" for error in (row.cached, row.chained, row.original, row.bounded))
-        )
+    rows = [row for kv in TYPES for row in measure(kv, NUM_ROTATIONS, NUM_KEYS)]
+    report = {"torch": torch.__version__, "bounds": {kv: bound_of(kv) for kv in TYPES}, "rows": list(map(asdict, rows))}
+    print("\n".join(text_table(ROTATIONS.heads, list(ROTATIONS.rows(report)))))
     if options.json is not None:
-        bounds = {kv: options.bound or MAX_ROTATIONS_BY_TYPE[name_of_type(dtype)] for kv, dtype in TYPES.items()}
-        report = {"torch": torch.__version__, "bounds": bounds, "rows": [asdict(row) for row in rows]}
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(as_json(report), encoding="utf-8")
     return 0
+
+
+def _rotations(report: Report) -> Iterator[list[str]]:
+    rows = {(row["kv"], row["num_rotations"]): row for row in report["rows"]}
+    for kind in dict.fromkeys(row["kv"] for row in report["rows"]):
+        yield [kind, *(f"{100 * rows[kind, number]['chained']:.2g} %" for number in SHOWN)]
+
+
+ROTATIONS = ResultTable(("type", *(f"{number} moves" if number > 1 else "1 move" for number in SHOWN)), _rotations)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Barrier, BrokenBarrierError
@@ -25,9 +25,10 @@ from typing import Any
 
 from acmserve.bench.agent.conversation import ConversationRun, check_run, run_conversation
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
+from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace
-from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.harness.options import as_gate, red_gate
+from acmserve.bench.harness.markdown_text import ratio
+from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.server_process import HttpProcess
 from acmserve.bench.precompute.runs import CWL, make_run, read_counters
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -36,7 +37,6 @@ NUM_SESSIONS = 4
 MODES = ("off", "predict")
 # What the sessions of the round before may still have precomputed is through then.
 _SETTLE_SECONDS = 5.0
-_HEADS = ("", "turns/s (rounds)", "first token, median", "p99 (rounds)", "CPU a turn", "precomputed")
 
 
 @dataclass(slots=True)
@@ -140,31 +140,16 @@ def as_row(rounds: Sequence[ForegroundRound]) -> dict[str, Any]:
     }
 
 
-def foreground_table(report: dict[str, Any]) -> list[str]:
-    """What people read. Nothing but the reasons where something failed."""
-    if red := red_gate(report):
-        return red
-    rows = []
-    for mode, row in report["modes"].items():
-        rates, p99s = row["turns_per_second_by_round"], row["p99_seconds_by_round"]
-        cells = (
-            f"{row['turns_per_second']:.2f} ({min(rates):.2f} to {max(rates):.2f})",
-            f"{row['median_seconds']:.3f} s",
-            f"{row['p99_seconds']:.2f} s ({', '.join(f'{one:.2f}' for one in p99s)})",
-            f"{row['cpu_seconds_per_turn']:.3f} s",
-            f"{row['precomputed_tokens']:,.0f} tokens",
-        )
-        rows.append([mode, *cells])
-    off, on = (report["modes"][mode] for mode in MODES)
-    names = ("turns_per_second", "p99_seconds", "cpu_seconds_per_turn")
-    rate, p99, cpu = (f"{on[name] / off[name] - 1:+.1%}" for name in names)
-    ratio = report["wave_ratio"]
-    low, high = ratio["interval"]
-    return [
-        f"{report['num_sessions']} sessions without pauses, in step, {report['num_rounds']} rounds in turn:",
-        "",
-        *text_table(_HEADS, rows),
-        "",
-        f"predict: {rate} turns a second, {p99} p99 to the first token, {cpu} CPU a turn.",
-        f"A wave under predict takes {ratio['mean']:.3f} of the time of one under off (95 %: {low:.3f} to {high:.3f}).",
-    ]
+def _modes(report: Report) -> Iterator[list[str]]:
+    for name, mode in report["modes"].items():
+        rounds = mode["p99_seconds_by_round"]
+        spread = f"{min(rounds):.2f} to {max(rounds):.2f} s"
+        yield [f"`{name}`", ratio(mode["turns_per_second"]), spread, f"{mode['cpu_seconds_per_turn']:.3f} s"]
+
+
+MODES_TABLE = ResultTable(
+    ("mode", "turns a second", "p99 of the first token, by round", "CPU time a turn"),
+    _modes,
+    "Four sessions in step that leave no pause (`acmserve bench precompute --foreground 5 --model tiny`). "
+    "Nothing is precomputed there.",
+)

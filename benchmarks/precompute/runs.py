@@ -27,7 +27,7 @@ from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
 from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
-from acmserve.bench.models.witnessed_model import Agreement, compare, read_witness
+from acmserve.bench.models.witness import Agreement, compare, read_witness
 from acmserve.context.episodes.delimiter import DELIMITER_TOOL
 from acmserve.errors import AcmError
 
@@ -70,13 +70,11 @@ def held(policy: str, num_tokens: int) -> str:
     return f"under {num_tokens:,} tokens" if policy == CWL else f"cleared from {num_tokens:,} tokens on"
 
 
-def tool_pauses(run: ConversationRun) -> Callable[[], None]:
+def tool_pauses() -> Callable[[], None]:
     """Sleeps as the tools would take, the same for every call of this function.
 
-    The other runs do not wait: nothing happens meanwhile.
+    Every run waits, with precompute or without. A turn behind a pause may take longer by itself.
     """
-    if run.acm["precompute"] == "off":
-        return lambda: None
     pauses = draw_pauses(_SEED)
     return lambda: time.sleep(next(pauses))
 
@@ -97,9 +95,12 @@ def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[
     A turn whose prompt is not known is left out. That of the next one holds all of it.
     """
     stock = ConversationRun(STOCK, {})
+    pause = tool_pauses()
     for number, ((request, step, said), turn) in enumerate(zip(_answers(trace), run.turns, strict=True)):
         if number % 20 == 0:
             say(f"stock: turn {number + 1} of {len(run.turns)}")
+        if turn.follows_pause:
+            pause()
         if turn.prompt_messages is None:
             stock.turns.append(replace(turn, evicted=0, follows_pause=False))
             continue

@@ -1,34 +1,29 @@
-"""The report of `bench precompute`: JSON-ready, and the table that people read."""
+"""The report of `bench precompute`: JSON-ready, and the tables that people read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from acmserve.bench.agent.conversation import MAX_TOKENS, ConversationRun
 from acmserve.bench.agent.pause import TOOL_SECONDS
+from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace
-from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.harness.options import as_gate, red_gate
-from acmserve.bench.models.witnessed_model import Agreement
-from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT
+from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
+from acmserve.bench.harness.options import as_gate
+from acmserve.bench.models.witness import Agreement
+from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 
 _COLUMNS = ("seconds", "prompt_tokens", "computed_tokens", "precomputed_tokens", "evicted_tokens", "follows_pause")
-_HEADS = (
-    "",
-    "evictions",
-    "candidates",
-    "ready",
-    "after an eviction",
-    "append",
-    "/ append",
-    "new",
-    "old",
-    "used",
-    "all",
-)
+TITLES = {
+    PREDICT: "`exact`, precompute `predict`",
+    EXACT: "`exact`",
+    "auto": "`auto`",
+    REUSE: "`reuse`",
+    STOCK: "stock vLLM",
+}
 
 
 def as_report(
@@ -72,48 +67,41 @@ def ordinary_turns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return compare_ordinary_turns(turns[PREDICT], turns[EXACT]) if {PREDICT, EXACT} <= set(turns) else None
 
 
-def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read. Nothing but the reasons where something failed."""
-    if red := red_gate(report):
-        return red
-    low, high = report["tool_seconds"]
-    agreed, ordinary = report["agreement_with_stock"], report["ordinary_turns"]
-    cost = "Ordinary turns: no two to compare."
-    if ordinary is not None:
-        cost = (
-            f"Ordinary turns (plain appends behind a pause), {PREDICT} over {EXACT}: {ordinary['median_ratio']:.3f} "
-            f"times the seconds (median, 95 %: {ordinary['interval'][0]:.3f} to {ordinary['interval'][1]:.3f}, "
-            f"{ordinary['num_turns']} turns)."
-        )
-    return [
-        f"{report['policy']}, {report['trace']['num_turns']} turns, {low:g} to {high:g} s between them. Median, p90:",
-        "",
-        *text_table(_HEADS, [_cells(row) for row in report["runs"]]),
-        "",
-        cost,
-        "Seconds to the first token; all: summed up over all turns. / append: over a plain append of as many tokens.",
-        "candidates: evictions of which something was computed before. ready: all but what the turn brings.",
-        "new, old: tokens that the turn brings, and that it computes again. used: of the precomputed tokens; a plan",
-        "that is still kept at the end counts as unused.",
-        f"Of {agreed['num_tokens']:,} tokens {agreed['num_different']} would have been others than the stock engine's,",
-        f"{agreed['num_ties']} of them too near to tell apart.",
-    ]
+def _evictions(report: Report) -> Iterator[list[str]]:
+    for run in report["runs"]:
+        over, new = run["eviction_over_append"], run["eviction_new_tokens"]
+        cells = [count(new["median"]), ratio(over["median"]), ratio(over["p90"])] if over and new else ["", "", ""]
+        total = seconds(sum(run["turns"]["seconds"]))
+        yield [f"`{report['policy']}`", TITLES[run["name"]], str(run["num_evictions"]), *cells, total]
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    used = row["precomputed_used_share"]
-    return [
-        row["name"],
-        *(str(row[name]) for name in ("num_evictions", "num_candidates", "num_ready")),
-        _pair(row["eviction_seconds"], ".2f", " s"),
-        _pair(row["plain_seconds"], ".2f", " s"),
-        _pair(row["eviction_over_append"], ".2f", "x"),
-        _pair(row["eviction_new_tokens"], ",.0f"),
-        _pair(row["eviction_old_tokens"], ",.0f"),
-        "-" if used is None else f"{used:.0%}",
-        f"{row['total_seconds']:.1f} s",
-    ]
+def _ordinary(report: Report) -> Iterator[list[str]]:
+    if turns := report["ordinary_turns"]:
+        median = f"{ratio(turns['median_ratio'])}{interval(turns['interval'])}"
+        cells = [str(turns["num_turns"]), median, share(turns["slower_share"])]
+        yield [f"`{report['policy']}`", *cells, milliseconds(turns["mean_extra_seconds"])]
 
 
-def _pair(spread: Mapping[str, float] | None, form: str, unit: str = "") -> str:
-    return "-" if spread is None else f"{spread['median']:{form}}{unit}, {spread['p90']:{form}}{unit}"
+def _agreement(report: Report) -> Iterator[list[str]]:
+    if agreed := report["agreement_with_stock"]:
+        yield [f"{agreed[name]:,}" for name in ("num_tokens", "num_different", "num_ties")]
+
+
+EVICTIONS = ResultTable(
+    (
+        "policy",
+        "run",
+        "evictions",
+        "new tokens at an eviction",
+        "first token over an append, median",
+        "p90",
+        "all first tokens",
+    ),
+    _evictions,
+)
+ORDINARY = ResultTable(
+    ("policy", "ordinary turns", "`predict` over `exact`, median", "slower", "mean difference"),
+    _ordinary,
+    "What precompute costs the turns between evictions: the same turns under `predict` and under `exact`.",
+)
+AGREEMENT = ResultTable(("tokens", "others than stock's", "too near to tell apart"), _agreement)

@@ -28,12 +28,15 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent.conversation import check_receipt
+from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, WINDOWS
-from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.harness.chat_stream import stream_chat
+from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.options import as_gate, red_gate
+from acmserve.bench.harness.markdown_text import count, milliseconds, ratio
+from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.server_process import ServerProcess, StockProcess
+from acmserve.bench.precompute.runs import EXACT, PREDICT, REUSE, STOCK
+from acmserve.bench.precompute.table import TITLES
 from acmserve.context.transcript.message import Message
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.server.http.tenants import SALT_HEADER
@@ -42,7 +45,7 @@ NUM_STEPS, THOUGHT_TOKENS, RESULT_TOKENS = 30, 300, 40
 WARM_UP_STEPS = 3
 MAX_CHARS = 400_000
 QUESTION, AGAIN = "What did you find out?", "What did you see there?"
-PREDICT, EXACT, AUTO, REUSE, STOCK = "exact, predict", "exact", "auto", "reuse", "stock"
+AUTO = "auto"
 WAYS = (PREDICT, EXACT, AUTO, REUSE, STOCK)
 _IDLE_SECONDS = 600.0
 _SHOWN = "(message['content'] or '')"
@@ -61,16 +64,6 @@ def dropping_template() -> str:
     """The template of the bundled model, as one that drops the thoughts of earlier turns."""
     whole = TOOLS_TEMPLATE.read_text(encoding="utf-8").replace(_LOOP, _SPOKEN + _LOOP, 1)
     return whole.replace(f"message['role'] + '\\n' + {_SHOWN}", f"message['role'] + '\\n' + {_DROPPED}")
-
-
-@dataclass(slots=True)
-class Reply:
-    """`text` is what was said, `seconds` go to its first token."""
-
-    text: str
-    seconds: float
-    usage: dict[str, Any]
-    receipt: dict[str, Any] | None
 
 
 @dataclass(slots=True)
@@ -134,38 +127,25 @@ def _ask_way(url: str, way: ThoughtsWay, session: str, chain: Sequence[Message])
     replies = []
     for words in ("", QUESTION, AGAIN):
         messages += [{"role": "user", "content": words}] if words else []
-        replies.append(_ask(url, owner, messages))
-        messages.append({"role": "assistant", "content": replies[-1].text})
+        fields = {"temperature": 0, "ignore_eos": True, "stream_options": {"include_usage": True}, **owner}
+        replies.append(ask(url, {"model": MODEL, "messages": messages, "max_tokens": 12, **fields}))
+        messages.append(replies[-1].message)
         if way.name == PREDICT:
             _wait_until_idle(url, session)
-    way.spoken.append(replies[1].seconds)
-    way.appended.append(replies[2].seconds)
-    way.texts.append("\n".join(reply.text for reply in replies))
+    way.spoken.append(replies[1].first_seconds)
+    way.appended.append(replies[2].first_seconds)
+    way.texts.append("\n".join(reply.message["content"] for reply in replies))
     failures: list[str] = []
     num_steps = len(chain) // 2
     if not replies[1].usage["prompt_tokens"] < replies[0].usage["prompt_tokens"] - num_steps * THOUGHT_TOKENS // 2:
         failures.append(f"{session}: the template dropped no thoughts")
     if way.name != STOCK:
-        receipt = replies[1].receipt or {}
+        receipt = replies[1].receipt
         way.receipts.append(receipt)
         failures += check_receipt(receipt, session)
         if not failures and (receipt["precomputed_tokens"] > 0) is not (way.name == PREDICT):
             failures.append(f"{session}: {receipt['precomputed_tokens']} tokens precomputed")
     return failures
-
-
-def _ask(url: str, owner: dict[str, Any], messages: Sequence[Message]) -> Reply:
-    body = {"model": MODEL, "messages": list(messages), "max_tokens": 12, "temperature": 0, "ignore_eos": True, **owner}
-    begun, first, text = time.monotonic(), 0.0, ""
-    usage: dict[str, Any] = {}
-    receipt: dict[str, Any] | None = None
-    for chunk, now in stream_chat(url, body | {"stream": True, "stream_options": {"include_usage": True}}):
-        said = (chunk["choices"][0]["delta"].get("content") or "") if chunk["choices"] else ""
-        first = first or (now - begun if said else 0.0)
-        text += said
-        usage = chunk.get("usage") or usage
-        receipt = (chunk.get("acm") or {}).get("receipt") or receipt
-    return Reply(text, first, usage, receipt)
 
 
 def _wait_until_idle(url: str, session: str) -> None:
@@ -207,18 +187,11 @@ def _row(way: ThoughtsWay) -> dict[str, Any]:
     }
 
 
-def thoughts_table(report: dict[str, Any]) -> list[str]:
-    """What people read. Nothing but the reasons where something failed."""
-    if red := red_gate(report):
-        return red
-    rows = []
-    for row in report["ways"]:
-        tokens = row["median_tokens"]
-        counts = [f"{tokens[name]:,.0f}" if tokens else "" for name in ("moved_tokens", "computed_tokens")]
-        times = [f"{1e3 * row[name]:.0f} ms" for name in ("median_seconds", "median_append_seconds")]
-        rows.append([row["name"], *times, f"{row['appends']:.2f}", *counts])
-    return [
-        f"{report['num_chains']} chains: {report['sizes']}. Then the user speaks:",
-        "",
-        *text_table(("", "first token", "an append", "appends", "moved", "computed"), rows),
-    ]
+def _ways(report: Report) -> Iterator[list[str]]:
+    for way in report["ways"]:
+        times = [milliseconds(way[name]) for name in ("median_seconds", "median_append_seconds")]
+        tokens = [count(way["median_tokens"].get(f"{part}_tokens")) for part in ("moved", "computed")]
+        yield [TITLES[way["name"]], *times, ratio(way["appends"]), *tokens]
+
+
+THOUGHTS_TABLE = ResultTable(("way", "first token", "an append behind it", "in appends", "moved", "computed"), _ways)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.agent.result_table import Report
 from acmserve.bench.families.edit import START
 from acmserve.bench.families.family import DEFAULT, SPEED
 from acmserve.bench.families.runs import moves, why_not
-from acmserve.bench.report.markdown_text import table
-from acmserve.bench.report.page_section import Report
+from acmserve.bench.harness.markdown_text import table
 from acmserve.errors import AcmError
 
 NAME = "compatibility.md"
@@ -73,18 +73,22 @@ def _settings(row: Mapping[str, Any]) -> str:
 
 
 def _short(row: Mapping[str, Any]) -> str:
-    """Whether the product refuses, or vLLM cannot start the class here."""
-    if row.get("start"):
-        return "computed" if row.get("fold") else "not shown"
+    """Whether the product refuses, or vLLM cannot start or run the class here."""
+    if row.get("fold"):
+        return "computed"
     doctor = row.get("doctor")
-    return "refused, not started" if doctor and doctor["refusal"] else "not started"
+    is_refused = doctor is not None and doctor["refusal"]
+    if row.get("start"):
+        return "refused, not run" if is_refused else "not shown"
+    return "refused, not started" if is_refused else "not started"
 
 
 def _not_started(row: Mapping[str, Any]) -> str:
-    """What vLLM says, where the reason is acmserve's and the class did not start here."""
-    if row.get("start") or not (row.get("doctor") and row["doctor"]["refusal"]):
+    """What vLLM says, where the reason is acmserve's and the class did not start or run here."""
+    if row.get("fold") or not (row.get("doctor") and row["doctor"]["refusal"]):
         return ""
-    return f", and vLLM does not start it on a CPU: `{row['failed']['reason']}`"
+    verb = "run" if row.get("start") else "start"
+    return f", and vLLM does not {verb} it on a CPU: `{row['failed']['reason']}`"
 
 
 def _differences(row: Mapping[str, Any]) -> str:

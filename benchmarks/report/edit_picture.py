@@ -15,6 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.edit.table import cell_of
+
 RESULT = Path(__file__).parents[1] / "results/edit-cpu.json"
 WIDTH, LEFT, TOP = 860, 150, 34
 KEPT, MOVED, COMPUTED, FOLDED = "#2da44e", "#3b82f6", "#e5534b", "#8b949e"
@@ -30,7 +32,7 @@ Piece = tuple[int, str, str]
 
 def draw(report: Mapping[str, Any]) -> str:
     """The picture as SVG."""
-    sizes, medians = report["sizes"], report["medians"]
+    sizes, medians = report["sizes"], cell_of(report, "fold")["medians"]
     prefix, folded, suffix = sizes["prefix"], sizes["folded"], sizes["suffix"]
     hole, new = (sizes["marker"], COMPUTED, ""), (sizes["new"], COMPUTED, "")
     before = [
@@ -51,9 +53,9 @@ def draw(report: Mapping[str, Any]) -> str:
         *_times(
             TOP + 3 * 38 + 82,
             [
-                ("stock vLLM", medians["fold, stock engine"], FOLDED),
-                ("exact (default)", medians["fold, exact"], COMPUTED),
-                ("reuse", medians["fold, reuse"], MOVED),
+                ("stock vLLM", medians["stock"], FOLDED),
+                ("exact (default)", medians["exact"], COMPUTED),
+                ("reuse", medians["reuse"], MOVED),
             ],
         ),
     ]

@@ -14,14 +14,17 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.report import compatibility
-from acmserve.bench.report.markdown_text import table
-from acmserve.bench.report.page_section import PageSection, Report, Reports
+from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
+from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.micro import MICRO
+from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.report.sections.thoughts import THOUGHTS
 from acmserve.errors import AcmError
 
@@ -40,7 +43,7 @@ Float32 and eager mode are not vLLM's own defaults, and they slow vLLM down.
 The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 """
 RESULTS = Path(__file__).parents[1] / "results"
-SECTIONS = (*EDITS, *THOUGHTS, *ANSWERS, *AGENTS, *MICRO)
+SECTIONS = (*EDITS, *THOUGHTS, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
 
 
 def page(sections: Iterable[PageSection], folder: Path) -> str:

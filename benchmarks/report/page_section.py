@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Report = Mapping[str, Any]
+from acmserve.bench.agent.result_table import Report, ResultTable
+
 Reports = Mapping[str, Report]
 """File name without `.json` -> its content."""
 
@@ -21,6 +21,15 @@ class PageTable:
     heads: Sequence[str]
     rows: Callable[[Reports], Iterable[Sequence[str]]]
     caption: str = ""
+
+
+def page_table(table: ResultTable, *files: str, caption: str = "") -> PageTable:
+    """The rows of a benchmark's own table, file after file."""
+
+    def rows(reports: Reports) -> list[Sequence[str]]:
+        return [row for name in files for row in table.rows(reports[name])]
+
+    return PageTable(table.heads, rows, caption or table.caption)
 
 
 @dataclass(frozen=True, slots=True)

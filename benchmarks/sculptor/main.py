@@ -12,52 +12,45 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
-from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
-from acmserve.bench.harness.workloads import Workload, needle_chain, pi_llm, plan_script
-from acmserve.bench.sculptor.plot import draw
+from acmserve.bench.harness.markdown_text import count, seconds
+from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
+from acmserve.bench.harness.workloads import needle_chain, pi_llm, plan_script
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
 
 FIDELITIES = ("exact", "reuse")
-_HEADS = ("", "before", "after", "no cache", "kept", "moved", "computed", "first token", "next turn")
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench sculptor`. 0 when the gate is green, 1 when it is red."""
-    options = _parser().parse_args(argv)
-    workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
-    machine = describe_machine()
-    print(f"Context tools on scripted conversations, SmolLM2-135M in float32.\n{one_line(machine)}", flush=True)
-    report = as_report(*measure(workloads, options.repetitions)) | {"machine": machine}
-    return hand_over(report, as_table, draw, options)
+    return run_benchmark(_parser(), argv, measure, CONVERSATIONS)
 
 
-def measure(workloads: Sequence[Workload], num_repetitions: int) -> tuple[list[WorkloadRun], list[str]]:
-    """Every workload in both fidelities, in turn. And why numbers may not be reported."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Every workload in both fidelities, in turn."""
     from transformers import AutoTokenizer
 
     from acmserve.server.models.tokenizer import ServedTokenizer
 
     tokenizer = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
-    runs, failures = [], []
+    workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
+    runs, failures = list[WorkloadRun](), list[str]()
     with scripted_server(SMOLLM2) as (url, _):
-        for number in range(num_repetitions):
+        for number in range(options.repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)
                 for fidelity in FIDELITIES:
-                    progress(f"repetition {number + 1} of {num_repetitions}: {workload.name}, {fidelity}")
+                    progress(f"repetition {number + 1} of {options.repetitions}: {workload.name}, {fidelity}")
                     run = run_workload(url, workload, script, fidelity, f"{workload.name}-{fidelity}-{number}")
                     failures += check_workload_run(run, workload)
                     runs.append(run)
-    return runs, failures
+    return as_report(runs, failures)
 
 
 def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str, Any]:
@@ -87,29 +80,30 @@ def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str,
     return {"gate": as_gate(failures), "rows": rows}
 
 
-def as_table(report: dict[str, Any]) -> list[str]:
-    """What people read. No times when the gate is red."""
-    if red := red_gate(report):
-        return red
-    rows = []
+def _conversations(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
-        names = ("tokens_before", "tokens_after", "uncached_tokens", "kept_tokens", "moved_tokens", "computed_tokens")
-        times = (statistics.median(row[key]) for key in ("seconds_to_answer", "seconds_to_follow_up"))
-        counts = (f"{row[name]:,}" for name in names)
-        rows.append([f"{row['workload']}, {row['fidelity']}", *counts, *(f"{value:.2f} s" for value in times)])
-    return [
-        "Context before and after the tools; the prefill that they cause (no cache, kept, moved, computed):",
-        "",
-        *text_table(_HEADS, rows),
-        "",
-        "gate green: searches computed only what they appended, folds moved the text behind them once",
-    ]
+        tokens = [count(row[name]) for name in ("tokens_before", "tokens_after", "computed_tokens", "uncached_tokens")]
+        yield [row["workload"], f"`{row['fidelity']}`", *tokens, seconds(statistics.fmean(row["seconds_to_answer"]))]
+
+
+CONVERSATIONS = ResultTable(
+    (
+        "conversation",
+        "fidelity",
+        "context before",
+        "after",
+        "computed",
+        "with the cache switched off",
+        "first token after the edit",
+    ),
+    _conversations,
+)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench sculptor", description=__doc__.split("\n\n")[1])
     parser.add_argument("--repetitions", type=positive, default=2, metavar="N", help="runs of each case (default 2)")
-    add_report_options(parser, quick="short texts: a look, not a measurement")
+    add_report_options(parser, quick="short texts: a look, not a measurement", plot=False)
     return parser
 
 
@@ -117,9 +111,5 @@ BENCHMARK = Benchmark(
     "sculptor",
     "what context tools save and what they cost, on two scripted conversations",
     main,
-    (BenchmarkRun("sculptor", ("sculptor",)),),
+    (BenchmarkRun("sculptor", ("sculptor",), can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -57,9 +57,11 @@ class WorkloadRun:
         return sum(int(receipt[count]) for receipt in self.receipts[1:])
 
 
-def run_workload(url: str, workload: Workload, script: list[str], fidelity: str, name: str) -> WorkloadRun:
+def run_workload(
+    url: str, workload: Workload, script: list[str], fidelity: str, name: str, commit: str = "now"
+) -> WorkloadRun:
     """Ask the workload's question, let the scripted model work, ask once more. Nothing is shared between two names."""
-    acm = {"tools": "sculptor", "preset": workload.preset, "fidelity": fidelity}
+    acm = {"tools": "sculptor", "preset": workload.preset, "fidelity": fidelity, "commit": commit}
     body = scripted_request(name, [*script, "It is as I said."], 1500, name)
     first = ask(url, body | {"messages": workload.messages, "acm": acm | {"first_call_required": True}})
     again = [*workload.messages, first.message, {"role": "user", "content": FOLLOW_UP}]

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
-from acmserve.bench.tasks.run import AUTO, EXACT, REPAIRS, REUSE
+from acmserve.bench.tasks.run import AUTO, EXACT, REUSE, TOKEN_EXACT
 from acmserve.bench.tasks.summary import moved_share
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Features, Thresholds, choose_fidelity
 
@@ -71,25 +71,18 @@ def judge(records: Sequence[Record]) -> dict[str, Any]:
 def grid() -> Iterator[Thresholds]:
     """The product's thresholds, some that move nothing, and every combination of stricter and looser ones."""
     yield DEFAULT_THRESHOLDS
-    yield Thresholds(min_rest=_NEVER, plain_ratio=-1)
-    for head, rest, share, plain, changed, (superseded, window), echoed in itertools.product(
-        (0, 64, 128),
-        (32, 64, 128),
-        (0.0, 0.25, 0.5),
-        (0.05, 0.45, 1.0),
-        (0.5, 1.0, 3.0),
-        ((0.12, 35), (0.27, 70), (1.0, 256)),
-        (240, 256),
+    yield Thresholds(min_rest=_NEVER)
+    for anew, listed, rest, removed, echoed, plain, least in itertools.product(
+        (0.5, 0.75, 0.9), (0.5, 0.9, 1.0), (32, 64, 128), (1.0, 3.0, 12.0), (0.0, 0.1), (0.5, 1.5, 3.0), (0, 256)
     ):
         yield Thresholds(
-            head_tokens=head,
+            max_anew_share=anew,
+            max_listed_share=listed,
             min_rest=rest,
-            least_rest_share=share,
-            plain_ratio=plain,
-            max_changed_ratio=changed,
-            max_superseded_share=superseded,
-            max_superseded_peak=window,
-            max_echoed_peak=echoed,
+            max_removed_ratio=removed,
+            min_echoed_share=echoed,
+            max_plain_ratio=plain,
+            min_plain_tokens=least,
         )
 
 
@@ -104,10 +97,7 @@ def simulate(records: Sequence[Record], thresholds: Thresholds) -> Traded:
 
 def _served(choice: AutoDecision) -> str:
     """The variant of a case that was served as `auto` would."""
-    if choice.fidelity != "repair":
-        return REUSE if choice.fidelity == "reuse" else EXACT
-    wanted = {"head_tokens": choice.repair.head_tokens, "echoes": choice.repair.echoes}
-    return next(variant.name for variant in REPAIRS if variant.acm["repair"] == wanted)
+    return {"reuse": REUSE, "repair": TOKEN_EXACT.name}.get(choice.fidelity, EXACT)
 
 
 def trade(records: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> Traded:

@@ -21,7 +21,7 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress
+from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, hand_over, positive, progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.tasks.auto import judge
 from acmserve.bench.tasks.cases import make_cases
@@ -83,9 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "repaired, and under auto, with 95 % intervals; and how much auto may move before answers suffer. "
         "Forty minutes on two cores; --quick takes three minutes.",
     )
-    parser.add_argument(
-        "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
-    )
+    add_model_option(parser)
     parser.add_argument(
         "--cases",
         type=positive,

@@ -57,8 +57,9 @@ def tokenize_case(case: TaskCase, tokenizer: Any) -> CaseTokens:
         full += tokens
         if piece.is_folded:
             num_folded += len(tokens)
-            (marker,) = fold_marker(f"f{number:05x}", len(tokens), 1, "sculptor")
-            folded += _encode(tokenizer, marker + "\n")
+            if piece.has_marker:
+                (marker,) = fold_marker(f"f{number:05x}", len(tokens), 1, "sculptor")
+                folded += _encode(tokenizer, marker + "\n")
         else:
             if num_folded:
                 spans.append((len(folded), len(folded) + len(tokens)))

@@ -24,14 +24,14 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
-from acmserve.plan.auto import Features, choose_fidelity, measure
+from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, grain_of, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.source import ServedSequence
 
 MIN_MOVED_SHARE = 0.9
 CASES_TOGETHER = 4
 FULL, EXACT, REUSE, AUTO = "full", "exact", "reuse", "auto"
-_REFUSALS = ("model:", "kv cache:", "positions:")
+REFUSALS = ("model:", "kv cache:", "positions:")
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 
@@ -50,13 +50,16 @@ class TaskVariant:
         return self.fidelity != "exact"
 
 
-def _repair(name: str, title: str, head: int, echoes: bool) -> TaskVariant:
-    return TaskVariant(name, title, "repair", {"repair": {"head_tokens": head, "echoes": echoes}})
-
-
-REPAIRS = tuple(
-    _repair(f"repair-{head}{'-echoes' * echoes}", f"fold, repair {head}{' + echoes' * echoes}", head, echoes)
-    for head, echoes in ((128, False), (256, False), (0, True), (64, True), (128, True))
+TOKEN_EXACT = TaskVariant(
+    "repair-echoes",
+    "fold, repair echoes",
+    "repair",
+    {"repair": asdict(AUTO_REPAIR) | {"rest_tokens": grain_of().rest_tokens}},
+)
+REPAIRS = (
+    TaskVariant("repair-128", "fold, repair 128", "repair", {"repair": {"head_tokens": 128}}),
+    TaskVariant("repair-256", "fold, repair 256", "repair", {"repair": {"head_tokens": 256}}),
+    TOKEN_EXACT,
 )
 VARIANTS = (
     TaskVariant(FULL, "full context"),
@@ -157,7 +160,7 @@ def _check(one: _Prepared, variant: TaskVariant, outcome: TasksOutcome) -> None:
         if not variant.moves and counts[1]:
             outcome.failures.append(f"{where}: {counts[1]} tokens were moved under exact")
     receipt = one.replies[variant.name][0].receipt or {}
-    if variant.moves and (receipt["fallback_reason"] or "").startswith(_REFUSALS):
+    if variant.moves and (receipt["fallback_reason"] or "").startswith(REFUSALS):
         outcome.refusal = receipt["fallback_reason"]
     movable = num_movable(one.tokens)
     if variant.must_move and not outcome.refusal and receipt["moved_tokens"] < MIN_MOVED_SHARE * movable:
@@ -184,7 +187,9 @@ def _record(one: _Prepared, variants: Sequence[TaskVariant]) -> dict[str, Any]:
     case, tokens = one.case, one.tokens
     prompt = np.array(tokens.folded + tokens.asked[0].tokens, dtype=np.int32)
     sources = [ServedSequence(np.array(tokens.full, dtype=np.int32), 1, ())]
-    features = measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
+    features = measure(
+        plan_edit(prompt, sources, allow_moves=True, min_move_tokens=grain_of().piece_tokens), prompt, sources
+    ).features
     return {
         "case": case.name,
         "task": case.task,

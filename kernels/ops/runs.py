@@ -6,7 +6,7 @@ them needs its own. They look at blocks, never at tokens: a run of 131,072 token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,13 +64,30 @@ def check_runs(runs: Sequence[MoveRun], num_blocks: int, block_size: int) -> Non
 
     Every run lies inside of the cache. No block is both read and written, and no slot is written twice.
     """
-    src = _check_spans("source", [run.source for run in runs], num_blocks, block_size)
-    dst = _check_spans("destination", [run.destination for run in runs], num_blocks, block_size)
-    is_source = np.zeros(num_blocks, dtype=np.bool_)
-    is_source[src] = True
-    if (shared := dst[is_source[dst]]).size:
-        raise IntegrityError(f"blocks {np.unique(shared)[:8].tolist()} are both source and destination of one move")
-    _check_written_once(dst, [run.destination for run in runs], block_size)
+    check_groups({0: runs}, {0: (num_blocks, block_size)})
+
+
+def check_groups(runs: Mapping[int, Sequence[MoveRun]], sizes: Mapping[int, tuple[int, int]]) -> None:
+    """Raise IntegrityError unless all runs of all groups may be carried out in any order.
+
+    `sizes` are the blocks of each group and the tokens in each. What `check_runs` says holds in each group. Groups
+    share one pool, and layers of several groups one tensor. So no block is written for one group and read or written
+    for another.
+    """
+    read, written = {}, {}
+    for group, found in runs.items():
+        num_blocks, block_size = sizes[group]
+        read[group] = _check_spans("source", [run.source for run in found], num_blocks, block_size)
+        written[group] = _check_spans("destination", [run.destination for run in found], num_blocks, block_size)
+        _check_written_once(written[group], [run.destination for run in found], block_size)
+    owners = np.full(max((sizes[group][0] for group in runs), default=0), -1, dtype=np.int16)
+    for group, ids in written.items():
+        if (shared := ids[(owners[ids] >= 0) & (owners[ids] != group)]).size:
+            raise IntegrityError(f"blocks {np.unique(shared)[:8].tolist()} are written for two groups by one move")
+        owners[ids] = group
+    for ids in read.values():
+        if (shared := ids[owners[ids] >= 0]).size:
+            raise IntegrityError(f"blocks {np.unique(shared)[:8].tolist()} are both source and destination of one move")
 
 
 def _check_spans(name: str, spans: Sequence[BlockSpan], num_blocks: int, block_size: int) -> NDArray[np.int64]:

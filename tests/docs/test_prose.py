@@ -34,6 +34,10 @@ def test_sentences_are_short(name: str) -> None:
 def test_a_long_sentence_is_found() -> None:
     page = "A short one. " + "word " * 40 + "end.\n\n| a | " + "cell " * 40 + "|\n\n```\n" + "code " * 50 + "\n```\n"
     assert sorted(num_words(sentence) for sentence in sentences_of(page))[-2:] == [40, 41]
+    for begin in ("## A heading\n", "1) an item\n2) ", "+ an item\n+ ", "> "):
+        assert max(num_words(sentence) for sentence in sentences_of(begin + "word " * 36)) == 36, begin
+    items = "It is shown:\n\n- " + "word " * 20 + "when,\n- " + "word " * 20 + "end.\n- Another one.\n"
+    assert [num_words(sentence) for sentence in sentences_of(items)] == [3, 42, 2]
 
 
 @pytest.mark.parametrize("name", page_names())

@@ -30,6 +30,17 @@ def test_every_counter_is_told() -> None:
     assert set(re.findall(r"acmserve:\w+_total", read_page("docs/api/metrics.md"))) == names
 
 
+def test_every_histogram_and_gauge_is_told() -> None:
+    from acmserve.server.exchange.turn_times import FIRST_TOKEN, TURNS
+    from acmserve.server.sessions import storage
+
+    told = set(re.findall(r"^\| `(acmserve:\w+)`", read_page("docs/api/metrics.md"), re.MULTILINE))
+    metrics = (FIRST_TOKEN, storage.LOCK_WAIT, storage.SESSIONS, storage.SESSION_BYTES)
+    names = {metric.describe()[0].name for metric in metrics}
+    assert {name for name in told if not name.endswith("_total")} == names | {"acmserve:move_seconds"}
+    assert all(f"`{turn}`" in read_page("docs/api/metrics.md") for turn in TURNS)
+
+
 def test_every_key_of_acm_is_told() -> None:
     page = read_page("docs/api/chat.md").partition("## Fields of `acm`")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == {"fidelity", "repair", *CHAT_KEYS}

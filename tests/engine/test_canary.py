@@ -63,7 +63,7 @@ def fold(engine: Engine, talk: Talk, secret: str, who: str) -> Answer:
     engine.ask(talk.history(secret), name, "reuse", salt=name)
     folded = engine.ask(talk.edited, name, "reuse", salt=name)
     assert folded.receipt is not None
-    assert folded.receipt["moved_tokens"] >= NUM_BEHIND
+    assert folded.receipt["moved_tokens"] >= NUM_BEHIND, folded.receipt["fallback_reason"]
     return folded
 
 

@@ -75,7 +75,7 @@ def test_a_redaction_is_token_identical_to_stock(
     smollm2_engine.ask(history, "redact", "reuse", salt="redact")
     moved = smollm2_engine.ask([*folded, *new_turn], "redact", "reuse", salt="redact")
     assert moved.receipt is not None
-    assert moved.receipt["moved_tokens"] == 280
+    assert moved.receipt["moved_tokens"] == 280, moved.receipt["fallback_reason"]
     for context in ([*folded, *new_turn], [*history, *new_turn]):
         forget = context[: len(folded)] == folded
         ours = smollm2_engine.ask(
@@ -94,7 +94,7 @@ def test_restore_is_bit_exact_and_computes_no_old_token(
     fold = smollm2_engine.ask([*folded, *new_turn], "restore", "reuse", salt="restore")
     after = smollm2_engine.ask([*history, *new_turn], "restore", "reuse", salt="restore")
     assert fold.receipt is not None
-    assert fold.receipt["moved_tokens"] == 280 + len(new_turn) - 1
+    assert fold.receipt["moved_tokens"] == 280 + len(new_turn) - 1, fold.receipt["fallback_reason"]
     assert after.receipt is not None
     assert after.receipt["computed_tokens"] == 1
     assert after.receipt["moved_tokens"] == 0
@@ -112,9 +112,9 @@ def test_receipts_sum_and_moves_are_named(
     assert receipt is not None
     num_marker = len(folded) - len(history) + 200
     assert receipt["prompt_tokens"] == len(folded) + len(new_turn)
+    assert receipt["fallback_reason"] is None
     assert receipt["moves"] == [{"dst_start": 160 + num_marker, "src_start": 360, "num_tokens": 280}]
     assert receipt["kept_tokens"] + receipt["moved_tokens"] + receipt["computed_tokens"] == receipt["prompt_tokens"]
-    assert receipt["fallback_reason"] is None
 
 
 def test_a_request_without_session_has_no_receipt(smollm2_engine: Engine, new_turn: Tokens) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acmserve.errors import IntegrityError
 from acmserve.kernels import dispatch
+from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayout
 from acmserve.kernels.layouts.cpu_amx import CpuAmxLayout
 from acmserve.kernels.layouts.cpu_vec import CpuVecLayout
@@ -68,6 +69,41 @@ def test_a_move_that_breaks_the_rules_writes_nothing(runs: list[MoveRun], messag
     with pytest.raises(IntegrityError, match=message):
         dispatch.move(layers, runs)
     assert all(torch.equal(layer.kv, kv) for layer, kv in zip(layers, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "message"),
+    [
+        (MoveRun([0], 0, [1], 0, 9, 5), MoveRun([2], 0, [1], 9, 7, 5), r"blocks \[1\] are written for two groups"),
+        (MoveRun([0], 0, [1], 0, 9, 5), MoveRun([1], 0, [3], 0, 9, 5), r"blocks \[1\] are both source and destination"),
+        (MoveRun([0], 0, [1], 0, 9, 5), MoveRun([2], 0, [4], 0, 9, 5), r"destination blocks span \[4, 4\]"),
+    ],
+)
+def test_groups_that_would_disturb_each_other_write_nothing(near: MoveRun, far: MoveRun, message: str) -> None:
+    """Layers of both share one tensor, as in vLLM. Whichever group came first, the other's KV would be wrong."""
+    layer = make_case(CpuVecLayout).layers[0]
+    before = layer.kv.clone()
+    mover = dispatch.GroupMover({0: LayerGroup.of([layer]), 2: LayerGroup.of([layer])})
+    with pytest.raises(IntegrityError, match=message):
+        mover.move({0: [near], 2: [far]})
+    assert torch.equal(layer.kv, before)
+
+
+@pytest.mark.parametrize("kind", [CpuVecLayout, StridedLayout])
+def test_groups_are_moved_together_as_one_by_one(kind: type[KVLayout]) -> None:
+    """Two layers, each with the runs of its own group. A third group has nothing to do."""
+    case = make_case(kind)
+    runs = {4: [MoveRun([0], 3, [2], 1, 12, 31)], 1: [MoveRun([1], 0, [3], 5, 9, -7)], 0: []}
+    fill_sources(replace(case, runs=(runs[4][0], runs[1][0])), seed=12)
+    apart, together = case.clone(), case.clone()
+    for number, found in runs.items():
+        dispatch.move([apart.layers[number % 2]], found)
+    mover = dispatch.GroupMover({number: LayerGroup.of([together.layers[number % 2]]) for number in runs})
+    mover.move(runs)
+    assert sum(mover.implementations.values()) == 3
+    for one, other, old in zip(apart.layers, together.layers, case.layers, strict=True):
+        assert torch.equal(one.kv, other.kv)
+        assert not torch.equal(one.kv, old.kv)
 
 
 def test_two_runs_may_share_a_block_that_they_write() -> None:

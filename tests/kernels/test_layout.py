@@ -156,7 +156,7 @@ def test_values_of_another_size_than_keys_are_found_and_moved() -> None:
     [
         ({"dtype": torch.float64}, "only bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 can be moved"),
         ({"shape": (4, 2, 32, 64)}, "is not"),
-        ({"kind": CpuAmxLayout}, "amx holds bfloat16 only"),
+        ({"kind": CpuAmxLayout}, "amx holds bfloat16 and fp8 only"),
         ({"rot_dim": 66}, "rot_dim 66 exceeds head_size 64"),
         ({"transposed": True}, "vec needs contiguous heads"),
     ],

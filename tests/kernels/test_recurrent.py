@@ -33,6 +33,18 @@ class Tokens:
         return state
 
 
+class Steps(Tokens):
+    """Inputs of Mamba-2: steps, and a rate for each head."""
+
+    def run(self, state: Tensor, *, has_values: bool = True) -> Tensor:
+        """The recurrence, token by token, from `state` `[heads, value_size, key_size]` on."""
+        for key, value, decay, step in zip(self.key, self.value, self.decay, self.strength, strict=True):
+            state = decay[:, None, None] * state
+            if has_values:
+                state = state + step[:, None, None] * value[:, :, None] * key[:, None, :]
+        return state
+
+
 def transition_over(tokens: Tokens) -> Tensor:
     return tokens.run(torch.eye(KEY_SIZE, dtype=torch.float64).repeat(HEADS, 1, 1), has_values=False)
 
@@ -53,6 +65,20 @@ def test_a_composed_state_is_that_of_the_edited_context(seed: int, gate: float) 
     assert float((after - exact).norm()) > 1e-4 * scale
     swapped = compose(there, before, after, [transition_over(rest), transition_over(first)])
     assert float((swapped - exact).norm()) > 1e-5 * scale
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_transition_that_is_a_number_composes_states_of_mamba_2(seed: int) -> None:
+    prefix, folded, marker, suffix = (Steps(10 * seed + i, 20 + 7 * i, -5.0) for i in range(4))
+    start = prefix.run(torch.zeros(HEADS, VALUE_SIZE, KEY_SIZE, dtype=torch.float64))
+    before, there = folded.run(start), marker.run(start)
+    after, exact = suffix.run(before), suffix.run(there)
+    transition = suffix.run(torch.ones(HEADS, 1, 1, dtype=torch.float64), has_values=False)
+    assert torch.allclose(transition[:, 0, 0], suffix.decay.prod(dim=0))
+    found = compose(there, before, after, [transition])
+    assert float((found - exact).norm()) <= 1e-6 * float(exact.norm())
+    assert float((after - exact).norm()) > 1e-4 * float(exact.norm()), "the control: left as it was"
+    assert norm_bound(transition) == pytest.approx(float(transition.max()))
 
 
 @pytest.mark.parametrize("gate", [-6.0, -3.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,9 +29,9 @@ NUM_HEADS, BLOCK_SIZE, SIZE = 2, 32, 64
 NAMES = [name for name, dtype in VIEWS.items() if dtype.itemsize == 1]
 
 
-def layer_of(kv: Any, name: str, **facts: Any) -> KVLayer:
+def layer_of(kv: Any, name: str, isa: str = "vec", **facts: Any) -> KVLayer:
     """What the registry finds for a layer of vLLM's CPU attention."""
-    return find_layer("layer", SimpleNamespace(isa="vec", head_size=SIZE, kv_cache_dtype=name, **facts), kv)
+    return find_layer("layer", SimpleNamespace(isa=isa, head_size=SIZE, kv_cache_dtype=name, **facts), kv)
 
 
 def empty() -> Tensor:
@@ -92,6 +93,31 @@ def test_index_functions_are_those_of_vllms_op(name: str) -> None:
     step = 2 * torch.finfo(layer.kv.dtype).eps
     assert (stored_key.float() * 0.5 - key).abs().max() <= step * key.abs().max()
     assert (stored_value.float() * 2.0 - value).abs().max() <= step * value.abs().max()
+
+
+@pytest.mark.skipif(
+    not torch.cpu._is_amx_tile_supported(), reason="vLLM's op writes this layout on machines with AMX only"
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_of_amx_are_moved_as_vllms_op_stores_them(name: str) -> None:
+    """Values of whole eighths lose nothing in 8 bits. A quarter of a circle exchanges two of them and a sign."""
+    generator = torch.Generator().manual_seed(3)
+    key, value = (torch.randint(-8, 9, (2, 40, NUM_HEADS, SIZE), generator=generator) / 8).bfloat16()
+    slots = torch.randperm(4 * BLOCK_SIZE, generator=generator)[:40]
+    kv = empty()
+    keys, values = kv.view(8, NUM_HEADS, 2 * BLOCK_SIZE, SIZE).chunk(2, dim=2)
+    vllm_ops.cpu_attn_reshape_and_cache(key, value, keys, values, slots, "amx", kv_cache_dtype=name)
+    layer = replace(layer_of(kv, name, "amx", _k_scale=torch.ones(1)), rope=Rope((math.pi / 2,), 2, True))
+    stored_key, stored_value = reference.gather(layer.kv, layer.layout, slots)
+    assert torch.equal(stored_key.float(), key.float())
+    assert torch.equal(stored_value.float(), value.float())
+    mover = LayerMover([layer])
+    assert mover.implementations == {"reference": 1}
+    mover.move([MoveRun([0, 1, 2, 3], 0, [4, 5, 6, 7], 0, 4 * BLOCK_SIZE, 1)])
+    moved_key, moved_value = reference.gather(layer.kv, layer.layout, slots + 4 * BLOCK_SIZE)
+    turned = torch.cat([-key[..., 1:2], key[..., :1], key[..., 2:]], dim=-1)
+    assert torch.equal(moved_key.float(), turned.float())
+    assert torch.equal(bits(moved_value), bits(stored_value))
 
 
 @pytest.mark.parametrize("dtype", FP8_DTYPES)

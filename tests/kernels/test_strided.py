@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from torch import Tensor
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
+from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.latent import LatentLayout
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.movers import reference
+from acmserve.kernels.movers.run_table import TILE_TOKENS, run_table
 from acmserve.kernels.rope import Rope
 from acmserve.kernels.runs import BlockSpan, MoveRun
 from tests.support.kernels.cases import (
@@ -48,11 +52,15 @@ def strided() -> Iterator[ModuleType]:
     importlib.reload(module)
 
 
+def make_mover(strided: ModuleType, layers: Sequence[KVLayer], block_size: int) -> Any:
+    return strided.StridedMover({0: LayerGroup.of(layers, block_size)})
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=strided_cases())
 def test_move(strided: ModuleType, case: Case) -> None:
     after = case.clone()
-    strided.StridedMover(after.layers, after.block_size).move(after.runs)
+    make_mover(strided, after.layers, after.block_size).move({0: after.runs})
     check_result(case, after, INTERPRETER_ERROR)
 
 
@@ -75,19 +83,84 @@ def test_move_in_every_layout_of_vllm(
     # The layers share their memory, as in vLLM: a write astray into a neighbour is found too.
     moved = caches.clone()
     after = Case(tuple(map(KVLayer, moved, [geometry] * 3, ropes)), before.runs)
-    mover = strided.StridedMover(after.layers, 16)
-    mover.move(before.runs)
+    mover = make_mover(strided, after.layers, 16)
+    mover.move({0: before.runs})
     assert mover.num_launches == 1
     check_result(before, after, INTERPRETER_ERROR)
 
 
-def test_the_table_of_a_launch_grows_with_blocks(strided: ModuleType) -> None:
+GROUPS = {
+    0: [MoveRun([1, 2], 3, [6, 5], 0, 20, 31), MoveRun([4], 0, [7], 9, 7, -5)],
+    1: [],
+    2: [MoveRun([8, 9], 12, [11], 2, 13, -2_000), MoveRun([10], 1, [12], 0, 15, 0)],
+}
+"""Runs of two requests in three groups whose layers share their memory. In the second group nothing is moved."""
+
+
+def make_group(kvs: Tensor, layout: StridedLayout, ropes: Sequence[Rope | None]) -> LayerGroup:
+    return LayerGroup.of([KVLayer(kv, layout, rope) for kv, rope in zip(kvs, ropes, strict=True)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_one_launch_moves_all_requests_in_all_groups(strided: ModuleType, dtype: torch.dtype) -> None:
+    """Bit for bit what a launch for each request, group and layer leaves behind."""
+    layout = StridedLayout(2, 16, 32)
+    near, far = make_rope(32, True), make_rope(32, True, base=1e6)
+    ropes: dict[int, list[Rope | None]] = {0: [near, far, None], 1: [near], 2: [far, None]}
+    kvs = torch.randn(3, 13, 2, 16, 64, generator=torch.Generator().manual_seed(3)).to(dtype)
+    apart, together = kvs.clone(), kvs.clone()
+    for number, runs in GROUPS.items():
+        for run in runs:
+            for kv, rope in zip(apart, ropes[number], strict=False):
+                strided.StridedMover({0: make_group(kv[None], layout, [rope])}).move({0: [run]})
+    launches: list[tuple[int, ...]] = []
+    mover = strided.StridedMover({n: make_group(together[: len(of)], layout, of) for n, of in ropes.items()})
+    with pytest.MonkeyPatch.context() as patch:
+        count_launches(patch, strided, launches)
+        mover.move(GROUPS)
+    num_tiles = sum(-(-run.num_tokens // 16) for runs in GROUPS.values() for run in runs)
+    assert launches == [(num_tiles, 2, 3)]
+    assert torch.equal(bits(together), bits(apart))
+    assert not torch.equal(bits(together), bits(kvs))
+
+
+def test_groups_of_other_geometries_have_launches_of_their_own(strided: ModuleType) -> None:
+    """A launch has the head size in it. What it has nothing to do for is not started."""
+    kvs = {0: torch.randn(1, 4, 1, 16, 64), 1: torch.randn(1, 8, 1, 16, 32)}
+    groups = {
+        n: make_group(kv, StridedLayout(1, 16, kv.shape[-1] // 2), [make_rope(16, True)]) for n, kv in kvs.items()
+    }
+    mover = strided.StridedMover(groups)
+    before = {n: kv.clone() for n, kv in kvs.items()}
+    launches: list[tuple[int, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        count_launches(patch, strided, launches)
+        mover.move({1: [MoveRun([2], 0, [7], 0, 16, 0)]})
+    assert mover.num_launches == 2
+    assert launches == [(1, 1, 1)]
+    assert torch.equal(kvs[0], before[0])
+    assert torch.equal(kvs[1][0, 7], before[1][0, 2])
+
+
+def count_launches(patch: pytest.MonkeyPatch, strided: ModuleType, launches: list[tuple[int, ...]]) -> None:
+    """Writes the grid of each launch down."""
+
+    class Counted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            launches.append(grid)
+            return kernel[grid]
+
+    kernel = strided.move_kernel
+    patch.setattr(strided, "move_kernel", Counted())
+
+
+def test_the_table_of_a_launch_grows_with_blocks() -> None:
     """The kernel counts tokens. The host tells it of a long run what it would tell of a short one, and the blocks."""
     long, short = MoveRun(range(8193), 5, range(8193, 16386), 11, 131_072, 7), MoveRun([1], 0, [2], 3, 5, 0)
-    table, num_tiles = strided.run_table([long, short])
-    assert num_tiles == 131_072 // strided.BLOCK_TOKENS + 1
-    assert len(table) == 2 * 6 + 2 * num_tiles + 2 * 8193 + 2
-    assert table[6:12].tolist() == [len(table) - 2, 0, len(table) - 1, 3, 5, 0]
+    table, num_tiles = run_table([(0, long), (2, short)])
+    assert num_tiles == 131_072 // TILE_TOKENS + 1
+    assert len(table) == 2 * 7 + 2 * num_tiles + 2 * 8193 + 2
+    assert table[7:14].tolist() == [len(table) - 2, 0, len(table) - 1, 3, 5, 0, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
@@ -101,7 +174,7 @@ def test_move_of_deepseeks_latent_cache(strided: ModuleType, dtype: torch.dtype)
     )
     fill_sources(before, seed=6)
     after = before.clone()
-    strided.StridedMover(after.layers, after.block_size).move(after.runs)
+    make_mover(strided, after.layers, after.block_size).move({0: after.runs})
     check_result(before, after, INTERPRETER_ERROR)
     latent, turned = after.layers[0].kv[0, 0, 9].split([512, 64])
     assert torch.equal(bits(latent), bits(caches[0][3, 50, :512]))
@@ -118,8 +191,8 @@ def test_move_of_deepseeks_packed_latent_cache(strided: ModuleType) -> None:
     before = replace(find_layer("layer", attention, rows.clone()), rope=make_rope(64, False))
     after = replace(find_layer("layer", attention, rows), rope=before.rope)
     runs = cut_runs(BlockSpan([3, 1], 50, 70), BlockSpan([0, 2], 9, 70), {30: -1980, 70: 0}, 64)
-    mover = strided.StridedMover([after], 64)
-    mover.move(runs)
+    mover = make_mover(strided, [after], 64)
+    mover.move({0: runs})
     assert mover.num_launches == 1
     check_result(Case((before,), runs), Case((after,), runs), INTERPRETER_ERROR)
     source = before.kv.view(torch.uint8)[3, 0, 50]
@@ -139,7 +212,7 @@ def test_addresses_beyond_32_bits(strided: ModuleType, axis: int) -> None:
     case = Case((KVLayer(kv, layout, rope),), (MoveRun([0], 0, [1], 0, 2, 5),))
     fill_sources(case, seed=7)
     after = case.clone()
-    strided.StridedMover(after.layers, 2).move(case.runs)
+    make_mover(strided, after.layers, 2).move({0: case.runs})
     check_result(case, after, INTERPRETER_ERROR)
 
 
@@ -153,7 +226,7 @@ def test_every_8_bit_number_is_widened_and_rounded_as_torch_does(strided: Module
     slots = torch.arange(256)
     key = torch.stack((every[:, None].float().expand(-1, 4), partner.float().expand(256, -1)), dim=-1)
     reference.scatter(layer.kv, layout, slots, key.to(dtype), key.to(dtype))
-    strided.StridedMover([layer], 256).move([MoveRun([0], 0, [1], 0, 256, 1)])
+    make_mover(strided, [layer], 256).move({0: [MoveRun([0], 0, [1], 0, 256, 1)]})
     moved, value = reference.gather(layer.kv, layout, slots + 256)
     assert torch.equal(bits(value), bits(key.to(dtype)))
     cos, sin = torch.tensor(1.0).double().cos().float(), torch.tensor(1.0).double().sin().float()
@@ -177,7 +250,7 @@ def test_quantised_keys_lose_one_rounding(strided: ModuleType, dtype: torch.dtyp
     case = Case((layer,), (MoveRun([0], 0, [1], 0, 64, -1980),))
     fill_sources(case, seed=8)
     stored, _ = reference.gather(layer.kv, layout, case.src_slots)
-    strided.StridedMover([layer], 64).move(case.runs)
+    make_mover(strided, [layer], 64).move({0: case.runs})
     moved, _ = reference.gather(layer.kv, layout, case.dst_slots)
     exact = reference.rotate(stored.double() * scale, rope, -1980)
     requantised = reference.narrow(exact / scale, dtype)

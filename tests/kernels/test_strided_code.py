@@ -25,10 +25,10 @@ def compile_for_hopper(constants: dict[str, Any]) -> str:
     from acmserve.kernels.movers import triton as strided
 
     kernel = importlib.reload(strided).move_kernel
-    given = {"TILE_TOKENS": 16, "TILE_REST": 128, "stride_dim": 1, **constants}
-    runtime = {"layers": "*i64", "table": "*i64", "turns": "*fp32", "num_runs": "i32"}
+    given = {"TILE_TOKENS": 16, "IS_SPLIT": False, "TILE_REST": 128, "stride_dim": 1, **constants}
+    runtime = {"layers": "*i64", "spans": "*i64", "table": "*i64", "turns": "*fp32", "num_runs": "i32"}
     signature = {**runtime, "num_turns": "i32", **dict.fromkeys(given, "constexpr")}
-    aligned = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(4)}
     source = ASTSource(kernel, signature, given, aligned)
     return str(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"])
 
@@ -36,8 +36,8 @@ def compile_for_hopper(constants: dict[str, Any]) -> str:
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.parametrize(
     ("geometry", "dtype"),
-    [(LLAMA, BF16), (GPTJ, BF16), (DEEPSEEK, BF16), (LLAMA, FP8)],
-    ids=["NeoX", "GPT-J", "MLA", "fp8"],
+    [(LLAMA, BF16), (LLAMA | {"IS_SPLIT": True}, BF16), (GPTJ, BF16), (DEEPSEEK, BF16), (LLAMA, FP8)],
+    ids=["NeoX", "groups", "GPT-J", "MLA", "fp8"],
 )
 def test_keys_and_values_travel_in_whole_vectors(geometry: dict[str, Any], dtype: dict[str, Any]) -> None:
     ptx = compile_for_hopper({**geometry, **dtype})

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from acmserve import __version__
+from tests.support.archives import build, copy_tracked, run_hook
 from tests.support.docs.pages import links_of, page_names, read_page
 
 ROOT = Path(__file__).parents[2]
@@ -42,13 +43,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="compares a
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tracked files as they are now."""
-    folder = tmp_path_factory.mktemp("checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if os.path.lexists(ROOT / name):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    return folder
+    return copy_tracked(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +60,6 @@ def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(build("build_wheel", sdist, tmp_path_factory.mktemp("wheel")))
-
-
-def build(hook: str, source: Path, target: Path, **environment: str) -> Path:
-    done = run_hook(f"{hook}({str(target)!r})", source, **environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (made,) = target.iterdir()
-    return made
-
-
-def run_hook(call: str, source: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = f"import setuptools.build_meta as backend; backend.{call}"
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, cwd=source, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
 
 
 def files_of(folder: Path) -> set[str]:

@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.plan.auto import DEFAULT_THRESHOLDS, WINDOW, AutoDecision, Features, choose_fidelity, measure
+from acmserve.plan.auto import (
+    AUTO_REPAIR,
+    DEFAULT_THRESHOLDS,
+    AutoDecision,
+    Features,
+    choose_fidelity,
+    grain_of,
+    measure,
+)
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.ngrams import GramIndex, cover
 from acmserve.plan.planner import plan_edit
-from acmserve.plan.repair import EVERYTHING, Repair
+from acmserve.plan.repair import EVERYTHING, Repair, plan_repair, without
 from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens
 
@@ -44,7 +52,7 @@ def edit(removed: Tokens, kept: Tokens) -> tuple[Tokens, list[ServedSequence]]:
 
 def features(removed: Tokens, kept: Tokens) -> Features:
     prompt, sources = edit(removed, kept)
-    return measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources)
+    return measure(plan_edit(prompt, sources, allow_moves=True), prompt, sources).features
 
 
 def choice(removed: Tokens, kept: Tokens) -> AutoDecision:
@@ -61,41 +69,63 @@ def test_features_of_unrelated_text() -> None:
     assert features(prose(400, "F"), prose(900, "S")) == Features(num_moved=900, num_removed=400, num_inserted=3)
 
 
+def listing(num_lines: int, seed: str) -> Tokens:
+    """Lines of one form about other things: four tokens of form, and twenty that no other line has."""
+    rng = random.Random(seed)
+    form = (40_001, 40_002, 40_003, 40_004)
+    rows = [(*form, *(rng.randrange(10, 20_000) for _ in range(20))) for _ in range(num_lines)]
+    return np.array(rows, dtype=np.int32).reshape(-1)
+
+
 def test_features_of_superseded_state() -> None:
     """Every line of S begins as a line of F did; nearly all go on otherwise. No phrase of prose does."""
     found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
     assert found.num_removed == 800
-    assert 70 <= found.num_superseded <= 80 + 80, "one for the value of each line, and a few values met again"
-    assert 45 <= found.peak_superseded <= WINDOW // 2
-    assert found.num_echoed >= 240
-    assert found.peak_echoed >= WINDOW // 2
+    assert 240 <= found.num_echoed <= 400 <= found.num_anew <= 400 + grain_of().rest_tokens
+    assert found.num_listed == 0
 
 
 @pytest.mark.parametrize(
     ("removed", "kept", "fidelity", "word"),
     [
-        (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens move, 400 were removed"),
-        (prose(600, "F"), prose(900, "S"), "repair", "64 of a head and 0 echoes are computed anew"),
-        (prose(2701, "F"), prose(900, "S"), "exact", "2701 tokens were removed"),
-        (prose(50, "F"), prose(127, "S"), "exact", "only 127 tokens could move, 0 behind repaired heads"),
-        (prose(50, "F"), prose(128, "S"), "repair", "128 tokens move"),
-        (updates(8, "F"), updates(8, "S"), "exact", "updates removed text"),
-        (updates(8, "F"), np.concatenate([prose(300, "S"), updates(8, "S")]), "exact", "updates removed text"),
-        (updates(8, "F"), np.concatenate([prose(1500, "S"), updates(8, "S")]), "repair", "echoes are computed anew"),
-        (prose(600, "F"), np.concatenate([prose(100, "S"), prose(200, "F"), prose(9, "S")]), "exact", "only 309"),
-        (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "so 256 of a head"),
+        (prose(400, "F"), prose(900, "S"), "reuse", "900 tokens could move, 400 were removed and share no phrase"),
+        (prose(1351, "F"), prose(900, "S"), "exact", "only 0 echo them: too few to tell"),
+        (prose(50, "F"), prose(255, "S"), "exact", "only 0 echo them"),
+        (
+            np.append(prose(1500, "F"), updates(1, "F")),
+            np.append(prose(340, "S"), updates(1, "S")[:100]),
+            "exact",
+            "too few",
+        ),
+        (updates(8, "F"), updates(8, "S"), "exact", "too few to move"),
+        (updates(8, "F"), np.concatenate([prose(150, "S"), updates(8, "S")]), "exact", "too few to move"),
+        (
+            updates(8, "F"),
+            np.concatenate([prose(300, "S"), updates(1, "S")]),
+            "repair",
+            "computed anew with what is behind them",
+        ),
+        (updates(20, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "4000 were removed"),
+        (updates(31, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "exact", "6200 tokens were removed"),
+        (listing(20, "F"), listing(40, "S"), "exact", "stand in lines that begin as removed text does"),
+        (listing(20, "F"), np.concatenate([listing(40, "S"), prose(100, "S")]), "repair", "computed anew"),
+        (updates(1, "F"), np.concatenate([prose(31, "S"), updates(1, "F")[:40]]), "exact", "leaves 31 of them"),
+        (prose(600, "F"), np.concatenate([prose(120, "S"), prose(220, "F")]), "repair", "340 tokens could move"),
     ],
     ids=[
         "unrelated",
-        "much-removed",
-        "three-times-as-much-removed-as-kept",
+        "more-removed-than-kept",
         "short",
-        "long-enough-to-be-repaired",
+        "much-removed-and-few-echoes",
         "updates",
         "updates-and-little-else",
-        "updates-behind-other-text",
-        "short-and-full-of-echoes",
-        "full-of-echoes",
+        "updates-in-prose",
+        "ten-times-as-much-removed",
+        "more-removed-than-was-tried",
+        "one-list-of-a-form",
+        "a-list-and-prose",
+        "little-left-to-move",
+        "quoted",
     ],
 )
 def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> None:
@@ -108,29 +138,24 @@ def test_an_insertion_much_larger_than_what_is_moved_is_exact() -> None:
     inserted = Features(num_moved=600, num_inserted=1801)
     assert choose_fidelity(inserted).fidelity == "exact"
     assert "1801 tokens were inserted" in choose_fidelity(inserted).reason
-    assert choose_fidelity(replace(inserted, num_moved=900)).repair == Repair(head_tokens=64, echoes=True)
-    assert choose_fidelity(replace(inserted, num_moved=40_000)).fidelity == "reuse"
+    assert choose_fidelity(replace(inserted, num_moved=601)).fidelity == "reuse"
 
 
-def test_heads_of_many_segments_leave_little_to_move() -> None:
-    many = Features(num_moved=1000, num_removed=900, num_segments=12)
-    assert "only 1000 tokens could move, 0 behind repaired heads" in choose_fidelity(many).reason
-    assert choose_fidelity(replace(many, num_segments=11)).fidelity == "repair"
-
-
-def test_the_head_of_a_callers_own_repair_is_at_least_what_it_says() -> None:
+def test_a_callers_own_repair_stays_beside_the_rules_echoes() -> None:
     mine = Repair(head_tokens=300)
-    assert choose_fidelity(Features(num_moved=1000, num_removed=900), mine).repair == replace(mine, echoes=True)
-    echoes = Features(num_moved=1000, num_removed=900, num_echoed=900)
-    assert choose_fidelity(echoes, mine).repair == mine
-    assert choose_fidelity(echoes, Repair(head_tokens=7)).repair == Repair(head_tokens=256)
+    found = Features(num_moved=1000, num_removed=900, num_echoed=100, num_anew=120)
+    assert choose_fidelity(found).repair == AUTO_REPAIR
+    expected = replace(mine, echoes=True)
+    assert choose_fidelity(found, mine).repair == expected
+    assert choose_fidelity(found, replace(mine, rest_tokens=99)).repair == replace(expected, rest_tokens=99)
+    assert choose_fidelity(replace(found, num_echoed=0, num_anew=0), mine).repair == expected
 
 
 def test_few_echoes_are_computed_even_where_little_was_changed() -> None:
     """One updated line is enough to be misled."""
-    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_superseded=12, peak_superseded=12)
-    assert choose_fidelity(found).repair == Repair(head_tokens=0, echoes=True)
-    assert choose_fidelity(replace(found, num_echoed=0, num_superseded=0)).fidelity == "reuse"
+    found = Features(num_moved=9000, num_removed=100, num_echoed=40, num_anew=60)
+    assert choose_fidelity(found).repair == AUTO_REPAIR
+    assert choose_fidelity(replace(found, num_echoed=0, num_anew=0)).fidelity == "reuse"
 
 
 def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> None:
@@ -139,7 +164,7 @@ def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> No
     prompt, sources = edit(updates(8, "F"), np.concatenate([rest, updates(8, "S")]))
     planned = plan_wish(prompt, sources, AUTO)
     assert planned.choice is not None
-    assert planned.choice.repair == Repair(head_tokens=0, echoes=True)
+    assert planned.choice.repair == AUTO_REPAIR
     (move,) = planned.plan.moves
     assert np.array_equal(prompt[move.dst_start : move.dst_end], rest)
 
@@ -173,10 +198,10 @@ def test_a_moved_prefix_stays_as_it_was_chosen() -> None:
 
 def test_too_much_removed_over_time_is_computed_anew() -> None:
     """Also where this turn edits nothing: an earlier one asked for `reuse`."""
-    planned = plan_wish(np.append(served(801).tokens, MARKER), [served(801)], AUTO)
+    planned = plan_wish(np.append(served(9601).tokens, MARKER), [served(9601)], AUTO)
     assert planned.choice is not None
     assert planned.choice.fidelity == "exact"
-    assert "801 tokens were removed" in planned.choice.reason
+    assert "9601 tokens were removed" in planned.choice.reason
     assert (planned.plan.num_kept, planned.anew) == (200, ((200, 1000),))
 
 
@@ -212,10 +237,13 @@ def test_removed_text_adds_up_over_edits() -> None:
 @settings(max_examples=200, deadline=None)
 def test_features_of_any_edit(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
     prompt, sources = case
-    plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
-    found = measure(plan, prompt, sources)
-    assert 0 <= found.peak_superseded <= found.num_superseded <= found.num_moved
-    assert 0 <= found.peak_echoed <= found.num_echoed <= found.num_moved
+    grain = grain_of(min_move_tokens)
+    plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=grain.piece_tokens)
+    survey = measure(plan, prompt, sources, grain)
+    found = survey.features
+    assert 0 <= found.num_echoed <= found.num_anew <= found.num_anew + found.num_listed <= found.num_moved
+    repaired = plan_repair(plan, prompt, sources, replace(AUTO_REPAIR, rest_tokens=grain.rest_tokens), min_move_tokens)
+    assert without(plan, survey.anew) == repaired, "what was counted is what is carried out"
     assert found.num_moved + found.num_inserted + plan.num_kept < len(prompt)
     assert choose_fidelity(found, thresholds=DEFAULT_THRESHOLDS).reason
 
@@ -231,3 +259,15 @@ def test_phrases_against_a_search_by_hand(old: list[int], text: list[int], limit
     if len(text) >= 3:
         inside = [any(expected[max(0, i - 2) : i + 1]) for i in range(len(text))]
         assert cover(index.find(tokens(*text), limit), 3).tolist() == inside
+
+
+def test_where_each_hole_is_a_forward_pass_short_rests_are_computed() -> None:
+    """A line of eight echoes after every twelve tokens of prose: moved in pieces, or not at all."""
+    removed, words = prose(200, "F"), prose(720, "S")
+    lines = [np.concatenate([words[12 * i : 12 * i + 12], removed[8 * (i % 20) :][:8]]) for i in range(40)]
+    prompt, sources = edit(removed, np.concatenate([*lines, words[480:]]))
+    many, few = (plan_wish(prompt, sources, AUTO, has_passes=has).plan.moves for has in (True, False))
+    assert (len(many), len(few)) == (41, 1)
+    assert plan_wish(prompt, sources, AUTO).plan.moves == many
+    own = RequestedFidelity("auto", Repair(head_tokens=5))
+    assert [len(plan_wish(prompt, sources, own, has_passes=has).plan.moves) for has in (True, False)] == [40, 1]

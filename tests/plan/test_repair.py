@@ -18,7 +18,7 @@ from acmserve.plan.owner import Owner
 from acmserve.plan.pieces import Compute, EditPlan, Keep, Move, Removed
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.removed import find_removed
-from acmserve.plan.repair import EVERYTHING, MAX_RANGES, Repair, plan_repair
+from acmserve.plan.repair import EVERYTHING, MAX_RANGES, MAX_RESTS, Repair, plan_repair
 from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens
 
@@ -112,7 +112,7 @@ def test_a_fold_with_every_kind_of_repair() -> None:
     repaired = plan_repair(plan, prompt, sources, repair, 32)
     assert repaired.moves == (
         Move(93, 340, 160, 0),
-        Move(314, 561, 86, 0),
+        Move(315, 562, 85, 0),
         Move(420, 667, 163, 0),
     )
     assert replace(repaired, moves=()) == replace(plan, moves=())
@@ -127,6 +127,31 @@ def test_an_echo_of_text_that_came_later_is_none() -> None:
     plan = plan_edit(prompt, sources, allow_moves=True)
     assert [removed.num_tokens for removed in plan.removed] == [50, 50]
     assert plan_repair(plan, prompt, sources, Repair(head_tokens=0, echoes=True), 32) == plan
+
+
+def test_rests_shorter_than_a_piece_move_where_that_is_asked_for() -> None:
+    """Pieces that the planner moves have 32 tokens or more. Eight are enough for what a repair leaves of one."""
+    prompt = fold((100, 300))
+    plan = plan_edit(prompt, (source(OLD),), allow_moves=True)
+    (whole,) = plan.moves
+    holes = tuple((start, start + 4) for start in range(whole.dst_start + 8, whole.dst_end - 20, 20))
+    repair = Repair(head_tokens=0, ranges=holes)
+    assert plan_repair(plan, prompt, (source(OLD),), repair, 32).moves == ()
+    rests = plan_repair(plan, prompt, (source(OLD),), replace(repair, rest_tokens=8), 32).moves
+    assert [rests[0].num_tokens, *{move.num_tokens for move in rests[1:-1]}] == [8, 16]
+    assert len(rests) == len(holes) + 1
+
+
+def test_the_number_of_rests_is_bounded() -> None:
+    """Hostile text does not cut a prompt into thousands of copies: rests get longer, up to a whole piece."""
+    old = np.arange(40_000, dtype=np.int32)
+    prompt = np.concatenate([old[:100], NEW + 90_000, old[300:], NEW + 90_000])
+    plan = plan_edit(prompt, (source(old),), allow_moves=True)
+    ranges = tuple((start, start + 1) for start in range(1000, 38_000, 10))
+    mixed = (*ranges, (500, 501), (600, 601))
+    repaired = plan_repair(plan, prompt, (source(old),), Repair(0, ranges=mixed, rest_tokens=8), 32)
+    assert 3 <= len(repaired.moves) <= MAX_RESTS
+    assert max(move.dst_end for move in repaired.moves) == len(prompt) - len(NEW)
 
 
 def test_the_head_has_exact_hashes_and_holes_behind_it_the_lineage() -> None:
@@ -178,6 +203,7 @@ def test_removed_text_lies_in_front_of_moves_and_in_none(case: tuple[Tokens, lis
     [
         ({"head_tokens": -1}, "head_tokens"),
         ({"tail_tokens": 2**31}, "tail_tokens"),
+        ({"rest_tokens": 0}, "rest_tokens"),
         ({"ranges": ((0, 4), (5, 5))}, "ranges.1"),
         ({"ranges": ((-1, 4),)}, "ranges.0"),
         ({"ranges": ((0, 1),) * (MAX_RANGES + 1)}, "ranges"),

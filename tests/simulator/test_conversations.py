@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.engine.scheduling import move_executor
+from acmserve.engine.scheduling.leaps import planner as jump_planner
 from acmserve.engine.vllm import block_pool
 from acmserve.plan import planner
 from tests.support.simulator.machine import Factory, Machine
@@ -172,7 +172,7 @@ def test_a_long_prompt_keeps_the_marks_of_what_is_gone(
     factory: Factory, mode: Mode, rehashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of hashes are not made in a step. What was computed in its stead serves this session's next turn."""
-    monkeypatch.setattr(move_executor, "_MAX_REHASHED_TOKENS", 0)
+    monkeypatch.setattr(jump_planner, "_MAX_REHASHED_TOKENS", 0)
     stranger, edit = replace(_turn(CROWD, session=None), after="r0"), replace(_turn(DIFFED), after="r0")
     later = replace(_turn(_answered(DIFFED) + MESSAGE), after="r2")
     _, receipt, following = _converse(factory, mode, _turn(SERVED), stranger, edit, later, **CROWDED)

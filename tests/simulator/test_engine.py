@@ -101,3 +101,14 @@ def test_without_sessions_every_step_is_the_stock_engine_s(factory: Factory, run
         anonymous = replace(script, turns=turns)
         stock = replace(anonymous, machine=replace(script.machine, connector=None))
         assert _recorded(anonymous, factory) == _recorded(stock, factory.adapted(repaired)), f"seed {seed}"
+
+
+def test_holes_are_computed_in_passes(factory: Factory) -> None:
+    """On model runner V1 alone. Small budgets, preemptions and aborts are among the scripts."""
+    num_passes = dict.fromkeys(MODES, 0)
+    for mode in MODES:
+        for seed in seeds(6):
+            simulation = Simulation(script_of(mode, seed), factory)
+            simulation.run()
+            num_passes[mode] += simulation.worker.num_passes
+    assert all((num_passes[mode] > 5) is not mode.runner_v2 for mode in MODES), num_passes

@@ -51,6 +51,8 @@ def _squeezed(leapt: list[int]) -> Adapt:
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
                 self._taken: list[Any] = []
+                # A pass would leap a step earlier, over the hole in front of the move.
+                self.connector.move_executor.planner._max_pass_tokens = lambda: 0
                 self._new_step_starts = self.kv_cache_manager.new_step_starts
                 self.kv_cache_manager.new_step_starts = self._squeeze
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from acmserve.seams import Seam, broken_seams
+from acmserve.seams import Seam, broken_seams, place_of
 
 
 def owner_of(seam: Seam) -> Any:
-    module, _, path = seam.place.partition(":")
+    module, _, path = place_of(seam).partition(":")
     owner = importlib.import_module(module)
     return getattr(owner, path.rpartition(".")[0]) if "." in path else owner
 
@@ -32,7 +32,7 @@ def rename_in_init(owner: type, name: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def break_seam(seam: Seam, patch: pytest.MonkeyPatch) -> None:
-    owner, name = owner_of(seam), seam.name.rpartition(".")[2]
+    owner, name = owner_of(seam), place_of(seam).replace(":", ".").rpartition(".")[2]
     if seam.parameters is not None:
         patch.setattr(owner, name, lambda renamed, *others: None)
         return

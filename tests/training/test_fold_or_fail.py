@@ -47,6 +47,17 @@ def test_only_folding_and_a_right_answer_earn_a_reward(asks: Any) -> None:
         assert [task.reward(kept, text) for text in (task.answer, wrong)] == [-1.0, -1.0]
 
 
+def test_where_all_documents_fit_no_fold_is_needed() -> None:
+    for seed in range(20):
+        task = make_task(seed, num_words, fitting=None, asks="any", overhead=200, **SMALL)
+        assert not task.needs_fold
+        assert task.reward(play(task, folds=False), task.answer) == 1.0
+        with pytest.raises(IntegrityError):
+            replace(task, needs_fold=True).check_integrity(num_words)
+        with pytest.raises(IntegrityError):
+            replace(task, max_tokens=task.max_tokens - 1).check_integrity(num_words)
+
+
 def test_a_task_is_made_of_its_seed_alone() -> None:
     tasks = [make_task(seed, num_words, **SMALL) for seed in (1, 1, 2)]
     assert tasks[0] == tasks[1] != tasks[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 import random
 from collections import Counter
 from pathlib import Path
@@ -177,6 +178,9 @@ def test_what_cannot_be_exported_is_named() -> None:
         list(export_rows([], "csv"))
     with pytest.raises(InvalidRequest, match="min_reward: needs rewards"):
         list(export_rows([], "jsonl", min_reward=1))
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(InvalidRequest, match="min_reward: must be a finite number, not "):
+            list(export_rows([], "jsonl", earned=[], min_reward=wrong))
 
 
 def test_an_export_that_would_train_a_token_twice_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +216,8 @@ def test_verl_reads_its_rows() -> None:
 def test_trl_computes_the_same_loss_of_its_rows() -> None:
     """TRL's own `_compute_loss`, with log-probabilities given instead of a model."""
     trl = pytest.importorskip("trl", reason="TRL is not installed")
-    torch = pytest.importorskip("torch")
+    import torch
+
     from acmserve.training.losses.gspo import gspo_loss
 
     read = rollouts(single_sessions(3))

@@ -28,6 +28,7 @@ from typing import Any
 
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import is_reasoning_part
+from acmserve.errors import InvalidRequest
 
 _VERSION = b"\x02"
 _NUM_BYTES = 16
@@ -43,6 +44,21 @@ def digest_normal_form(message: Message, key: bytes) -> bytes:
     """
     canonical = json.dumps(normal_form(message), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return _VERSION + hashlib.blake2b(canonical.encode(), key=key, digest_size=_NUM_BYTES).digest()
+
+
+def digest_sent(index: int, message: object, key: bytes) -> bytes:
+    """The identity of a client's message. Raises `InvalidRequest` naming one that is no JSON object or no UTF-8."""
+    if not isinstance(message, Mapping):
+        raise InvalidRequest(f"messages[{index}]", f"must be an object, not {type(message).__name__}.")
+    try:
+        return digest_normal_form(message, key)
+    except UnicodeEncodeError:
+        reason = "has half of a surrogate pair, which is no character."
+    except RecursionError:
+        reason = "is nested too deeply."
+    except (TypeError, ValueError) as error:
+        reason = f"is not JSON: {error}."
+    raise InvalidRequest(f"messages[{index}]", reason)
 
 
 def normal_form(message: Message) -> dict[str, Any]:

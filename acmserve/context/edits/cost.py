@@ -147,7 +147,7 @@ class ShownTexts:
             for part, text in editable_texts(self._state.entries[entry].message)
             if not Place(entry, part) < first.place
         )
-        return here + self._from_entry(entry + 1)
+        return here + self.num_tokens_from_entry(entry + 1)
 
     def _starts_at(self, place: Place) -> Sequence[int]:
         """Where each token of a text begins, as the template writes it: in arguments as a JSON string."""
@@ -157,7 +157,7 @@ class ShownTexts:
             self._starts[place] = _json_starts(self._tokenizer, text) if is_argument else self._tokenizer.starts(text)
         return self._starts[place]
 
-    def _from_entry(self, entry: int) -> int:
+    def num_tokens_from_entry(self, entry: int) -> int:
         """Tokens shown from an entry to the end of the conversation. Nothing in front of it is looked at."""
         num_entries = len(self._state.entries)
         for index in range(num_entries - len(self._to_end), entry - 1, -1):

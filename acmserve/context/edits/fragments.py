@@ -46,7 +46,9 @@ def fold(state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer
 def folded(state: SessionState, fragment: Fragment, suite: str) -> Fragment:
     """A fragment as a fold leaves it."""
     shown = marker.folded(fragment.fragment_id, fragment.num_tokens, len(fragment.pieces), suite)
-    return replace(fragment, visibility=Visibility.FOLDED, shown=_in_line(state, fragment, shown), focus=None)
+    shown = _in_line(state, fragment, shown)
+    more = marker.more_template(suite)
+    return replace(fragment, visibility=Visibility.FOLDED, shown=shown, focus=None, more=more)
 
 
 def summarize(
@@ -121,7 +123,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
         message = with_texts(entry.message, {piece.place.part: gone})
         entries[piece.place.entry] = replace(entry, message=message, sealed=True)
     shown = _in_line(state, fragment, marker.redacted(name, fragment.num_tokens, len(fragment.pieces)))
-    new = replace(fragment, visibility=Visibility.REDACTED, shown=shown, focus=None, summaries=())
+    new = replace(fragment, visibility=Visibility.REDACTED, shown=shown, focus=None, summaries=(), waits=False)
     left_over = tuple(
         new if other is fragment else _without_summaries(other) if holds(other.pieces, fragment.pieces) else other
         for other in state.fragments
@@ -196,4 +198,4 @@ def _check_shorter(after: SessionState, fragment: Fragment, tokenizer: Tokenizer
 
 
 def _visible(fragment: Fragment) -> Fragment:
-    return replace(fragment, visibility=Visibility.VISIBLE, shown=None, focus=None)
+    return replace(fragment, visibility=Visibility.VISIBLE, shown=None, focus=None, waits=False, more="")

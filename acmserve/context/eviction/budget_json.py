@@ -17,7 +17,7 @@ from typing import Any
 from acmserve.context.eviction import registry
 from acmserve.context.session.budget import DEFAULT_MAX_TOKENS, DEFAULT_POLICY, Budget, OptionValue
 from acmserve.errors import InvalidRequest
-from acmserve.validation import echo_json
+from acmserve.validation import did_you_mean, echo_json
 
 AUTO = "auto"
 _SETTINGS = ("max_tokens", "low_watermark", "policy")
@@ -36,8 +36,9 @@ def parse_budget(value: object, window: int, field: str = "budget") -> Budget:
     owners = registry.option_owners()
     for name in given:
         if name not in _SETTINGS and name not in owners:
-            known = ", ".join((*_SETTINGS, *owners))
-            raise InvalidRequest(f"{field}.{_name(name)}", "is not known.", f"Known: {known}.")
+            known = (*_SETTINGS, *owners)
+            guess = did_you_mean(str(name), known)
+            raise InvalidRequest(f"{field}.{_name(name)}", f"is not known.{guess}", f"Known: {', '.join(known)}.")
     policy = given.get("policy", DEFAULT_POLICY)
     found = registry.find(policy, f"{field}.policy")
     options = {option.name: option for option in found.options}

@@ -3,7 +3,8 @@
     {"version": 1, "name": "mine", "summary": "my six tools",
      "tools":   [{"operation": "fold", "name": "hide", "description": "...", "parameters": {JSON schema},
                   "arguments": {"fragment_id": "id"}}, ...],
-     "markers": {"folded": "[{id}: {tokens} tokens]", "summarized": "[{id}]\\n{summary}", "continued": "[{id}]"},
+     "markers": {"folded": "[{id}: {tokens} tokens]", "summarized": "[{id}]\\n{summary}", "continued": "[{id}]",
+                 "more": "[and {count} up to {last}: {tokens} tokens]"},
      "results": {"fold": "Hidden: {ids}. {result}"},
      "prompts": {"mine": "You can ..."}}
 
@@ -36,6 +37,8 @@ MARKER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "continued": ("id",),
 }
 """The texts that stand for what is hidden, and what their templates may name. Each has to name the fragment."""
+MORE, MORE_FIELDS = "more", ("count", "last", "tokens")
+"""What stands behind the marker of a fold for the folds right behind it. It may be left out."""
 RESULT_FIELDS = ("result", "id", "ids")
 _KEYS = ("version", "name", "summary", "source", "tools", "markers", "results", "prompts")
 _TOOL_KEYS = ("operation", "name", "description", "parameters", "arguments")
@@ -125,7 +128,11 @@ def _markers(value: object, where: str) -> Mapping[str, str]:
         _check_template(_text(given, name, where, "."), f"{where}.{name}", fields)
         if "{id}" not in given[name]:
             raise InvalidRequest(f"{where}.{name}", "does not name the fragment.", "Put {id} into it.")
-    check_object(given, where, MARKER_FIELDS)
+    check_object(given, where, (*MARKER_FIELDS, MORE))
+    if MORE in given:
+        _check_template(given[MORE], f"{where}.{MORE}", MORE_FIELDS)
+        if "{last}" not in given[MORE]:
+            raise InvalidRequest(f"{where}.{MORE}", "does not name the last fragment.", "Put {last} into it.")
     return given
 
 

@@ -7,7 +7,8 @@
 Fragments may lie in one another, and never cross (`nesting.py`). A fragment holds offsets, never text: the text stays
 where it is, so a restore shows it byte for byte whatever happened in between. While it is not visible, `shown` has what
 stands in the place of each piece, fixed when it was hidden. The same edits give the same bytes for ever, which is what
-keeps the prefix of the conversation cached.
+keeps the prefix of the conversation cached. One that `waits` is hidden for whoever asks, and its text still stands in
+the prompt (`waiting.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Fragment:
     """`num_tokens` is the size of the text. `shown` has one replacement for each piece, None while it is visible.
 
     `summaries` keeps every summary ever made as (focus, text): asking again with the same focus costs nothing.
-    `focus` is that of the summary which is shown.
+    `focus` is that of the summary which is shown. `waits`: the prompt still shows the text, though it was hidden.
+    `more` is how its suite says that further folds follow its marker, "" for the server's own words.
     """
 
     fragment_id: str
@@ -59,6 +61,8 @@ class Fragment:
     shown: tuple[str, ...] | None = None
     focus: str | None = None
     summaries: tuple[tuple[str, str], ...] = ()
+    waits: bool = False
+    more: str = ""
 
     @property
     def hidden(self) -> bool:

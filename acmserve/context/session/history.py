@@ -4,10 +4,11 @@
     client   system'  user                      answer   block   user   user        aligned, not compared
 
 Decision: clients resend their whole history, in slightly other words, and not always in the same order. `adopt` aligns
-it with the session's entries. Edits follow the messages that the session knows again. Entries that the client does not
-hold (`INTERNAL`: the calls and results of context tools that ran on the server) belong to a *turn*. They stay as long
-as the answer of that turn is recognised. What the client no longer has is gone. Every edit that goes with it is told.
-An open branch ends, failed, where somebody else than the model speaks, so that no such message is left out with it.
+it with the session's entries. One that only grows, word for word, is appended without that. Edits follow the messages
+that the session knows again. Entries that the client does not hold (`INTERNAL`: the calls and results of context tools
+that ran on the server) belong to a *turn*. They stay as long as the answer of that turn is recognised. What the client
+no longer has is gone. Every edit that goes with it is told. An open branch ends, failed, where somebody else than the
+model speaks, so that no such message is left out with it.
 
 Every function is pure: state in, state out. How edits are carried over says `carrying/`.
 """
@@ -18,11 +19,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.alignment.normal_form import digest_normal_form
+from acmserve.context.alignment.normal_form import digest_normal_form, digest_sent
 from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
-from acmserve.context.session.carrying.old_digests import with_new_digests
+from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
@@ -56,41 +57,57 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
 
     It ends the running turn. Raises `InvalidRequest` naming a message that is no JSON object or cannot be UTF-8.
     """
-    state = with_new_digests(state, messages)
-    history = match_history(state, messages)
-    carried = _appended(state, history, messages) or carry_over(state, history, messages)
+    if any(len(entry.digest) == NUM_OLD_BYTES for entry in state.entries):
+        state = with_new_digests(state, messages)
+    if grows(state, messages):
+        carried, num_known = _appended(state, messages)
+        num_of_parent = 0 if state.parent is None else min(num_known, state.parent.num_messages)
+    else:
+        history = match_history(state, messages)
+        carried, num_known = carry_over(state, history, messages), history.num_known
+        num_of_parent = _num_of_parent(state, history)
     dropped = carried.dropped
     entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
-    if adopted.branch is not None:
+    if adopted.branches and adopted.branch is not None:
         adopted = end_where_interrupted(adopted)
         if adopted.branch is None:
             dropped = (*dropped, DroppedEdit("branch", adopted.branches[-1].call_id, INTERRUPTED_NOW))
-    return Adoption(adopted, history.num_known, dropped, _num_of_parent(state, history))
+    return Adoption(adopted, num_known, dropped, num_of_parent)
 
 
-def _appended(state: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> CarriedOver | None:
-    """The state with a history that only grows, word for word, as nearly every request brings. None for any other.
+def grows(state: SessionState, messages: Sequence[Message]) -> bool:
+    """Whether a history is what the client holds of the session, word for word, and perhaps more behind it.
 
-    Every entry stands where it stood and reads as it read, so nothing has to be carried over.
+    Nearly every request brings that. Nothing has to be aligned, and nothing carried over.
     """
-    grows = history.num_prefix == len(history.held) and not state.redacted
-    if not grows or any(entry.sealed and entry.origin is not Author.INTERNAL for entry in state.entries):
-        return None
-    if state.entries and state.entries[-1].origin is Author.INTERNAL:
-        return None
-    entries = list(state.entries)
-    for at, message in zip(history.held, messages, strict=False):
-        if entries[at].message != message:
-            return None
-        entries[at] = replace(entries[at], message=message)
+    if state.redacted or (state.entries and state.entries[-1].origin is Author.INTERNAL):
+        return False
+    held = [entry for entry in state.entries if entry.origin is not Author.INTERNAL]
+    if len(messages) < len(held) or any(entry.sealed for entry in held):
+        return False
+    try:
+        return all(entry.message == message for entry, message in zip(held, messages, strict=False))
+    except RecursionError:
+        return False
+
+
+def _appended(state: SessionState, messages: Sequence[Message]) -> tuple[CarriedOver, int]:
+    """The state with a history that `grows`, and how many of the messages it had. Entries take the client's objects."""
+    sent = enumerate(messages)
+    entries = [
+        entry if entry.origin is Author.INTERNAL else replace(entry, message=next(sent)[1]) for entry in state.entries
+    ]
     num_old = len(entries)
     entries += [
-        TranscriptEntry(message, Author.CLIENT, digest)
-        for message, digest in zip(messages[history.num_prefix :], history.digests[history.num_prefix :], strict=True)
+        TranscriptEntry(message, Author.CLIENT, digest_sent(index, message, state.digest_key))
+        for index, message in sent
     ]
-    appended = replace(state, entries=tuple(entries), num_turns=state.num_turns_with(entries))
-    return CarriedOver(appended, (), tuple(range(num_old, len(entries))))
+    new = tuple(range(num_old, len(entries)))
+    ended = (entry.turn + 1 for entry in entries if entry.origin is Author.ANSWER)
+    num_turns = max(state.num_turns, *ended, 0)
+    appended = replace(state, entries=tuple(entries), num_turns=num_turns)
+    return CarriedOver(appended, (), new), len(messages) - len(new)
 
 
 def judged(
@@ -137,8 +154,9 @@ def append_answer(state: SessionState, message: Message, client_view: Message | 
     may still follow the answer.
     """
     seen = message if client_view is None else client_view
-    sealed = digest_message(seen, state.digest_key) != digest_message(message, state.digest_key)
-    digest = digest_normal_form(seen, state.digest_key)
+    key = state.digest_key
+    sealed = seen is not message and digest_message(seen, key) != digest_message(message, key)
+    digest = digest_normal_form(seen, key)
     entry = TranscriptEntry(message, Author.ANSWER, digest, state.num_turns, sealed=sealed)
     return replace(state, entries=(*state.entries, entry))
 

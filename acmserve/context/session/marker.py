@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from acmserve.context.schema.suite_file import MORE
 from acmserve.context.schema.suite_registry import editing_suites, find_suite_file
 from acmserve.errors import NotFound
 
@@ -39,10 +40,17 @@ def continued(fragment_id: str) -> str:
     return f"[{fragment_id} continued]"
 
 
-def more(fragment_ids: Sequence[str], num_tokens: int) -> str:
+def more_template(suite: str) -> str:
+    """The words of a suite for `more`, "" where it has none of its own."""
+    return _markers(suite).get(MORE, "")
+
+
+def more(fragment_ids: Sequence[str], num_tokens: int, template: str = "") -> str:
     """What follows the marker of a fold for the folds right behind it. Nothing where those have markers elsewhere."""
     if not fragment_ids:
         return ""
+    if template:
+        return template.format(count=len(fragment_ids), last=fragment_ids[-1], tokens=f"{num_tokens:,}")
     which = fragment_ids[0] if len(fragment_ids) == 1 else f"{len(fragment_ids)} more up to {fragment_ids[-1]}"
     return f"[and {which}: {num_tokens:,} tokens]"
 

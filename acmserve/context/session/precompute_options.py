@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.errors import InvalidRequest
-from acmserve.validation import echo_json
+from acmserve.validation import did_you_mean, echo_json
 
 MODES = ("off", "heal", "predict")
 DEFAULT_POOL_SHARE = 0.2
@@ -48,7 +48,9 @@ def parse_precompute(value: object, field: str = "precompute") -> PrecomputeOpti
     given = value if isinstance(value, Mapping) else {"mode": value}
     for name in given:
         if name not in _KNOWN:
-            raise InvalidRequest(f"{field}.{echo_json(name)[1:-1]}", "is not known.", f"Known: {', '.join(_KNOWN)}.")
+            guess = did_you_mean(str(name), _KNOWN)
+            known = f"Known: {', '.join(_KNOWN)}."
+            raise InvalidRequest(f"{field}.{echo_json(name)[1:-1]}", f"is not known.{guess}", known)
     mode = given.get("mode", "off")
     if not isinstance(mode, str) or mode not in MODES:
         raise InvalidRequest(f"{field}.mode", f"{echo_json(mode)} is not known.", f"Choose {', '.join(MODES)}.")

@@ -129,7 +129,7 @@ def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
     Folds that follow each other are one span with one marker, and so is the white space between them.
     """
     shown: dict[Place, list[tuple[Piece, str]]] = {}
-    hidden = [fragment for fragment in state.fragments if fragment.shown is not None]
+    hidden = [fragment for fragment in state.fragments if fragment.shown is not None and not fragment.waits]
     if len(hidden) == 1:
         [alone] = hidden
         for piece, text in zip(alone.pieces, alone.shown or (), strict=True):
@@ -165,7 +165,8 @@ def _shown(run: _Run) -> tuple[Piece, str]:
     further = [other for piece, other in run[1:] if piece == other.pieces[0]]
     if len(run) > 1:
         line_end = "\n" if last_fragment.shown_at(last).endswith("\n") else ""
-        more = marker.more([f.fragment_id for f in further], sum(f.num_tokens for f in further))
+        names, num_tokens = [f.fragment_id for f in further], sum(f.num_tokens for f in further)
+        more = marker.more(names, num_tokens, fragment.more)
         text = text.removesuffix("\n") + more + line_end
     return Piece(first.place, first.start, last.end), text
 

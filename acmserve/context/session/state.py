@@ -202,6 +202,8 @@ def _check_fragment(fragment: Fragment) -> None:
         )
     if (fragment.focus is not None) != (fragment.visibility is Visibility.SUMMARIZED):
         raise IntegrityError(f"session: {name} is {fragment.visibility.value} with focus {fragment.focus!a}")
+    if fragment.waits and fragment.visibility not in (Visibility.FOLDED, Visibility.SUMMARIZED):
+        raise IntegrityError(f"session: {name} is {fragment.visibility.value} and waits")
 
 
 def _as_id(written: str) -> str:

@@ -94,6 +94,7 @@ class Database:
                 yield
                 self.db.execute("COMMIT")
             except BaseException:
+                # Whatever ends it, the file would stay locked. Nothing is swallowed.
                 # SQLite has rolled back by itself where the disk is full.
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
@@ -149,6 +150,7 @@ class Database:
             lock.execute("PRAGMA journal_mode = MEMORY")
             lock.execute("BEGIN EXCLUSIVE")
         except BaseException:
+            # Raised again as it is. An open connection would hold the folder for a server that does not start.
             lock.close()
             raise
         return lock

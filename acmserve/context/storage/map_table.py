@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.storage.codecs.map import map_from, map_value
-from acmserve.context.storage.codecs.state import damaged, pack, unpack
+from acmserve.context.storage.codecs.rows import pack, unpack
+from acmserve.context.storage.codecs.state import damaged
 from acmserve.errors import AcmError
 
 MAPS_VERSION = 1

@@ -1,10 +1,11 @@
-"""What the store says of a session that is not there, is too large, or is not what was counted. Texts, no decisions."""
+"""What the store says of a session that is not there, is too large, or is not what was counted. It changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from acmserve.context.storage.codecs.changes import sizes_of
+from acmserve.context.storage.codecs.rows import sizes_of
+from acmserve.context.storage.fair_share import room
 from acmserve.context.storage.session import Key, Session, SessionLimits
 from acmserve.errors import Conflict, IntegrityError, NotFound
 
@@ -30,23 +31,39 @@ def taken(session_id: str) -> Conflict:
     return Conflict("session_id", f"{session_id!a} exists already.", "Use it, delete it first, or choose another id.")
 
 
-def too_large(session: Session, num_bytes: int, room: int) -> Conflict:
-    """A session that alone would exceed what the bounds leave to it."""
-    return Conflict(
-        "session_id",
-        f"{session.session_id!a} would hold {num_bytes:,} bytes; the bounds leave {room:,} to it. Nothing was changed.",
-        "Go on in a new session, or start the server with a larger limit (--max-session-mib).",
-    )
+def check_room(session: Session, num_bytes: int, sessions: Mapping[Key, Session], limits: SessionLimits) -> None:
+    """Raise `Conflict` where a session of `num_bytes` is larger than what the shares of others leave to it.
+
+    `sessions` are those in memory, and too large together.
+    """
+    most = room(session.key, {key: other.num_bytes for key, other in sessions.items()}, limits.memory)
+    if num_bytes > most:
+        raise Conflict(
+            "session_id",
+            f"{session.session_id!a} would hold {num_bytes:,} bytes; the bounds leave {most:,} to it. Nothing was "
+            "changed.",
+            "Go on in a new session, or start the server with a larger limit (--max-session-mib).",
+        )
 
 
-def check_sessions(sessions: Mapping[Key, Session]) -> None:
+def over_bounds(num_sessions: int, num_bytes: int, limits: SessionLimits) -> IntegrityError:
+    """A store that holds more than its bounds."""
+    sessions = f"{num_sessions} sessions of {limits.max_sessions}"
+    return IntegrityError(f"store: {sessions}, {num_bytes} bytes of {limits.max_bytes}")
+
+
+def check_sessions(sessions: Mapping[Key, Session], num_bytes: int) -> None:
     """Raise `IntegrityError` where a session is broken, filed under another name, or has other sizes than counted."""
+    total = sum(session.num_bytes for session in sessions.values())
+    if total != num_bytes:
+        raise IntegrityError(f"store: {num_bytes} bytes counted, the sessions have {total}")
     for key, session in sessions.items():
         named = (session.tenant, session.session_id)
         if key != session.key or key != named:
             raise IntegrityError(f"store: session {named} is filed as {key}")
         session.state.check_integrity()
-        sizes = sizes_of(session.state)
+        session.turns.check_integrity()
+        sizes = sizes_of(session.state, session.turns)
         if sizes != session.sizes:
             raise IntegrityError(
                 f"store: {session.session_id!a} has {len(sizes.entries)} entries, {len(sizes.fragments)} fragments and "

@@ -1,7 +1,7 @@
 """One session as the server holds it, and the bounds on all of them together.
 
-`Session` is a holder whose `state`, an immutable value, is exchanged by `SessionStore.save` and by nobody else. It
-knows neither files nor who asks.
+`Session` is a holder whose `state` and `turns`, immutable values, are exchanged by `SessionStore` and by nobody else.
+It knows neither files nor who asks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import RowSizes
+from acmserve.context.session.turns.history import NO_TURNS, TurnHistory
+from acmserve.context.storage.codecs.rows import RowSizes
 from acmserve.context.tools.suites import SCULPTOR
 from acmserve.errors import InvalidRequest, StorageFailed
 
@@ -26,15 +27,16 @@ class SessionUse:
 class Session:
     """`tenant` is "" on a server without API keys. Times are seconds since the epoch.
 
-    `sizes` are those of the rows of its state. The store keeps them. `key` names a session, since the same id of
-    another tenant is another session. `unsaved` says why the file has not this state. It is None where the file has it,
-    or where there is none.
+    `turns` is what was recorded of them. `sizes` are those of the rows of both. The store keeps them. `key` names a
+    session, since the same id of another tenant is another session. `unsaved` says why the file has not this state. It
+    is None where the file has it, or where there is none.
     """
 
     tenant: str
     session_id: str
     state: SessionState = field(default_factory=SessionState)
     suite: str = SCULPTOR
+    turns: TurnHistory = NO_TURNS
     created_at: float = 0.0
     used_at: float = 0.0
     sizes: RowSizes = field(default_factory=RowSizes, repr=False)

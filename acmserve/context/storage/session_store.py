@@ -26,19 +26,19 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import StateChange, plan_change, plan_whole
-from acmserve.context.storage.fair_share import plan_victims, room
+from acmserve.context.session.turns.history import TurnHistory
+from acmserve.context.storage.codecs.rows import StateChange, plan_change, plan_turns, plan_whole, with_turns
+from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
-from acmserve.context.storage.refusals import check_sessions, not_found, taken, too_large
+from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
 from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.stored_sessions import StoredSessions
-from acmserve.errors import IntegrityError, NotFound, StorageFailed
+from acmserve.errors import Conflict, NotFound, StorageFailed
 
 _EMPTY = SessionState()
-# Written beside another session, once the file can be written again.
-_MAX_HEALED = 8
+_MAX_HEALED = 8  # written beside another session, once the file can be written again
 
 
 def _ignore(heard: object) -> None:
@@ -70,12 +70,17 @@ class SessionStore:
                 self._stored = StoredSessions(archive)
                 self._load(self._stored)
             except BaseException:
+                # Raised again as it is. The archive belongs to a store that there will not be.
                 archive.close()
                 raise
 
     def __len__(self) -> int:
         """Sessions in memory."""
         return len(self._sessions)
+
+    def behind(self) -> Sequence[Session]:
+        """Sessions whose copies in the file are behind. None of them without a file."""
+        return [session for session in self._sessions.values() if session.unsaved is not None]
 
     def get(self, tenant: str, session_id: str) -> Session:
         """The session, which counts as use. Raises `NotFound`, and `StorageFailed` where it cannot be read."""
@@ -85,8 +90,7 @@ class SessionStore:
         session = self._sessions.get(key)
         if session is None:
             assert self._stored is not None
-            session = self._stored.read(key)
-            self._sessions[key] = session
+            session = self._sessions[key] = self._stored.read(key)
             self.num_bytes += session.num_bytes
         session.used_at = now
         self._sessions.move_to_end(key)
@@ -106,23 +110,27 @@ class SessionStore:
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
         """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
-        if session_id is None:
-            session_id = f"acm-{secrets.token_hex(12)}"
+        session_id = f"acm-{secrets.token_hex(12)}" if session_id is None else session_id
         if self.has(tenant, session_id):
             raise taken(session_id)
         now = self._clock()
         session = Session(tenant, session_id, created_at=now, used_at=now)
-        self._write(session, session.state, plan_change(_EMPTY, session.state), now)
+        self._write(session, session.state, session.turns, plan_change(_EMPTY, session.state))
         return session
 
     def save(self, session: Session, state: SessionState) -> None:
         """Set the state of a session, and push out others where the bounds demand it.
 
-        Raises `Conflict` when the session alone would be too large, and `NotFound` when it is gone.
+        Raises `Conflict` when the session alone would be too large, and `NotFound` when it is gone. What is recorded of
+        its turns makes room for it.
         """
-        if self._sessions.get(session.key) is not session:
-            raise self._not_found(session.session_id)
-        self._write(session, state, plan_change(session.state, state), self._clock())
+        self._check_held(session)
+        self._write(session, state, session.turns, plan_change(session.state, state))
+
+    def record(self, session: Session, turns: TurnHistory) -> None:
+        """Set what is recorded of the turns of a session. Raises what `save` does."""
+        self._check_held(session)
+        self._write(session, session.state, turns, plan_turns(session.state, session.turns, turns))
 
     def has(self, tenant: str, session_id: str) -> bool:
         """Whether there is a session of this name. Does not count as use."""
@@ -174,26 +182,19 @@ class SessionStore:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when bounds, sizes or file disagree. Reads everything: slow."""
-        num_bytes = sum(session.num_bytes for session in self._sessions.values())
-        if num_bytes != self.num_bytes:
-            raise IntegrityError(f"store: {self.num_bytes} bytes counted, the sessions have {num_bytes}")
         last = next(reversed(self._sessions.values()), None)
         if last is not None and self._victims(last.key, last.num_bytes):
-            raise IntegrityError(
-                f"store: {len(self)} sessions of {self.limits.max_sessions}, "
-                f"{num_bytes} bytes of {self.limits.max_bytes}"
-            )
-        check_sessions(self._sessions)
+            raise over_bounds(len(self), self.num_bytes, self.limits)
+        check_sessions(self._sessions, self.num_bytes)
         if self._stored is not None:
             self._stored.check_integrity(tuple(self._sessions.values()))
 
     def _load(self, stored: StoredSessions) -> None:
         """Read the sessions used last, as many as memory holds, and drop what is out of time or too much."""
-        now = self._clock()
-        self._tried(partial(stored.erase, self._expired(now), at_once=False))
+        now, erase = self._clock(), partial(stored.erase, at_once=False)
+        self._tried(partial(erase, self._expired(now)))
         kept = stored.newest(self.limits.memory)
-        surplus = plan_victims(stored.sizes(), self.limits.file, kept.__contains__)
-        self._tried(partial(stored.erase, surplus, at_once=False))
+        self._tried(partial(erase, plan_victims(stored.sizes(), self.limits.file, kept.__contains__)))
         for key in reversed(kept):
             session = self._sessions[key] = stored.read(key)
             session.used_at = min(session.used_at, now)
@@ -220,26 +221,33 @@ class SessionStore:
     def _victims(self, keep: Key, num_bytes: int) -> Sequence[Key]:
         """What leaves memory when `keep` is there with so many bytes."""
         total = self.num_bytes + num_bytes - self._size_of(keep)
-        num_sessions = len(self) + (keep not in self._sessions)
-        if num_sessions <= self.limits.max_sessions and total <= self.limits.max_bytes:
+        if len(self) + (keep not in self._sessions) <= self.limits.max_sessions and total <= self.limits.max_bytes:
             return ()
         sizes = {key: session.num_bytes for key, session in self._sessions.items()} | {keep: num_bytes}
         return plan_victims(sizes, self.limits.memory, lambda key: key == keep or key in self._uses)
 
-    def _write(self, session: Session, state: SessionState, change: StateChange, now: float) -> None:
-        sizes = change.sizes(session.sizes)
+    def _write(self, session: Session, state: SessionState, turns: TurnHistory, change: StateChange) -> None:
+        now, sizes = self._clock(), change.sizes(session.sizes)
         num_bytes = sizes.num_bytes
-        self._check_room(session, num_bytes)
+        try:
+            if self.num_bytes + num_bytes - self._size_of(session.key) > self.limits.max_bytes:
+                check_room(session, num_bytes, self._sessions, self.limits)
+        except Conflict:
+            emptied = turns.emptied()
+            if emptied == turns:
+                raise
+            self._write(session, state, emptied, with_turns(change, session.turns, emptied))
+            return
         self._erase(self._expired(now, session.key), at_once=False)
         dropped: Sequence[Key] = ()
         failure = None
         if self._stored is not None:
             dropped = self._stored.plan_victims(self.limits.file, session.key, num_bytes, self._uses.__contains__)
-            written = change if session.unsaved is None else plan_whole(state)
+            written = change if session.unsaved is None else plan_whole(state, turns)
             failure = self._tried(partial(self._stored.save, session, state, now, written, dropped))
         victims = self._victims(session.key, num_bytes)
         self.num_bytes += num_bytes - self._size_of(session.key)
-        session.state, session.used_at, session.sizes = state, now, sizes
+        session.state, session.turns, session.used_at, session.sizes = state, turns, now, sizes
         self._sessions[session.key] = session
         self._sessions.move_to_end(session.key)
         if self._stored is not None and failure is None:
@@ -255,13 +263,11 @@ class SessionStore:
         self.on_saved(session)
 
     def _size_of(self, key: Key) -> int:
-        session = self._sessions.get(key)
-        return 0 if session is None else session.num_bytes
+        return self._sessions[key].sizes.num_bytes if key in self._sessions else 0
 
     def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
         """Write so many sessions whose copies in the file are behind, as long as that succeeds."""
-        behind = [session for session in self._sessions.values() if session.unsaved is not None]
-        for session in behind[:num_sessions]:
+        for session in self.behind()[:num_sessions]:
             session.unsaved = self._tried(partial(stored.save_whole, session))
             if session.unsaved is not None:
                 break
@@ -278,9 +284,8 @@ class SessionStore:
 
     def _erase(self, keys: Sequence[Key], *, at_once: bool) -> StorageFailed | None:
         """Drop sessions from memory and from the file."""
-        failure = None
-        if keys and self._stored is not None:
-            failure = self._tried(partial(self._stored.erase, keys, at_once=at_once))
+        stored = self._stored if keys else None
+        failure = None if stored is None else self._tried(partial(stored.erase, keys, at_once=at_once))
         self._forget(keys)
         self._tell()
         return failure
@@ -307,14 +312,9 @@ class SessionStore:
             return failure.bare()
         return None
 
-    def _check_room(self, session: Session, num_bytes: int) -> None:
-        """Raise `Conflict` where the session is larger than what the shares of others leave to it."""
-        if self.num_bytes + num_bytes - self._size_of(session.key) <= self.limits.max_bytes:
-            return
-        sizes = {key: other.num_bytes for key, other in self._sessions.items()}
-        most = room(session.key, sizes, self.limits.memory)
-        if num_bytes > most:
-            raise too_large(session, num_bytes, most)
+    def _check_held(self, session: Session) -> None:
+        if self._sessions.get(session.key) is not session:
+            raise self._not_found(session.session_id)
 
     def _not_found(self, session_id: str) -> NotFound:
         return not_found(session_id, self.limits, has_file=self._stored is not None)

@@ -5,6 +5,7 @@
     fragments_n  one row for each fragment
     limits_n     one row for the budget and what it took out, or none
     rollout_n    one row for each completion and each operation that is recorded for training
+    turns_n      one row for the totals of its turns, and a ring of the newest turns (`codecs/turns.py`)
     meta         the version of this layout, and that of the context maps beside it (`map_table.py`)
 
 Decisions:
@@ -25,18 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import RowChange, RowSizes, StateChange
-from acmserve.context.storage.codecs.state import VERSION, damaged, pack, state_from, unpack
+from acmserve.context.storage.codecs.rows import RowChange, RowSizes, StateChange, pack, unpack
+from acmserve.context.storage.codecs.state import VERSION, damaged, state_from
+from acmserve.context.storage.codecs.turns import turns_from
 from acmserve.context.storage.database import Database
 from acmserve.context.storage.head import SessionHead, head_from, head_value
 from acmserve.context.storage.map_table import MapTable
 from acmserve.context.storage.session import Key, Session
-from acmserve.errors import AcmError
+from acmserve.errors import AcmError, IntegrityError
 
 FIRST_FILE_VERSION = 1
-FILE_VERSION = 5
+FILE_VERSION = 6
+_FIRST_WITH = {"limits": 2, "rollout": 5, "turns": 6}
 _FIRST_WITH_HEADS = 3
-_FIRST_WITH_ROLLOUTS = 5
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     """CREATE TABLE sessions (
@@ -46,7 +48,7 @@ _SCHEMA = (
         UNIQUE (tenant, session_id))""",
 )
 _ADD_HEADS = "ALTER TABLE sessions ADD COLUMN head BLOB NOT NULL DEFAULT x'5b5d'"
-_TABLES = ("entries", "fragments", "limits", "rollout")
+_TABLES = ("entries", "fragments", "limits", "rollout", "turns")
 
 
 class Archive:
@@ -107,13 +109,13 @@ class Archive:
             values = ([unpack(data) for _, data in _in_order(rows)] for rows in tables)
             value = dict(zip(_TABLES, values, strict=True)) | {"version": VERSION, "hits": unpack(hits)}
             value |= {"num_ids": num_ids, "num_turns": num_turns, "digest_key": digest_key.hex()}
-            entries, fragments, _, rollout = (tuple(len(data) for _, data in rows) for rows in tables)
-            sizes = RowSizes(entries, fragments, rollout)
+            entries, fragments, _, *more = (tuple(len(data) for _, data in rows) for rows in tables)
+            sizes, turns = RowSizes(entries, fragments, *more), turns_from(value.pop("turns"))
             if sizes.num_bytes != num_bytes:
                 raise ValueError(f"its rows have {sizes.num_bytes} bytes, not {num_bytes}")
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, IntegrityError) as error:
             raise damaged(where, error) from None
-        return Session(*key, state_from(value, where), suite, created_at, used_at, sizes)
+        return Session(*key, state_from(value, where), suite, turns, created_at, used_at, sizes)
 
     def save(
         self, session: Session, state: SessionState, used_at: float, change: StateChange, dropped: Sequence[Key] = ()
@@ -125,8 +127,8 @@ class Archive:
         """
         old = None if session.key in dropped else self._numbers.get(session.key)
         number = self._last_number + 1 if old is None or change.removes_text else old
-        changes = zip(_TABLES, (change.entries, change.fragments, change.limits, change.rollout), strict=True)
-        tables = [(table, rows) for table, rows in changes if rows is not None]
+        parts = (change.entries, change.fragments, change.limits, change.rollout, change.turns)
+        tables = [(table, rows) for table, rows in zip(_TABLES, parts, strict=True) if rows is not None]
         with self._transaction():
             self._drop_tables(dropped)
             if old is None:
@@ -182,16 +184,12 @@ class Archive:
                 self._bring_up_to_date(version)
 
     def _bring_up_to_date(self, version: int) -> None:
-        """Give a file of an older version what it lacks: tables of limits (1), heads (2), tables of rollouts (4).
+        """Give a file of an older version the tables and the heads that it lacks.
 
         From version 4 on digests are of the normal form. Older ones are told apart, and brought up to date one by one.
         """
-        if version == FIRST_FILE_VERSION:
-            for number in self._numbers.values():
-                self._create_tables(number, ("limits",))
-        if version < _FIRST_WITH_ROLLOUTS:
-            for number in self._numbers.values():
-                self._create_tables(number, ("rollout",))
+        for number in self._numbers.values():
+            self._create_tables(number, [table for table, first in _FIRST_WITH.items() if version < first])
         if version < _FIRST_WITH_HEADS:
             self._db.execute(_ADD_HEADS)
             for key, number in self._numbers.items():

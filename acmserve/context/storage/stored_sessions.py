@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.changes import StateChange, plan_whole
+from acmserve.context.storage.codecs.rows import StateChange, plan_whole
 from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.session import Bound, Key, Session
@@ -108,7 +108,7 @@ class StoredSessions:
 
     def save_whole(self, session: Session) -> None:
         """Write all of a session whose copy is behind. Raises `StorageFailed`."""
-        self.save(session, session.state, session.used_at, plan_whole(session.state), ())
+        self.save(session, session.state, session.used_at, plan_whole(session.state, session.turns), ())
         self.saved(session)
         self.flush()
 
@@ -160,10 +160,11 @@ class StoredSessions:
             if session.key not in stored:
                 raise IntegrityError(f"store: {session.session_id!a} is in memory, and not in the archive")
             found = self._archive.read(session.key)
-            if found.state != session.state:
+            if (found.state, found.turns) != (session.state, session.turns):
                 raise IntegrityError(
-                    f"store: {session.session_id!a} has {len(session.state.entries)} entries of "
-                    f"{session.num_bytes} bytes, in the archive {len(found.state.entries)} of {found.num_bytes}"
+                    f"store: {session.session_id!a} has {len(session.state.entries)} entries of {session.num_bytes} "
+                    f"bytes, in the archive {len(found.state.entries)} of {found.num_bytes}, and turns "
+                    f"{session.turns.next_index}, {found.turns.next_index}"
                 )
 
     def _forget(self, keys: Sequence[Key]) -> None:

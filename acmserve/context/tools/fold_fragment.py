@@ -36,11 +36,12 @@ def hidden(before: SessionState, after: SessionState, args: Arguments, context: 
     fragment = after.fragment(args["fragment_id"])
     effect = effect_of(before, after, context.fidelity, context.tokenizer)
     name, net = fragment.fragment_id, effect.num_saved
+    when = "The prompt shows it when that costs least. Alone it" if context.may_wait else "The next step"
     for _ in range(2):
-        result = f"{name} is {fragment.visibility.value}: {fewer(net)}, this call counted. The next step {effect.cost}."
+        result = f"{name} is {fragment.visibility.value}: {fewer(net)}, this call counted. {when} {effect.cost}."
         said = in_words(context.result_template, result, (name,))
         net = _net(before, after, effect.num_saved, said, context)
-    result = f"{name} is {fragment.visibility.value}: {fewer(net)}, this call counted. The next step {effect.cost}."
+    result = f"{name} is {fragment.visibility.value}: {fewer(net)}, this call counted. {when} {effect.cost}."
     return ToolOutcome(after, result, changed=True, fragment_ids=(name,)), net
 
 

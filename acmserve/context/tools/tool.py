@@ -70,6 +70,7 @@ class ToolContext:
     A call of `delimiter` is judged against `scope`. None: what the transcript says. `renderer` writes prompts of the
     session, so that what is told of an edit is what it does to them. `own_tools` are the names of all context tools,
     whose results are not searched. `run_tool` fills them in, and the call. `result_template` is the tool's.
+    `may_wait`: an edit takes effect when that is cheapest, not in the next step.
     """
 
     tokenizer: Tokenizer
@@ -81,6 +82,7 @@ class ToolContext:
     own_tools: frozenset[str] = frozenset()
     call: ToolCall | None = None
     result_template: str = ""
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

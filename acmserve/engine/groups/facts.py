@@ -8,7 +8,7 @@
 
 A model has one block table for each group. Values, masks and sinks carry no position. So of a window group only the
 tokens in front of `end` count that a query at `end` still reads, and the rest need not be copied. A recurrent group
-has no KV of tokens. A gated delta net's states are composed instead of copied (`kernels/recurrent.py`). The state of a
+has no KV of tokens. States of gated delta nets and Mamba-2 are composed, not copied (`kernels/recurrent.py`). That of a
 short convolution is its last inputs. Behind a longer suffix those are the suffix's own, and are copied as they are.
 
 Knows numbers only. Does not know blocks, layers or requests.
@@ -29,17 +29,16 @@ from typing import Any
 from acmserve.errors import MoveRefused
 from acmserve.plan.rules.states import StateRules
 
-RECURRENT_KINDS: Mapping[str, bool] = {"GDN_ATTN": True, "SHORT_CONV": False}
+RECURRENT_KINDS: Mapping[str, bool] = {"GDN_ATTN": True, "MAMBA2": True, "SHORT_CONV": False}
 """Every recurrent kind that is moved, by vLLM's name: whether a suffix leaves anything of the state in front of it."""
+RECURRENT_WORDS = "gated delta nets, Mamba-2 and short convolutions"
 
 
 def _recurrent(spec: Any) -> Mapping[str, Any]:
     """The inputs of a convolution, the first of the spec's tensors, and behind them a state, where there is one."""
     kind = getattr(spec.mamba_type, "name", str(spec.mamba_type))
     if kind not in RECURRENT_KINDS:
-        raise MoveRefused(
-            f"model: recurrent state of kind {kind}; of those, gated delta nets and short convolutions are supported"
-        )
+        raise MoveRefused(f"model: recurrent state of kind {kind}; of those, {RECURRENT_WORDS} are supported")
     if spec.mamba_cache_mode != "align" or spec.num_speculative_blocks:
         raise MoveRefused("model: recurrent states are moved where vLLM keeps one for each block, without drafts")
     return {"reach": 0, "mixed": min(spec.shapes[0]), "is_composed": RECURRENT_KINDS[kind]}
@@ -155,8 +154,8 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
         name = type(spec).__name__
         if name not in KINDS:
             raise MoveRefused(
-                f"model: KV cache of kind {name}; full and latent attention, sliding windows, gated delta nets and "
-                f"short convolutions are supported"
+                f"model: KV cache of kind {name}; full and latent attention, sliding windows, {RECURRENT_WORDS} are "
+                f"supported"
             )
         found.append(GroupFacts(index, spec.block_size, **KINDS[name](spec)))
     if any(group.mixed is not None for group in found):

@@ -46,6 +46,7 @@ from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.engine.worker.copies import StepCopies, StepCopy
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
+from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
 from acmserve.plan.lineage import digest, marks_in
 from acmserve.plan.source import ServedSequence, tail_digest
 
@@ -104,7 +105,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
         self.evictions = KeyEvictions(kv_cache_manager.block_pool, len(specs), self.transitions.index.forget)
-        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path)
+        self.abilities = self.abilities.both(Abilities(pass_refusal=why_step_by_step(self._vllm_config, specs)))
+        max_tokens = partial(max_pass_tokens, self._vllm_config, lambda: self.abilities.pass_refusal)
+        self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path, max_tokens)
         states = self._groups.state_rules if self.abilities.move_refusal is None else None
         rules = sparse_groups.boundary_rules(kv_cache_manager, states)
         num_blocks = kv_cache_manager.kv_cache_config.num_blocks
@@ -125,6 +128,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         for worker in metadata.values():
             if isinstance(worker, Handshake):
                 self.abilities = self.abilities.both(worker.abilities)
+        logger.info("acmserve: one step for each hole: %s", self.abilities.pass_refusal or "no, one for all")
         if self.abilities.move_refusal:
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
 
@@ -173,7 +177,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over."""
         copies, self._copies[:] = tuple(self._copies), ()
-        return StepMetadata(StepCopies(copies, *self.transitions.take()))
+        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()))
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """What all workers recorded in a step counts from here on."""
@@ -233,10 +237,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        """Token counts since the last call."""
-        if self.role is not KVConnectorRole.SCHEDULER:
-            return None
-        if self.precompute.blocks.watching:
+        """Token counts, or a worker's moves, since the last call."""
+        if self.role is KVConnectorRole.SCHEDULER and self.precompute.blocks.watching:
             self._stats.add_precomputed(self.precompute.blocks.take_counts())
         if self._stats.is_empty():
             return None
@@ -266,14 +268,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
-        self.store.check_integrity()
-        self.live.check_integrity()
-        self.arrivals.check_integrity()
-        self.evictions.check_integrity()
-        self.move_executor.check_integrity()
-        self.precompute.check_integrity()
-        self.boundaries.check_integrity()
-        self.transitions.index.check_integrity()
+        rooms: tuple[Any, ...] = (self.store, self.live, self.arrivals, self.evictions, self.move_executor)
+        for room in (*rooms, self.precompute, self.boundaries, self.transitions.index):
+            room.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""
@@ -299,8 +296,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, StepMetadata)
         assert self._mover is not None
+        metadata.check_laid_out()
         if metadata.copies:
-            self._mover.carry_out(metadata.copies)
+            with self._stats.timed_move():
+                self._mover.carry_out(metadata.copies)
         self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
 
     def build_connector_worker_meta(self) -> TransitionsRecorded | None:

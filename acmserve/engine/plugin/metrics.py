@@ -1,20 +1,24 @@
 """Receipts added up: from the scheduler's connector, through vLLM's stats, to Prometheus counters on /metrics.
 
     request_finished -> AcmStats.add          engine core, scheduler side; one receipt
+    start_load_kv -> AcmStats.timed_move      worker; how long the copies of a step took (on a GPU: to launch them)
     get_kv_connector_stats -> AcmStats        once a step; vLLM serialises `data` (scheduler.py:2342, 2937)
     AcmPromMetrics.observe(data, engine_idx)  API server; counters of that engine (loggers.py:1196)
 
-`data` holds string keys and numbers only, as it crosses a process boundary. Each engine of a data-parallel server
-reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across engines. Tokens
-are prompt tokens of session requests. Requests without session appear in none of these numbers. Nor do background
-requests: what they compute, and what becomes of it, is counted apart, used also by requests without session.
+`data` holds string keys, numbers and lists of numbers only, as it crosses a process boundary. Each engine of a data-
+parallel server reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across
+engines. Tokens are prompt tokens of session requests. Requests without session appear in none of these numbers. Nor do
+background requests: what they compute, and what becomes of it, is counted apart, used also by requests without session.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
-from prometheus_client import REGISTRY, Counter
+from prometheus_client import REGISTRY, Counter, Histogram
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics,
@@ -32,6 +36,7 @@ PRECOMPUTE_KEYS: Final = {
     "precomputed_seconds": "seconds",
 }
 """Counter -> the field of `BackgroundCounts` that it adds up."""
+_MOVE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _DOCUMENTATION: Final = {
     "kept_tokens": "Prompt tokens of session requests whose KV was kept where it was, exact.",
     "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
@@ -41,6 +46,7 @@ _DOCUMENTATION: Final = {
     "precomputed_used_tokens": "Precomputed tokens that a request then kept or moved.",
     "precomputed_wasted_tokens": "Precomputed tokens whose KV was lost before any request used it.",
     "precomputed_seconds": "Seconds of idle time in which background requests were computed.",
+    "move_seconds": "Seconds that the moves of one step took a worker; on a GPU, to launch them.",
     "requests": "Finished session requests, by the fidelity they asked for.",
     "choices": "Finished session requests of fidelity auto, by the fidelity that was chosen.",
     "fallbacks": "Finished session requests that were computed although a move was asked for, by reason.",
@@ -72,6 +78,13 @@ class AcmStats(KVConnectorStats):
         for key, name in PRECOMPUTE_KEYS.items():
             self.data[key] += getattr(counts, name)
 
+    @contextmanager
+    def timed_move(self) -> Iterator[None]:
+        """Note how long the moves of one step take."""
+        began_at = time.perf_counter()
+        yield
+        self.data["move_seconds"].append(time.perf_counter() - began_at)
+
     def reset(self) -> None:
         """Start again at zero. A payload handed out before keeps its numbers."""
         self.data = {
@@ -79,6 +92,7 @@ class AcmStats(KVConnectorStats):
             "requests": {},
             "choices": {},
             "fallbacks": {},
+            "move_seconds": [],
         }
 
     def aggregate(self, other: KVConnectorStats) -> AcmStats:
@@ -90,6 +104,7 @@ class AcmStats(KVConnectorStats):
         for key in ("requests", "choices", "fallbacks"):
             for label, number in other.data[key].items():
                 _count(self.data[key], label, number)
+        self.data["move_seconds"] = [*self.data["move_seconds"], *other.data["move_seconds"]]
         return self
 
     def reduce(self) -> dict[str, int | float]:
@@ -103,14 +118,15 @@ class AcmStats(KVConnectorStats):
         }
 
     def is_empty(self) -> bool:
-        """True when no receipt and nothing precomputed was counted."""
-        return not self.data["requests"] and not any(self.data[key] for key in PRECOMPUTE_KEYS)
+        """True when no receipt, no move and nothing precomputed was counted."""
+        told = self.data["requests"] or self.data["move_seconds"]
+        return not told and not any(self.data[key] for key in PRECOMPUTE_KEYS)
 
 
 class AcmPromMetrics(KVConnectorPromMetrics):
-    """The counters `acmserve:<name>_total`, one child per engine of this API server."""
+    """The counters `acmserve:<name>_total` and the time of moves, one child per engine of this API server."""
 
-    _registered: ClassVar[list[Counter]] = []
+    _registered: ClassVar[list[Counter | Histogram]] = []
 
     def __init__(
         self,
@@ -125,21 +141,32 @@ class AcmPromMetrics(KVConnectorPromMetrics):
         self._requests = self._counter("requests", [*labelnames, "fidelity"])
         self._choices = self._counter("choices", [*labelnames, "chosen"])
         self._fallbacks = self._counter("fallbacks", [*labelnames, "reason"])
-        for counter in self._counters.values():
+        self._moves = self._histogram("move_seconds", labelnames, _MOVE_BUCKETS)
+        for metric in (*self._counters.values(), self._moves):
             for labelvalues in per_engine_labelvalues.values():
-                counter.labels(*labelvalues)
+                metric.labels(*labelvalues)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Add the payload of one step of engine `engine_idx`."""
         labelvalues = self.per_engine_labelvalues[engine_idx]
         for name, counter in self._counters.items():
             counter.labels(*labelvalues).inc(transfer_stats_data[name])
+        for seconds in transfer_stats_data["move_seconds"]:
+            self._moves.labels(*labelvalues).observe(seconds)
         for fidelity, number in transfer_stats_data["requests"].items():
             self._requests.labels(*labelvalues, fidelity).inc(number)
         for chosen, number in transfer_stats_data["choices"].items():
             self._choices.labels(*labelvalues, chosen).inc(number)
         for reason, number in transfer_stats_data["fallbacks"].items():
             self._fallbacks.labels(*labelvalues, reason).inc(number)
+
+    def _histogram(self, name: str, labelnames: list[str], buckets: Sequence[float]) -> Any:
+        histogram = self._histogram_cls(
+            name=f"acmserve:{name}", documentation=_DOCUMENTATION[name], labelnames=labelnames, buckets=buckets
+        )
+        if isinstance(histogram, Histogram):
+            self._registered.append(histogram)
+        return histogram
 
     def _counter(self, name: str, labelnames: list[str]) -> Any:
         counter = self._counter_cls(name=f"acmserve:{name}", documentation=_DOCUMENTATION[name], labelnames=labelnames)

@@ -100,6 +100,7 @@ class PlanInputs:
     num_lookahead: int = 0
     media_shift_positions: bool = False
     states: StateRules | None = None
+    has_passes: bool = True
 
     @property
     def may_move(self) -> bool:
@@ -133,6 +134,7 @@ class PlanInputs:
             max_rotations=self.max_rotations,
             refusal=self.move_refusal,
             media_shift_positions=self.media_shift_positions,
+            has_passes=self.has_passes,
         )
         return replace(found, plan=move_between_states(end_early(found.plan, self.num_lookahead), self.states))
 

@@ -159,6 +159,7 @@ class Arrivals:
             forgotten=forgotten,
             num_cached=num_cached,
             min_move_tokens=self._config.min_move_tokens,
+            has_passes=self._moves.planner.has_passes,
             max_rotations=max_rotations,
             refusal=refusal,
             move_refusal=refusal or move_refusal,

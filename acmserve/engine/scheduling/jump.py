@@ -54,7 +54,7 @@ def plan_jump(
     if groups.recurrent:
         return _plan_with_states(request, position, lookup, groups, find_path)
     for limit in (MAX_BLOCKS, _NO_LIMIT):
-        full = _full_runs(request, position, lookup, groups, limit)
+        full = full_runs(request, position, lookup, groups, limit)
         if not full:
             return None
         runs = [run for run, _ in full]
@@ -74,7 +74,7 @@ def _plan_with_states(
     if segment is None:
         return None
     before = states_before(segment.source, segment.src_at(position), lookup, groups)
-    found = _full_runs(request, position, lookup, groups, MAX_BLOCKS) if before is not None else None
+    found = full_runs(request, position, lookup, groups, MAX_BLOCKS) if before is not None else None
     return plan_between_states(*found[0], before, lookup, groups, find_path) if found and before is not None else None
 
 
@@ -82,7 +82,7 @@ def plan_trimmed(jump: Jump, position: int) -> Jump | None:
     """`jump` without what lies before `position`. None when nothing remains."""
     runs = [SegmentRun(r.segment, max(r.start, position), r.end) for r in jump.runs if r.end > position]
     reads = (read.cut(position, read.end) for read in jump.reads)
-    return Jump(tuple(runs), tuple(read for read in reads if read is not None)) if runs else None
+    return Jump(tuple(runs), tuple(read for read in reads if read is not None), begin=position) if runs else None
 
 
 def is_available(
@@ -124,12 +124,12 @@ def next_available(
         if groups.recurrent and not is_available(request, position, lookup, groups, find_path):
             if not groups.composed and not segment.src_at(position) % size:
                 # Nothing is asked of the start, so each one in this stretch lacks the same ends.
-                following = max(following, _full_runs(request, position, lookup, groups, MAX_BLOCKS)[0][0].end)
+                following = max(following, full_runs(request, position, lookup, groups, MAX_BLOCKS)[0][0].end)
             position = following
             continue
         if not groups.windows:
             return position
-        runs = [run for run, _ in _full_runs(request, position, lookup, groups, _NO_LIMIT)]
+        runs = [run for run, _ in full_runs(request, position, lookup, groups, _NO_LIMIT)]
         if _end_for_windows(runs, lookup, groups) > position:
             return position
         # Each start in this stretch reaches the same ends. Only one in the midst of a tail can still do.
@@ -191,7 +191,7 @@ def _block(segment: ReusableRange, index: int, lookup: Lookup, group: GroupFacts
     return lookup(key, group.index) if key is not None else None
 
 
-def _full_runs(
+def full_runs(
     request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups, max_blocks: int
 ) -> list[tuple[SegmentRun, list[BlockRun]]]:
     """The runs from `position` whose blocks all groups of full attention have, each with those blocks.

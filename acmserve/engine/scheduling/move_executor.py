@@ -3,9 +3,10 @@
 One step, seen from here (`step.py` calls in this order):
 
     begin_step      before anything is allocated: find and pin the source blocks that may be copied now;
-                    a running request that stands at a segment gets its computed position advanced over it
+                    a running request that stands at a segment gets its computed position advanced over it,
+                    and over those behind the next holes (`leaps/passes.py`)
     on_lookup       a waiting request asks how far behind its prefix hit it may leap
-    cap_chunk       a prefill chunk ends exactly where the next segment begins
+    cap_chunk       a prefill chunk ends exactly where the next segment begins that is not copied in this step
     on_admitted     a waiting request got its blocks
     on_preempted    a request lost its blocks: its plan is armed again
     finish_step     what was scheduled becomes copies; what was not is rolled back; pins go to vLLM's fence
@@ -21,22 +22,24 @@ It uses the public methods of vLLM's block pool and of `Request`. Private ones a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.requests.live_requests import LiveRequests
-from acmserve.engine.requests.receipt import KVOrigin, Span
+from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.request_plan import RequestPlan
-from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
+from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
 from acmserve.engine.scheduling.cache_view import CacheView
+from acmserve.engine.scheduling.leaps.passes import fit_pass, spans_of, without_holes
+from acmserve.engine.scheduling.leaps.planner import JumpPlanner
 from acmserve.engine.scheduling.leaps.runs import FindPath, Jump
-from acmserve.engine.scheduling.source_gone import SOURCE_GONE, why_gone
+from acmserve.engine.scheduling.source_gone import SOURCE_GONE
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.engine.vllm import block_pool
-from acmserve.engine.vllm.hooks import Padding
+from acmserve.engine.vllm.hooks import HolePass, Padding
 from acmserve.engine.vllm.window_tables import WindowTables
 from acmserve.engine.worker.copies import StepCopy
 from acmserve.errors import IntegrityError
@@ -46,9 +49,6 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool, KVCacheBlock, KVCacheManager, Request
 
 NO_ROOM = "kv_cache_full"
-
-_MAX_REHASHED_TOKENS = 16_384
-"""Behind a refused segment. Where more follows, its mark stays, and nobody waits for thousands of hashes."""
 
 
 class MoveExecutor:
@@ -61,6 +61,7 @@ class MoveExecutor:
         live: LiveRequests,
         precompute: BackgroundBlocks,
         find_path: FindPath = jumping.no_path,
+        max_pass_tokens: Callable[[], int] = lambda: 0,
     ) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
@@ -70,13 +71,14 @@ class MoveExecutor:
         self.block_size = groups.hash_block_size
         self.windows = WindowTables(kv_cache_manager, groups)
         self.cache = CacheView(kv_cache_manager, groups, self.windows)
-        self._where = (self.cache.block, groups, find_path)
+        self.planner = JumpPlanner(self.cache.block, groups, find_path, max_pass_tokens)
         self._jumps: dict[str, Jump] = {}
         self._admitted: set[str] = set()
         self._wanted: dict[str, int] = {}
         self._considered: set[str] = set()
         self._delayed: set[str] = set()
         self._pins = SourcePins(self._pool)
+        self._passes: list[HolePass] = []
 
     @property
     def pool(self) -> BlockPool:
@@ -97,6 +99,7 @@ class MoveExecutor:
     def remove(self, request_id: str) -> None:
         """The request finished or was aborted."""
         self._wanted.pop(request_id, None)
+        self.planner.crowded.discard(request_id)
         self.windows.drop(request_id)
 
     def withhold(self, request_ids: Iterable[str]) -> None:
@@ -124,18 +127,20 @@ class MoveExecutor:
         self._wanted.clear()
 
     def _leap_running(self, session: SessionRequest, request: Request) -> None:
-        if session.segment_at(request.num_computed_tokens) is None:
-            return
-        jump = None if self._pins.is_spent else self._plan(session, request, request.num_computed_tokens)
+        is_at_hole = session.segment_at(request.num_computed_tokens) is None
+        jump = None if self._pins.is_spent else self.planner.plan(session, request, request.num_computed_tokens)
         if self._pins.is_spent or (jump is not None and not self._pins.fits(jump)):
-            self._delayed.add(session.request_id)
+            if not is_at_hole:
+                self._delayed.add(session.request_id)
             return
         if jump is not None and jump.states:
             jump = jump.begun_at(self.cache.states(session.request_id, jump.start))
-        if jump is not None and self._pin(session, jump, self.windows.num_copied_blocks(jump.start, jump.end)):
+        if jump is not None:
+            jump = self._pin(session, jump, self.windows.num_copied_blocks(jump.start, jump.end))
+        if jump is not None:
             self._jumps[session.request_id] = jump
             self.windows.pad(session.request_id, jump.start, jump.end)
-            request.num_computed_tokens = jump.end
+            request.num_computed_tokens = jump.landing
 
     def _prepare_waiting(self, session: SessionRequest, request: Request, asked_at: int | None) -> None:
         """Plan and pin a jump behind the prefix hit. vLLM counts that hit itself, later in the step.
@@ -146,46 +151,28 @@ class MoveExecutor:
         if self._pins.is_spent:
             return
         hit = self.cache.prefix(request, asked_at)
-        jump = self._plan(session, request, hit.num_tokens)
+        jump = self.planner.plan(session, request, hit.num_tokens)
         if jump is not None and not self._pins.fits(jump):
             return
         self._considered.add(session.request_id)
         if jump is None:
             return
         num_needed = self.cache.count_needed(request, hit)
-        if self._pin(session, jump, num_needed + self._manager.watermark_blocks):
-            self._jumps[session.request_id] = jump
+        pinned = self._pin(session, jump, num_needed + self._manager.watermark_blocks)
+        if pinned is not None:
+            self._jumps[session.request_id] = pinned
         else:
             self._pins.reserve(num_needed)
 
-    def _plan(self, session: SessionRequest, request: Request, position: int) -> Jump | None:
-        """A jump from `position`. Refuses what is missing there, so that it is not asked for again."""
-        jump, changed = None, request.num_tokens
-        while jump is None and (segment := session.segment_at(position)) is not None:
-            jump = jumping.plan_jump(session, position, *self._where)
-            if jump is None:
-                changed = min(changed, self._refuse(session, request, segment, position))
-        self._rehash(request, changed)
-        return jump
-
-    def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> int:
-        """The token from which on the block hashes are others now; the end of the request where none changes."""
-        end = jumping.next_available(session, segment, position, *self._where)
-        take_back = request.num_tokens - segment.dst_start <= _MAX_REHASHED_TOKENS
-        reason = why_gone(segment, position, self.cache.block, self.groups)
-        changed = session.refuse(segment, position, end, reason, take_back=take_back)
-        return request.num_tokens if changed is None else changed
-
-    def _rehash(self, request: Request, changed: int) -> None:
-        """Once for all that was refused together: a prompt of many small segments is hashed once, not once for each."""
-        if changed < request.num_tokens:
-            block_pool.rehash(request, changed // self.block_size)
-
-    def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> bool:
-        is_pinned = self._pins.pin(jump, num_needed)
-        if not is_pinned:
+    def _pin(self, session: SessionRequest, jump: Jump, num_needed: int) -> Jump | None:
+        """What of `jump` is pinned: all, or the runs in front of its first hole where there is no room for more."""
+        before_holes = jump if not jump.num_in_holes else without_holes(jump)
+        for wanted in (jump, before_holes):
+            if wanted is not None and self._pins.pin(wanted, num_needed):
+                return wanted
+        if before_holes is not None:
             session.fallback_reason = session.fallback_reason or NO_ROOM
-        return is_pinned
+        return None
 
     def on_lookup(self, request_id: str, num_hit: int) -> int | None:
         """Tokens behind the prefix hit of a waiting request that will be copied. None: ask again next step."""
@@ -194,15 +181,14 @@ class MoveExecutor:
             return 0
         session.num_hit = num_hit
         jump = self._jumps.pop(request_id, None)
+        trimmed = jumping.plan_trimmed(jump, num_hit) if jump is not None and jump.stands_at <= num_hit else None
+        if trimmed is not None:
+            self._jumps[request_id] = trimmed
+            self.windows.expect(request_id, trimmed.start, trimmed.end)
+            return trimmed.landing - num_hit
         if self.groups.recurrent or session.segment_at(num_hit) is None:
             return 0
-        if jump is not None and jump.start <= num_hit:
-            jump = jumping.plan_trimmed(jump, num_hit)
-            if jump is not None:
-                self._jumps[request_id] = jump
-                self.windows.expect(request_id, jump.start, jump.end)
-                return jump.end - num_hit
-        elif jump is None and request_id in self._considered:
+        if jump is None and request_id in self._considered:
             return 0
         self._wanted[request_id] = num_hit
         return None
@@ -210,8 +196,9 @@ class MoveExecutor:
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
         """Shorten a prefill chunk `[num_computed, +num_new)` so that it ends where the next segment begins.
 
-        A chunk that begins where this step's jump was cut for its length computes one token. The next jump follows. A
-        request whose jump has to wait for the next step computes none.
+        The chunk of a pass has the tokens of its holes, and those behind its last run. A chunk that begins where this
+        step's jump was cut for its length computes one token. The next jump follows. A request whose jump has to wait
+        for the next step computes none.
         """
         session = self._live.get(request.request_id)
         if session is None:
@@ -219,28 +206,35 @@ class MoveExecutor:
         if request.request_id in self._delayed:
             return 0
         jump = self._jumps.get(request.request_id)
-        rest = session.segment_at(num_computed) if jump is not None and jump.end == num_computed else None
-        if rest is not None and jumping.is_available(session, num_computed, *self._where):
-            return min(num_new, 1)
-        if rest is not None and rest.origin is KVOrigin.MOVED and not self.groups.is_lone:
-            reason = why_gone(rest, num_computed, self.cache.block, self.groups)
-            session.fallback_reason = session.fallback_reason or reason
-        changed = request.num_tokens
-        while (stop := session.next_stop(num_computed)) is not None and stop < num_computed + num_new:
-            segment = session.segment_at(stop)
-            assert segment is not None
-            if jumping.is_available(session, stop, *self._where):
-                num_new = stop - num_computed
-                break
-            changed = min(changed, self._refuse(session, request, segment, stop))
-        self._rehash(request, changed)
-        return num_new
+        jump = jump if jump is not None and jump.landing == num_computed else None
+        if jump is not None and 0 < num_new <= jump.num_in_holes:
+            if block_pool.is_waiting(request):
+                # vLLM has taken its place. It comes again, for its first runs.
+                self.planner.crowded.add(request.request_id)
+                return 0
+            num_computed, jump = self._shorten(request, jump, num_new)
+        if jump is None:
+            return self.planner.cap_behind(session, request, num_computed, num_new, is_cut=False)
+        num_in_holes = jump.num_in_holes
+        return num_in_holes + self.planner.cap_behind(session, request, jump.end, num_new - num_in_holes, is_cut=True)
+
+    def _shorten(self, request: Request, jump: Jump, num_new: int) -> tuple[int, Jump | None]:
+        """A running request gets fewer tokens than its holes have: (computed tokens, what is left of its pass)."""
+        fitting = fit_pass(jump, num_new)
+        if fitting is None:
+            del self._jumps[request.request_id]
+            request.num_computed_tokens = jump.stands_at
+        else:
+            self._jumps[request.request_id] = fitting
+            request.num_computed_tokens = fitting.landing
+        return request.num_computed_tokens, fitting
 
     def on_admitted(self, request_id: str, precompute: Sequence[Span] = ()) -> None:
         """vLLM allocated blocks for a waiting request. `precompute` is what of its prefix hit was precomputed."""
         session = self._live.get(request_id)
         if session is not None:
             self._admitted.add(request_id)
+            self.planner.crowded.discard(request_id)
             session.receipt_builder.admit(session.num_hit, precompute)
             session.carry_out(0, session.num_hit)
 
@@ -251,14 +245,16 @@ class MoveExecutor:
         """
         jump = self._jumps.pop(request.request_id, None)
         self.windows.drop(request.request_id)
-        num_computed = jump.start if jump else request.num_computed_tokens
+        num_computed = jump.stands_at if jump else request.num_computed_tokens
         session = self._live.get(request.request_id)
         if session is not None:
             session.receipt_builder.advance(num_computed)
             session.arm()
         return num_computed
 
-    def finish_step(self, scheduled: Collection[str]) -> tuple[list[StepCopy], dict[str, Padding], list[KVCacheBlock]]:
+    def finish_step(
+        self, scheduled: Mapping[str, int]
+    ) -> tuple[list[StepCopy], dict[str, Padding], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
         Returns the copies for the workers, the *running* requests that were advanced, each with the null blocks that
@@ -277,6 +273,8 @@ class MoveExecutor:
                 padding, passed = self.windows.commit(request_id, jump.end)
                 freed += passed
                 copies += jumping.plan_copies(jump, request_id, self._manager.get_block_ids(request_id))
+                if jump.num_in_holes:
+                    self._passes.append(HolePass(request_id, spans_of(jump, scheduled[request_id])))
                 session.receipt_builder.jump(jump.entries(), jump.path.norm if jump.path else None)
                 if session.precompute:
                     session.inherited_from = self._precompute.inherit_jump(jump)
@@ -287,17 +285,22 @@ class MoveExecutor:
                     leapt[request_id] = padding
                 continue
             self.windows.roll_back(request_id)
-            if request.num_computed_tokens == jump.end:
-                request.num_computed_tokens = jump.start
+            if request.num_computed_tokens == jump.landing:
+                request.num_computed_tokens = jump.stands_at
         pins = self._pins.take()
         self._jumps.clear()
         self._admitted.clear()
         self._precompute.on_freed([block.block_id for block in pins])
         return copies, leapt, pins[::-1] + freed
 
+    def take_passes(self) -> tuple[HolePass, ...]:
+        """The requests of this step that compute holes between their copies."""
+        passes, self._passes[:] = tuple(self._passes), ()
+        return passes
+
     def check_integrity(self) -> None:
-        """Between steps nothing may be pinned, and no jump may be pending."""
+        """Between steps nothing may be pinned, no jump may be pending, and no pass may wait for the workers."""
         self._pins.check_integrity()
         self.windows.check_integrity()
-        if self._jumps:
-            raise IntegrityError(f"jumps: {len(self._jumps)} pending between steps")
+        if self._jumps or self._passes:
+            raise IntegrityError(f"jumps: {len(self._jumps)} and {len(self._passes)} passes pending between steps")

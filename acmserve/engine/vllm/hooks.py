@@ -20,6 +20,17 @@ Padding = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class HolePass:
+    """What one request computes in a step: tokens `[start, end)` each, in order, with copied ones between them.
+
+    vLLM counts these tokens as one chunk that ends where the last span does.
+    """
+
+    request_id: str
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step leaves for vLLM: running requests that leapt, pinned blocks, and whether anything is copied."""
 
@@ -78,7 +89,9 @@ class StepHooks(Protocol):
 
 @runtime_checkable
 class ConnectorHooks(Protocol):
-    """A KV connector whose scheduler carries out moves."""
+    """A KV connector whose scheduler carries out moves. `abilities.move_refusal` is why it does not, or None."""
+
+    abilities: Any
 
     def attach(self) -> StepHooks:
         """The scheduler's side is there. Called once, when the scheduler has been built."""

@@ -4,6 +4,9 @@
     KVConnectorFactory.register_connector       vLLM knows our connector by name
     SchedulerConfig.get_scheduler_cls           the mixin is composed with whatever scheduler vLLM chose
     Worker.get_kv_connector_handshake_metadata  the connector looks at the loaded model before the worker reports
+    Worker.acm_move_refusal                     added: the front end asks why no KV is moved
+    GPUModelRunner._prepare_inputs              the holes of a request stand where they belong (`hole_rows.py`)
+    GPUModelRunner._build_attention_metadata    each of them is a row of attention
     InputProcessor.process_inputs               a malformed session is refused in the front end
     EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
     VllmConfig._post_init_kv_transfer_config    a start that would replace our connector in silence is refused
@@ -18,6 +21,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from acmserve.engine.config import MOVE_REFUSAL_CALL
+from acmserve.engine.vllm import hole_rows
 from acmserve.engine.vllm.hooks import ConnectorHooks
 from acmserve.engine.vllm.scheduler import compose_scheduler
 from acmserve.errors import EngineMismatch
@@ -33,6 +38,7 @@ def install(name: str, module: str, check_request: CheckRequest) -> None:
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.gpu_worker import Worker
 
     if name in KVConnectorFactory._registry:
@@ -41,6 +47,9 @@ def install(name: str, module: str, check_request: CheckRequest) -> None:
     _wrap(VllmConfig, "_post_init_kv_transfer_config", functools.partial(_keep_connector, name))
     _wrap(SchedulerConfig, "get_scheduler_cls", _choose_scheduler)
     _wrap(Worker, "get_kv_connector_handshake_metadata", _inspect_model)
+    setattr(Worker, MOVE_REFUSAL_CALL, _move_refusal)
+    _wrap(GPUModelRunner, "_prepare_inputs", hole_rows.prepare_inputs)
+    _wrap(GPUModelRunner, "_build_attention_metadata", hole_rows.build_attention_metadata)
     _wrap(EngineCore, "add_lora", _note_adapter)
     _wrap(InputProcessor, "process_inputs", functools.partial(_check_session, name, check_request))
 
@@ -77,6 +86,17 @@ def _inspect_model(original: Callable[..., Any], worker: Any) -> Any:
         if isinstance(connector, ConnectorHooks):
             connector.inspect(worker.get_model(), worker.get_draft_model())
     return original(worker)
+
+
+def _move_refusal(_worker: Any) -> str | None:
+    """Why this worker's KV is not moved, None where it is."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    connector = get_kv_transfer_group() if has_kv_transfer_group() else None
+    if not isinstance(connector, ConnectorHooks):
+        return "another KV connector wraps acmserve's"
+    refusal: str | None = connector.abilities.move_refusal
+    return refusal
 
 
 def _note_adapter(original: Callable[..., bool], core: Any, lora_request: Any) -> bool:

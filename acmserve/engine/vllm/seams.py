@@ -13,14 +13,23 @@ _QUEUE = f"{_CACHE_UTILS}:FreeKVCacheBlockQueue"
 _COORDINATOR = "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator"
 _GROUP_MANAGER = "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager"
 _REQUEST = "vllm.v1.request:Request"
+_RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
+_METADATA = "vllm.v1.attention.backend:CommonAttentionMetadata"
+
+KV_CACHE_GROUPS = Seam(
+    f"{_CACHE_UTILS}:get_kv_cache_groups",
+    ("vllm_config", "kv_cache_spec"),
+    elsewhere=("vllm.v1.core.kv_cache_planning:get_kv_cache_groups",),
+)
+"""The second place is of vLLM 0.33."""
 
 SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.scheduler:SchedulerConfig", get_scheduler_cls="self"),
     *methods("vllm.config.vllm:VllmConfig", _post_init_kv_transfer_config="self"),
-    *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size"),
+    *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size kv_sharing_fast_prefill"),
     *attributes(
         "vllm.config.model:ModelConfig",
-        "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config",
+        "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",
     ),
     *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
     *methods(
@@ -106,7 +115,7 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.lora.layers.base:BaseLayerWithLoRA", set_lora="self index lora_a lora_b"),
     *methods("vllm.model_executor.layers.attention.attention:Attention", forward="self query key value"),
     *methods("vllm.model_executor.layers.attention.mla_attention:MLAAttention", forward="self q kv_c_normed k_pe"),
-    Seam(f"{_CACHE_UTILS}:get_kv_cache_groups", ("vllm_config", "kv_cache_spec")),
+    KV_CACHE_GROUPS,
     Seam("vllm.v1.attention.backends.utils:resolve_kv_cache_layout", ("vllm_config", "supported_layouts")),
     Seam("vllm.v1.attention.backends.utils:get_supported_kv_cache_layouts", ("backends",)),
     *methods(
@@ -115,9 +124,31 @@ SEAMS: tuple[Seam, ...] = (
         get_model="self",
         get_draft_model="self",
     ),
+    *methods(
+        _RUNNER,
+        _prepare_inputs="self scheduler_output num_scheduled_tokens",
+        _build_attention_metadata="self num_tokens num_reqs max_query_len",
+    ),
+    *attributes(_RUNNER, "input_batch positions input_ids query_start_loc optimistic_seq_lens_cpu attn_groups"),
+    *attributes(
+        "vllm.v1.worker.gpu_input_batch:InputBatch", "num_reqs req_ids req_id_to_index token_ids_cpu block_table"
+    ),
+    *methods(
+        "vllm.v1.worker.block_table:MultiGroupBlockTable",
+        compute_slot_mapping="self num_reqs query_start_loc positions",
+    ),
+    *methods("vllm.v1.worker.utils:AttentionGroup", get_metadata_builder="self ubatch_id"),
+    *methods("vllm.v1.attention.backend:AttentionMetadataBuilder", build="self common_prefix_len common_attn_metadata"),
+    *methods(_METADATA, replace="self"),
+    *attributes(
+        _METADATA,
+        "query_start_loc query_start_loc_cpu seq_lens seq_lens_cpu_upper_bound num_reqs max_query_len "
+        "block_table_tensor is_prefilling _num_computed_tokens_cache _token_to_req_indices_cache",
+    ),
     *methods("vllm.config.speculative:SpeculativeConfig", use_eagle="self", use_eagle_block_drop="self"),
     *attributes("vllm.config.speculative:SpeculativeConfig", "method draft_model_config parallel_drafting"),
-    *attributes("vllm.config.vllm:VllmConfig", "speculative_config num_prefill_lookahead_tokens"),
+    *attributes("vllm.config.vllm:VllmConfig", "speculative_config num_prefill_lookahead_tokens use_v2_model_runner"),
+    *attributes("vllm.config.parallel:ParallelConfig", "use_ubatching"),
     *methods("vllm.v1.engine.core:EngineCore", add_lora="self lora_request"),
     *attributes("vllm.v1.engine.core:EngineCore", "scheduler"),
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),

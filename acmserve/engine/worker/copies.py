@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from acmserve.engine.vllm.hooks import HolePass
+
 
 @dataclass(frozen=True, slots=True)
 class KVCopy:
@@ -84,9 +86,11 @@ class RecordedTransition:
 class StepCopies:
     """All copies of one scheduler step, in no particular order (no two overlap).
 
-    Once they are done, the workers forget the transitions in `dropped`, and record those of the step.
+    Once they are done, the workers forget the transitions in `dropped`, and record those of the step. The requests in
+    `passes` compute between their copies.
     """
 
     copies: tuple[StepCopy, ...] = ()
     records: tuple[TransitionRecord, ...] = ()
     dropped: tuple[int, ...] = ()
+    passes: tuple[HolePass, ...] = ()

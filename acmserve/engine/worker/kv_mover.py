@@ -19,9 +19,11 @@ from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.worker.cache_kind import why_never
 from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateMove, StepCopy, TransitionRecord
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
+from acmserve.engine.worker.pass_rule import why_not_in_rows
 from acmserve.engine.worker.state_mover import StateMover, recurrent_layers
 from acmserve.errors import MoveRefused
 from acmserve.kernels import dispatch
+from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer, name_of_type
 from acmserve.kernels.layouts.registry import find_layer
 from acmserve.kernels.rope import Rope
@@ -44,17 +46,20 @@ class Abilities:
     """Why KV may not be copied, or not be moved. None where it may. No copy means no move.
 
     `max_rotations` is how often a key may be turned before it is computed anew (`plan/rules/rotations.py`).
+    `pass_refusal` is why each hole takes a step of its own (`pass_rule.py`).
     """
 
     copy_refusal: str | None = None
     move_refusal: str | None = None
     max_rotations: int = MAX_ROTATIONS
+    pass_refusal: str | None = None
 
     def both(self, other: Abilities) -> Abilities:
         """What is possible when both sides must be able to do it."""
         copy_refusal = self.copy_refusal or other.copy_refusal
         move_refusal = copy_refusal or self.move_refusal or other.move_refusal
-        return Abilities(copy_refusal, move_refusal, min(self.max_rotations, other.max_rotations))
+        pass_refusal = self.pass_refusal or other.pass_refusal
+        return Abilities(copy_refusal, move_refusal, min(self.max_rotations, other.max_rotations), pass_refusal)
 
     @classmethod
     def of_engine(cls, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Abilities:
@@ -104,7 +109,8 @@ class KVMover:
         self._kv_cache_config = kv_cache_config
         self._kv_caches = kv_caches
         self._num_threads = num_threads or torch.get_num_threads()
-        self._groups: dict[int, tuple[int, dispatch.LayerMover]] = {}
+        self._groups: dict[int, LayerGroup] = {}
+        self._mover: dispatch.GroupMover | None = None
         self._states: StateMover | None = None
 
     def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None = None) -> Abilities:
@@ -129,6 +135,8 @@ class KVMover:
             except ValueError as unfit:
                 move_refusal = f"model: {unfit}"
             self._groups = self._build_groups(dict(zip(names, layers, strict=True)))
+            self._mover = dispatch.GroupMover(self._groups, self._num_threads)
+            self._mover.warm_up()
             if move_refusal is None:
                 self._states = StateMover.of_engine(self._kv_cache_config, modules)
         except MoveRefused as refused:
@@ -136,10 +144,11 @@ class KVMover:
         except ValueError as unfit:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
-        return Abilities(None, move_refusal, bound_of(name_of_type(layer.kv.dtype) for layer in layers))
+        bound = bound_of(name_of_type(layer.kv.dtype) for layer in layers)
+        return Abilities(None, move_refusal, bound, why_not_in_rows(modules[name] for name in names))
 
-    def _build_groups(self, layers: Mapping[str, KVLayer]) -> dict[int, tuple[int, dispatch.LayerMover]]:
-        """The block size and the layers of every group. Raises `MoveRefused` for a layer that is in none."""
+    def _build_groups(self, layers: Mapping[str, KVLayer]) -> dict[int, LayerGroup]:
+        """The layers of every group that has KV of tokens. Raises `MoveRefused` for a layer that is in none."""
         groups = self._kv_cache_config.kv_cache_groups
         names = [list(layers)] if len(groups) == 1 else [[n for n in g.layer_names if n in layers] for g in groups]
         if strays := layers.keys() - {name for found in names for name in found}:
@@ -150,9 +159,7 @@ class KVMover:
                 block_size = group.kv_cache_spec.block_size
                 members = [layers[name] for name in found]
                 self._check_blocks(members, block_size)
-                mover = dispatch.LayerMover(members, self._num_threads, block_size=block_size)
-                mover.warm_up()
-                built[index] = (block_size, mover)
+                built[index] = LayerGroup(members, block_size)
         return built
 
     def _check_blocks(self, layers: Sequence[KVLayer], block_size: int) -> None:
@@ -175,12 +182,14 @@ class KVMover:
                 )
 
     def carry_out(self, copies: Sequence[StepCopy]) -> None:
-        """Run all copies of one step, all layers, in one call of the kernel for each group."""
-        of_tokens = [copy for copy in copies if isinstance(copy, KVCopy)]
-        assert all(copy.group in self._groups for copy in of_tokens)
-        for group, (block_size, mover) in self._groups.items():
-            if found := [run_of(copy, block_size) for copy in of_tokens if copy.group == group]:
-                mover.move(found)
+        """Run all copies of one step: all requests, all layers, all groups, in one call of the kernels."""
+        runs: dict[int, list[MoveRun]] = {}
+        for copy in copies:
+            if isinstance(copy, KVCopy):
+                runs.setdefault(copy.group, []).append(run_of(copy, self._groups[copy.group].block_size))
+        if runs:
+            assert self._mover is not None
+            self._mover.move(runs)
         if self._states is not None:
             self._states.carry_out(move for move in copies if isinstance(move, StateMove))
 

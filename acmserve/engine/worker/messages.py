@@ -15,19 +15,31 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from acmserve.engine.vllm.hooks import HolePass
 from acmserve.engine.worker.copies import RecordedTransition, StepCopies, StepCopy
 from acmserve.engine.worker.kv_mover import Abilities
+from acmserve.errors import IntegrityError
 
 
 class StepMetadata(KVConnectorMetadata):
-    """The step's copies on their way to the workers."""
+    """The step's copies on their way to the workers. `is_laid_out` is set there, once its passes are in the batch."""
 
     def __init__(self, step: StepCopies) -> None:
         self.step = step
+        self.is_laid_out = False
 
     @property
     def copies(self) -> tuple[StepCopy, ...]:
         return self.step.copies
+
+    def check_laid_out(self) -> None:
+        """Raise `IntegrityError` where a runner that is not ours would compute the passes at other positions."""
+        if self.step.passes and not self.is_laid_out:
+            raise IntegrityError(f"passes: {len(self.step.passes)} of this step are not in the runner's batch")
+
+    @property
+    def passes(self) -> tuple[HolePass, ...]:
+        return self.step.passes
 
 
 class Handshake(KVConnectorHandshakeMetadata):

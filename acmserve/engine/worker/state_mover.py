@@ -12,14 +12,15 @@ Knows blocks, layers and numbers of transitions. Does not know requests, tokens 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from acmserve.engine.groups.facts import GroupFacts, read_groups
-from acmserve.engine.vllm.model.delta_rule import watch_delta_rule
+from acmserve.engine.groups.facts import read_groups
+from acmserve.engine.vllm.model.delta_rule import Watcher, watch_delta_rule
+from acmserve.engine.vllm.model.state_space import watch_state_space
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
 from acmserve.errors import IntegrityError, MoveRefused
 from acmserve.kernels.recurrent import compose, norm_bound
@@ -27,10 +28,15 @@ from acmserve.kernels.recurrent import compose, norm_bound
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
+WATCHED: Mapping[str, Callable[[Watcher], None]] = {"GDN_ATTN": watch_delta_rule, "MAMBA2": watch_state_space}
+"""How the transitions of a kind are seen, by vLLM's name: every kind whose states are composed."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateLayer:
-    """One layer of a group. `states` are `[num_blocks, heads, key_size, value_size]`, `inputs` the convolution's.
+    """One layer of a group. `states` are `[num_blocks, heads, rows, columns]`, `inputs` the convolution's.
+
+    A delta net has keys in the rows, and a matrix for its transition. Mamba-2 has a number for it.
 
     A short convolution has no others.
     """
@@ -60,10 +66,12 @@ class StateMover:
         names = recurrent_layers(kv_cache_config)
         if not names or any(state.device.type != "cpu" for name in names for state in modules[name].kv_cache):
             return None
-        groups = read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
-        mover = cls([_layer_of(name, groups[group], modules[name]) for name, group in names.items()])
-        if mover._composed:
-            watch_delta_rule(mover.on_prefill)
+        specs: list[Any] = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        read_groups(specs)
+        kinds = {name: specs[group].mamba_type.name for name, group in names.items()}
+        mover = cls([_layer_of(name, group, kinds[name], modules[name]) for name, group in names.items()])
+        for kind in sorted(WATCHED.keys() & kinds.values()):
+            WATCHED[kind](mover.on_prefill)
         return mover
 
     def carry_out(self, moves: Iterable[StateMove]) -> None:
@@ -126,13 +134,14 @@ def recurrent_layers(kv_cache_config: KVCacheConfig) -> dict[str, int]:
     return {name: i for i, g in groups if type(g.kv_cache_spec).__name__ == "MambaSpec" for name in g.layer_names}
 
 
-def _layer_of(name: str, group: GroupFacts, module: Any) -> StateLayer:
-    """vLLM's CPU kernels keep a head's state with the keys in rows, whatever the shape of the tensor says."""
-    if not group.is_composed:
+def _layer_of(name: str, group: int, kind: str, module: Any) -> StateLayer:
+    """vLLM's CPU kernels keep a delta net's state with the keys in rows, whatever the shape of the tensor says."""
+    if kind not in WATCHED:
         (inputs,) = module.kv_cache
-        return StateLayer(name, group.index, inputs)
+        return StateLayer(name, group, inputs)
     inputs, states = module.kv_cache
     if states.dim() != 4:
         raise MoveRefused(f"model: states of {name} of shape {tuple(states.shape)}")
-    num_blocks, num_heads, value_size, key_size = states.shape
-    return StateLayer(name, group.index, inputs, states.view(num_blocks, num_heads, key_size, value_size))
+    if kind == "GDN_ATTN":
+        states = states.view(*states.shape[:2], states.shape[3], states.shape[2])
+    return StateLayer(name, group, inputs, states)

@@ -4,7 +4,8 @@
     engine died      the app ends                                       exit code 1, and a line that says what to do
 
 A supervisor that restarts what failed looks at the exit code. Where a signal stops all processes at once, the engine
-may be gone first: that the client was shut down tells that it was asked for. Does not know why an engine died.
+may be gone first: that the client was shut down tells that it was asked for. vLLM's log calls that end an error, which
+is left out then. Does not know why an engine died.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from acmserve.server.vllm.taps import before_shutdown
+from acmserve.server.vllm.taps import before_shutdown, leave_out_engine_end
 
 
 class EngineDeath:
@@ -34,6 +35,7 @@ class EngineDeath:
 
     def _ask(self) -> None:
         self._is_asked = True
+        leave_out_engine_end()
 
 
 ENGINE_DEATH = EngineDeath()

@@ -20,11 +20,13 @@ from starlette.responses import Response
 
 from acmserve.context.anthropic.compaction_blocks import check_compaction, has_compaction
 from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdit
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.errors import InvalidRequest
 from acmserve.server.app.in_session import NOT_APPLIED, refuse, sent_body
 from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, EDITED_PATHS, MESSAGES_PATH, RESPONSES_PATH
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, Exchange, deliver
+from acmserve.server.exchange.delivery import deliver
+from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import Tenants, account_of, engine_session_id
@@ -32,8 +34,10 @@ from acmserve.server.identity.sources import SESSION_HEADER
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import plain_body
 from acmserve.server.options.context_management import FIELD, parse_context_management
+from acmserve.server.options.field_names import check_field_names
 from acmserve.server.options.session_params import check_no_loop, is_plain
 from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
+from acmserve.server.vllm.model_names import ASKED_NAME
 
 COMPACTION_HEADER = "X-ACM-Compaction"
 NO_COMPACTION = "none, context_management of /v1/responses needs a session id"
@@ -51,7 +55,9 @@ def with_session(core: Endpoint) -> Endpoint:
         body = await sent_body(raw_request)
         path = raw_request.url.path
         CURRENT.set(None)
+        ASKED_NAME.set(kwargs["request"].model)
         try:
+            check_field_names(body, type(kwargs["request"]), _identifier(raw_request).sources)
             found = _identified(body, raw_request)
             params = None if found is None else found.params
             is_edited = path.endswith(EDITED_PATHS) and body.get(FIELD) is not None
@@ -149,9 +155,15 @@ def _identifier(raw_request: Request) -> Identifier:
 
 
 def _engine_exchange(found: Identified, raw_request: Request) -> Exchange:
-    """The exchange of a request whose session only the engine knows."""
+    """The exchange of a request whose session only the engine knows. One of that name that is held here counts it."""
     name, account = engine_session_id(found.tenant, found.engine_id), account_of(found.tenant)
     engine_params = replace(found.params, session_id=name, account=account)
     reason = getattr(raw_request.state, NOT_APPLIED, None)
     fields = found.fields if reason is None else {**found.fields, NOT_APPLIED: reason}
-    return Exchange(engine_params, found.params.session_id, fields=fields)
+    exchange = Exchange(engine_params, found.params.session_id, fields=fields)
+    server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
+    if server is not None:
+        origin = TurnOrigin(raw_request.url.path)
+        running = server.sessions.turns.begin_named(found.tenant, found.params.session_id, origin)
+        exchange.on_end = None if running is None else running.ended
+    return exchange

@@ -12,6 +12,8 @@ from typing import Any
 from acmserve.context.eviction.registry import POLICIES
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.request import FIDELITIES
+from acmserve.server.app.launch.flag_names import OneLineParser
+from acmserve.server.exchange.events import FORMATS
 from acmserve.server.identity.sources import SOURCES
 from acmserve.server.options.config import ContextConfig
 
@@ -41,8 +43,8 @@ The answer carries the receipt, `acm.receipt`: how many prompt tokens were kept,
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Our own flags only. What it does not know is left to vLLM, in order."""
-    parser = argparse.ArgumentParser(
+    """Our own flags only. What it does not know is left to vLLM, in order. It raises AcmError for a bad value."""
+    parser = OneLineParser(
         prog="acmserve serve",
         usage="acmserve serve MODEL [--fidelity F] [--data-dir D] [flags below] [any vLLM flag]",
         description=DESCRIPTION,
@@ -149,6 +151,19 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             str,
             "RULE",
             'messages of the user that are results: auto, user (all behind a text), off, or JSON: ["Observation:"]',
+        ),
+        (
+            "--log-format",
+            str,
+            "FORMAT",
+            "acmserve's own lines in the log, one for each edit, eviction, redaction and fallback: "
+            + " or ".join(FORMATS),
+        ),
+        (
+            "--prices",
+            str,
+            "JSON",
+            "what tokens cost, for savings told: currency, input (a price), and write, read, output as its multiples",
         ),
         (
             "--embedder",

@@ -26,7 +26,9 @@ from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.vendor_route import ANTHROPIC_PREFIX
+from acmserve.server.options.field_names import check_field_names
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.vllm.model_names import ASKED_NAME
 
 NOT_APPLIED = "edits_not_applied"
 """The field of `acm` that says why a session's edits are not in an answer, and the name of it on its way there."""
@@ -48,12 +50,16 @@ def in_session(
         raw_request: Request = kwargs["raw_request"]
         server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
         CURRENT.set(None)
+        ASKED_NAME.set(kwargs["request"].model)
 
         async def leave(reason: str) -> Response | None:
             setattr(raw_request.state, NOT_APPLIED, reason)
             return await otherwise(*args, **kwargs)
 
         try:
+            if server is not None:
+                names = server.identifier.sources
+                check_field_names(await sent_body(raw_request), type(kwargs["request"]), names)
             found = None if server is None else await _found(server, raw_request, leaves_no_trace=leaves_no_trace)
             if found is None or server is None:
                 return await otherwise(*args, **kwargs)
@@ -86,10 +92,11 @@ async def sent_body(raw_request: Request) -> Any:
 
 async def _found(server: ContextServer, raw_request: Request, *, leaves_no_trace: bool) -> Identified | None:
     body, headers = await sent_body(raw_request), raw_request.headers
-    if not leaves_no_trace:
-        return server.identify(body, headers)
     salt = body.get("cache_salt") if isinstance(body, Mapping) else None
-    return server.identifier.look(body, headers, server.sessions.tenant_of(headers, salt))
+    tenant = server.sessions.tenant_of(headers, salt if isinstance(salt, str) else None)
+    if leaves_no_trace:
+        return server.identifier.look(body, headers, tenant)
+    return server.identifier.identify(body, headers, tenant, is_held=True)
 
 
 def refuse(error: AcmError, path: str) -> JSONResponse:

@@ -4,7 +4,7 @@
     requests   vLLM's schema + session_id, acm, ...           properties added to the document
 
 Decision: requests are documented, not declared. vLLM's models of requests are read by vLLM, which would send a declared
-field on to its handlers. A field that vLLM has, as `context_management` of /v1/responses, stays as vLLM describes it.
+field on to its handlers. `context_management` of /v1/responses is OpenAI's, and has a schema of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
+from acmserve.server.app.paths import RESPONSES_PATH
+from acmserve.server.routes.schemas.context_management import CompactionFields, ContextManagementView
 from acmserve.server.routes.schemas.receipts import ReceiptFields, SessionFields
 from acmserve.server.vllm.handlers import (
     AnthropicContentBlock,
@@ -32,15 +34,15 @@ _REFERENCE = "#/components/schemas/{model}"
 class CompactionContent(BaseModel):
     """The summary that takes the place of all that stood before it. Null where none could be had."""
 
-    type: Literal["compaction"]
-    content: str | None = None
+    type: Literal["compaction"] = Field(description="The kind of the block.")
+    content: str | None = Field(default=None, description="The summary.")
 
 
 class ChatAnswer(ChatCompletionResponse):
     """An answer of /v1/chat/completions."""
 
     acm: ReceiptFields | None = _ACM
-    context_management: dict[str, Any] | None = _EDITED
+    context_management: ContextManagementView | None = _EDITED
 
 
 class CompletionAnswer(CompletionResponse):
@@ -53,15 +55,15 @@ class ResponsesAnswer(ResponsesResponse):
     """An answer of /v1/responses. In a stream it is the `response` of the closing event."""
 
     acm: ReceiptFields | None = _ACM
-    context_management: dict[str, Any] | None = _EDITED
+    context_management: ContextManagementView | None = _EDITED
 
 
 class MessagesAnswer(AnthropicMessagesResponse):
     """An answer of /v1/messages."""
 
-    content: list[AnthropicContentBlock | CompactionContent]
+    content: list[AnthropicContentBlock | CompactionContent] = Field(description="The blocks of the answer.")
     acm: ReceiptFields | None = _ACM
-    context_management: dict[str, Any] | None = _EDITED
+    context_management: ContextManagementView | None = _EDITED
 
 
 ANSWERS: Mapping[str, type[BaseModel]] = {
@@ -73,7 +75,7 @@ ANSWERS: Mapping[str, type[BaseModel]] = {
 REQUESTS: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("session_id", "acm", "context_management"),
     "/v1/completions": ("session_id", "acm"),
-    "/v1/responses": ("session_id", "acm"),
+    "/v1/responses": ("session_id", "acm", "context_management"),
     "/v1/messages": ("session_id", "acm", "context_management"),
     "/v1/messages/count_tokens": ("session_id", "acm", "context_management"),
 }
@@ -103,6 +105,7 @@ def document_requests(app: FastAPI) -> None:
 def add_fields(document: dict[str, Any]) -> None:
     """Add our fields to the schemas of the requests in an OpenAPI document."""
     ours = SessionFields.model_json_schema(ref_template=_REFERENCE)
+    of_responses = CompactionFields.model_json_schema(ref_template=_REFERENCE)
     schemas: dict[str, Any] = document.get("components", {}).get("schemas", {})
     for path, names in REQUESTS.items():
         operation = document["paths"].get(path, {}).get("post")
@@ -110,7 +113,8 @@ def add_fields(document: dict[str, Any]) -> None:
             continue
         reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         properties = schemas[reference.rpartition("/")[2]].setdefault("properties", {})
+        shown = ours["properties"] | (of_responses["properties"] if path == RESPONSES_PATH else {})
         for name in names:
-            properties.setdefault(name, ours["properties"][name])
-    for name, schema in ours["$defs"].items():
+            properties.setdefault(name, shown[name])
+    for name, schema in (ours["$defs"] | of_responses["$defs"]).items():
         schemas.setdefault(name, schema)

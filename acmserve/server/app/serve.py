@@ -18,8 +18,11 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION
 from acmserve.errors import AcmError
+from acmserve.seams import load
 from acmserve.server.app.access import listen_locally
 from acmserve.server.app.early_checks import (
     BUNDLED_MODEL,
@@ -30,33 +33,35 @@ from acmserve.server.app.early_checks import (
     context_flags,
 )
 from acmserve.server.app.flags import build_parser
+from acmserve.server.app.launch.flag_names import OneLineParser, one_line, reason_of
+from acmserve.server.app.launch.model_size import default_cpu_kv_gib
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.vllm.seams import ARG_PARSER, CLI_ENVIRONMENT
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
 
 PLUGIN = "acmserve"
 _ENDPOINT_GROUP = "vllm.endpoint_plugins"
-_CPU_KV_GIB = 4
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until stopped. Raises AcmError for a command line that cannot work. vLLM's parser exits with code 2."""
+    """Serve until stopped. Raises AcmError for a command line that cannot work."""
     parser = build_parser()
     if "-h" in argv or "--help" in argv:
         parser.print_help()
         return 0
     ours, rest = parser.parse_known_args(argv)
-    check_command_line(ours, rest)
+    if not any(word.startswith("--help=") for word in rest):
+        check_command_line(ours, rest)
     name_plugin(os.environ)
 
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
 
     from acmserve.server.app.engine_death import ENGINE_DEATH
 
-    cli_env_setup()
+    load(CLI_ENVIRONMENT)()
     args = parse_vllm_flags(rest)
     check_model_folder(args.model)
     add_aliases(args, ours.model_alias or (), os.environ)
@@ -66,14 +71,24 @@ def main(argv: Sequence[str]) -> int:
     if args.uds is None and not args.headless:
         check_port(args.host, args.port)
     configure_logging_from_args(args)
-    command = ServeSubcommand()
-    command.validate(args)
-    command.cmd(args)
+    run_command(ServeSubcommand(), args)
     if not ENGINE_DEATH.has_died:
         return 0
     kept = " The sessions in --data-dir are kept." if ours.data_dir else ""
     _say(f"the engine died, see the first error above.{kept} Start the server again.")
     return 1
+
+
+def run_command(command: Any, args: Namespace) -> None:
+    """Run a command of vLLM. Raises AcmError in one line for settings that vLLM refuses."""
+    try:
+        command.validate(args)
+    except (TypeError, ValueError) as error:
+        raise AcmError(f"vLLM refuses these flags: {reason_of(error)}") from error
+    try:
+        command.cmd(args)
+    except ValidationError as error:
+        raise AcmError(f"vLLM refuses these settings: {reason_of(error)}") from error
 
 
 def name_plugin(environ: MutableMapping[str, str]) -> None:
@@ -97,16 +112,22 @@ def name_plugin(environ: MutableMapping[str, str]) -> None:
 
 def parse_vllm_flags(argv: Sequence[str]) -> Namespace:
     """Parse vLLM's command line and settle the model and, on a CPU, what the user left open."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     on_cpu = current_platform.is_cpu()
-    parser = make_arg_parser(FlexibleArgumentParser(prog="acmserve serve", usage="acmserve serve MODEL [flags]"))
+
+    class ServeParser(FlexibleArgumentParser, OneLineParser):
+        """vLLM's parser, whose errors are one line."""
+
+    parser = load(ARG_PARSER)(ServeParser(prog="acmserve serve", usage="acmserve serve MODEL [flags]"))
     parser.set_defaults(model=None, enable_prompt_tokens_details=None)
     if on_cpu:
         parser.set_defaults(dtype=None, enforce_eager=None)
-    args: Namespace = parser.parse_args(list(argv))
+    try:
+        args: Namespace = parser.parse_args(list(argv))
+    except (ValueError, AssertionError, OSError) as error:
+        raise AcmError(one_line(reason_of(error))) from error
     if args.enable_prompt_tokens_details is None:
         args.enable_prompt_tokens_details = True
     if on_cpu:
@@ -128,8 +149,7 @@ def fill_cpu_defaults(args: Namespace, environ: MutableMapping[str, str]) -> Non
         args.enforce_eager = True
         said.append("--enforce-eager")
     if not environ.get("VLLM_CPU_KVCACHE_SPACE") and args.kv_cache_memory_bytes is None:
-        total_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
-        environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(_CPU_KV_GIB, total_gib // 4)))
+        environ["VLLM_CPU_KVCACHE_SPACE"] = str(default_cpu_kv_gib())
         said.append(f"VLLM_CPU_KVCACHE_SPACE={environ['VLLM_CPU_KVCACHE_SPACE']} (GiB)")
     if said:
         _say(f"on this CPU, unless you say otherwise: {', '.join(said)}")

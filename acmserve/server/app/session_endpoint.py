@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -40,6 +39,7 @@ from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
+from acmserve.server.app.launch.banner import tell_start
 from acmserve.server.app.openapi import document_requests, documented
 from acmserve.server.app.paths import (
     CHAT_PATH,
@@ -54,6 +54,7 @@ from acmserve.server.app.signatures import extended_signature
 from acmserve.server.app.startup import open_identifier, open_server
 from acmserve.server.chat.turn import answer_chat_call
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.events import use_format
 from acmserve.server.exchange.exchange import tap_generate
 from acmserve.server.exchange.redaction import Engines
 from acmserve.server.http.tenants import CallerMiddleware, Tenants
@@ -68,11 +69,12 @@ from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.responses.compact import compact_route
 from acmserve.server.responses.route import answer_responses
+from acmserve.server.routes.health import HEALTH_PATH, health_route
 from acmserve.server.routes.router import router
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
-from acmserve.server.vllm.model_names import ASKED_NAME, echo_names
+from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
-from acmserve.server.vllm.taps import on_shutdown, set_signature, tap_engine_client
+from acmserve.server.vllm.taps import on_shutdown, on_startup, set_signature, tap_engine_client
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -113,6 +115,8 @@ class SessionEndpoint:
         if _has_sessions(app.state.args):
             app.include_router(router())
             app.include_router(inspector_router())
+            _replace_health(app)
+            on_startup(app, tell_start)
             on_shutdown(app, _close)
             _add_compact(app, routes)
         for route in routes:
@@ -135,6 +139,7 @@ class SessionEndpoint:
             return
         max_model_len = engine_client.model_config.max_model_len
         config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
+        use_format(config.log_format)
         tenants = state.acm_tenants = Tenants(has_api_keys(args), share_prefixes=config.share_prefixes)
         engines = Engines.of(engine_client.vllm_config.parallel_config)
         ENGINE_DEATH.watch(engine_client)
@@ -152,6 +157,19 @@ class SessionEndpoint:
             state.acm_server = open_server(engine_client, state, args, probe)
         else:
             state.acm_identifier = open_identifier(config)
+
+
+def _replace_health(app: FastAPI) -> None:
+    """vLLM's GET /health, with a body."""
+    for route in [r for r in app.routes if isinstance(r, APIRoute) and r.path == HEALTH_PATH and "GET" in r.methods]:
+        app.router.add_api_route(
+            HEALTH_PATH,
+            health_route(route.endpoint),
+            methods=["GET"],
+            summary="Whether the server can answer",
+            tags=route.tags,
+            response_model=None,
+        )
 
 
 def _add_compact(app: FastAPI, routes: Sequence[APIRoute]) -> None:
@@ -180,20 +198,8 @@ def _coated(route: APIRoute, chat_core: Endpoint) -> Endpoint:
     if route.path in SESSION_ANSWERS:
         answer, only_counts = SESSION_ANSWERS[route.path], route.path == COUNT_PATH
         endpoint = functools.wraps(core)(in_session(answer, chat_core, endpoint, leaves_no_trace=only_counts))
-    endpoint = _named(endpoint)
     set_signature(endpoint, extended_signature(core))
     return endpoint
-
-
-def _named(endpoint: Endpoint) -> Endpoint:
-    """Have the answer name the model as the request does."""
-
-    @functools.wraps(endpoint)
-    async def named(*args: Any, **kwargs: Any) -> Response | None:
-        ASKED_NAME.set(kwargs["request"].model)
-        return await endpoint(*args, **kwargs)
-
-    return named
 
 
 async def _close(app: FastAPI) -> None:

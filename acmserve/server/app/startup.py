@@ -68,6 +68,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         renderers=PromptRenderers(state, tokenizer, piece_counter(tokenizer)),
         observations=config.observation_rule,
         rollout=config.rollout,
+        prices=config.token_prices,
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
     )
 

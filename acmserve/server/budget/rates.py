@@ -33,6 +33,11 @@ class Rates:
             self._moved.append((num_moved, seconds - num_computed / self.prefill_rate))
 
     @property
+    def is_measured(self) -> bool:
+        """Whether the prefill rate is one of this engine. Until then it is that of a small model on a CPU."""
+        return _rate(self._computed) is not None
+
+    @property
     def prefill_rate(self) -> float:
         return _rate(self._computed) or _PRIOR_PREFILL_RATE
 

@@ -74,6 +74,14 @@ def steps_json(steps: Sequence[EvictionStep]) -> list[dict[str, Any]]:
     return list(items.values())
 
 
+def levels_json(steps: Sequence[EvictionStep]) -> dict[str, int]:
+    """The tokens of each level, over all that goes."""
+    levels: dict[str, int] = {}
+    for step in steps:
+        levels[step.level.value] = levels.get(step.level.value, 0) + step.num_tokens
+    return levels
+
+
 def stages_json(stages: Sequence[Stage]) -> list[dict[str, Any]]:
     """What each policy of a chain did, in order. `reason` says why one was not asked, or changed nothing."""
     return [

@@ -22,9 +22,11 @@ from acmserve.context.tools.suites import find_suite
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
 from acmserve.server.chat.branches import NAMES, LoopBranches
 from acmserve.server.context.server import ContextServer
+from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.sessions.rollout import operate_rollout
 
 Call = dict[str, Any]
+_QUOTES = {("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,9 @@ class ContextTools:
 
     server: ContextServer
     session: Session
-    suites: Sequence[str]
+    options: LoopOptions
     fidelity: str | None
     known: Sequence[str]
-    max_calls: int
     branches: LoopBranches
 
     async def carry_out(self, call: Call, num_before: int) -> Operation:
@@ -85,9 +86,10 @@ class ContextTools:
                 state = operate_rollout(self.session.state, Initiator.MODEL, name, made.arguments)
                 self.server.store.save(self.session, state)
                 return replace(made, result=fields, changed=True)
-            suite = find_suite(self.suites, name)
-            tool_call, by = ToolCall(name, arguments), Initiator.MODEL
-            outcome = await self.server.editor.call_tool(self.session, tool_call, suite, self.fidelity, by)
+            suite, may_wait = find_suite(self.options.suites, name), self.options.commit == "cheapest"
+            outcome = await self.server.editor.call_tool(
+                self.session, ToolCall(name, arguments), suite, self.fidelity, Initiator.MODEL, may_wait=may_wait
+            )
         except InvalidRequest as error:
             return replace(made, result=refused(error), is_error=True)
         except Unavailable as error:
@@ -103,9 +105,10 @@ class ContextTools:
     def _check(self, name: str, num_before: int) -> None:
         if name not in self.known:
             raise NotFound("name", f"there is no tool {name[:40]!a}.", f"Choose one of {', '.join(self.known)}.")
-        if num_before >= self.max_calls and not self.branches.is_forced:
+        most = self.options.max_tool_calls
+        if num_before >= most and not self.branches.is_forced:
             raise InvalidRequest(
-                "max_tool_calls", f"all {self.max_calls} context tool calls of this answer are used.", "Answer now."
+                "max_tool_calls", f"all {most} context tool calls of this answer are used.", "Answer now."
             )
 
 
@@ -122,13 +125,32 @@ def find_format_error(said: str, message: Mapping[str, Any], marks: Sequence[str
             return f"the arguments of {call_name(call)[:40]!a} are not a JSON object"
     reasoning = str(message.get("reasoning") or message.get("reasoning_content") or "")
     answer = said.replace(reasoning, "", 1) if reasoning else said
-    mark = next((mark for mark in marks if mark in answer), None)
+    mark = next((mark for mark in marks if _begin_of(answer, mark) is not None), None)
     return None if calls or mark is None else f"what follows {mark} could not be read as a tool call"
 
 
 def text_before(text: str, marks: Sequence[str]) -> str:
     """The part of a text in front of the first tool call."""
-    return text[: min((text.index(mark) for mark in marks if mark in text), default=len(text))]
+    begins = [begin for mark in marks if (begin := _begin_of(text, mark)) is not None]
+    return text[: min(begins, default=len(text))]
+
+
+def text_held_back(said: str, message: Mapping[str, Any], marks: Sequence[str]) -> str:
+    """What a stream did not pass on of a step that only speaks of tool calls. Its parser waits for one to the end."""
+    sent = str(message.get("content") or "")
+    is_held = any(mark in said for mark in marks) and text_before(said, marks) == said
+    return said[len(sent) :] if is_held and sent and said.startswith(sent) else ""
+
+
+def _begin_of(text: str, mark: str) -> int | None:
+    """Where a mark begins a call. One that stands in quotes or in backticks is spoken of."""
+    begin = text.find(mark)
+    while begin >= 0:
+        around = text[max(begin - 1, 0) : begin], text[begin + len(mark) : begin + len(mark) + 1]
+        if around not in _QUOTES:
+            return begin
+        begin = text.find(mark, begin + 1)
+    return None
 
 
 def call_name(call: Mapping[str, Any]) -> str:

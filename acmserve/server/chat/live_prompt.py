@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import TurnOrigin, TurnPurpose
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.plan.request import SessionParams
@@ -32,17 +33,19 @@ def live_prompt(
     frame: RequestFrame,
     turn_map: MapTurn | None,
     state: SessionState,
+    origin: TurnOrigin,
 ) -> LivePrompt:
     """The requests of a session that go on from what its model was served. `frame` is that of the chat request.
 
-    `state` is what they are rendered from.
+    `state` is what they are rendered from, `origin` that of the chat request.
     """
 
     def body(messages: Sequence[Message]) -> dict[str, Any]:
         return frame.body(placed(turn_map, list(messages), state)) | {"add_generation_prompt": True}
 
     def exchange(messages: Sequence[Message]) -> Exchange:
-        made = sessions.exchange(session, replace(params, unrecorded=True), messages, None, turn_map)
+        summary = replace(origin, purpose=TurnPurpose.SUMMARY)
+        made = sessions.exchange(session, replace(params, unrecorded=True), messages, None, turn_map, summary)
         made.remembers = False
         return made
 

@@ -9,7 +9,8 @@ those of an ordinary request, and each step has a receipt. All calls of one comp
 step is rendered: several folds are one plan.
 
 To the client all steps are one answer: one id, texts joined, the tokens of all outputs. A stream says each context
-operation and each receipt in a chunk of its own. That chunk has an empty delta and an `acm` that clients pass over.
+operation and each receipt in a chunk of its own, with the edits that its prompt did not show yet. That chunk has an
+empty delta and an `acm` that clients pass over.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ async def _stream_steps(loop: ToolLoop, response: Response | None) -> AsyncGener
 async def _stream_end_of_step(loop: ToolLoop, step: Step) -> AsyncGenerator[str, None]:
     """What is sent once a step is complete: its receipt, its context calls, and at last how the answer ends."""
     number = len(loop.steps)
-    yield _chunk(step, {}, acm={"event": "receipt", "step": number, "receipt": loop.receipt})
+    told = {"event": "receipt", "step": number, "receipt": loop.receipt} | loop.commits.as_json
+    yield _chunk(step, {}, acm=told)
     async for operation in loop.carry_out(step):
         yield _chunk(step, {}, acm={"event": "tool", "step": number, **operation.as_dict()})
     if loop.stopped_by is None:

@@ -18,9 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from acmserve.server.chat.calls import text_before
 from acmserve.server.chat.joined_text import JoinedText
 from acmserve.server.chat.message_builder import MessageBuilder
+from acmserve.server.vllm.handlers import create_error_response
 
 TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 _SHARED = ("id", "created")
@@ -90,9 +93,10 @@ class Spoken:
         """Take in a text of the running step. Returns what may be sent to the client now."""
         return "" if self.is_silent else self.texts.setdefault(name, JoinedText()).add(text)
 
-    def end_step(self, *, last: bool) -> dict[str, str]:
-        """End the step. Returns the texts that only now can be sent."""
-        ended = {name: text.end_step(last=last) for name, text in self.texts.items()}
+    def end_step(self, *, last: bool, rest: str = "") -> dict[str, str]:
+        """End the step. Returns the texts that only now can be sent: `rest` of the content is one."""
+        late = {"content": self.add("content", rest)} if rest else {}
+        ended = {name: late.get(name, "") + text.end_step(last=last) for name, text in self.texts.items()}
         return {name: text for name, text in ended.items() if text}
 
     def message_texts(self) -> dict[str, Any]:
@@ -115,6 +119,12 @@ def read_whole(body: bytes, spoken: Spoken, marks: Sequence[str] = ()) -> Step:
         if isinstance(message.get(name), str):
             spoken.add(name, str(message[name]))
     return Step(message, choice.get("finish_reason"), payload)
+
+
+def refused_answer(error: Exception) -> JSONResponse:
+    """vLLM's own error body for an exception that its route function raised."""
+    body = create_error_response(error)
+    return JSONResponse(body.model_dump(), status_code=body.error.code)
 
 
 class StepReader:

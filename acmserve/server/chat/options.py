@@ -18,6 +18,7 @@ from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.observations import ObservationRule, parse_observations
 from acmserve.errors import Conflict, InvalidRequest
@@ -34,6 +35,8 @@ from acmserve.validation import check_boolean
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
+ASKING = ("acm", FIELD)
+"""Fields in which a chat asks for something beside an answer."""
 _OPTIONS = ("acm", "cache_salt")
 """Fields of ours, and of vLLM's, that mean the same on every route."""
 
@@ -96,6 +99,11 @@ class ChatRequest:
         """The suites whose tools the server carries out."""
         return () if self.loop is None else self.loop.suites
 
+    @property
+    def origin(self) -> TurnOrigin:
+        """What its request to the engine is, where it is no loop."""
+        return TurnOrigin(self.raw_request.url.path)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -143,12 +151,10 @@ def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
 
 
 def fitting_record(chat: ChatRequest, state: SessionState) -> ChatRequest:
-    """The request, which is not recorded where it does not fit the record of its session and did not ask for one.
+    """A request with `rollout`. It is not recorded where it does not fit the record of its session.
 
-    Raises `Conflict` where it asked.
+    Raises `Conflict` where it asked for that itself.
     """
-    if not chat.rollout:
-        return chat
     try:
         begin_rollout(state, chat.request.model or "", chat.suites)
     except Conflict as error:

@@ -51,5 +51,5 @@ async def preview_session(server: ContextServer, chat: ChatRequest) -> Preview:
     messages = render(state, server.rules)
     body = {**chat.body, "messages": messages} if step is None else step.step(messages, 0, 0)
     frame = frame_of(chat.body if step is None else step.frame(), None if step is None else step.preset_name)
-    live = live_prompt(server.sessions, session, chat.params, frame, None, state)
+    live = live_prompt(server.sessions, session, chat.params, frame, None, state, chat.origin)
     return Preview(messages, body, num_tokens, live)

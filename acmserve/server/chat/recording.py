@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
+from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import go_on
@@ -26,12 +28,12 @@ from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.chat.branches import fail_open
 from acmserve.server.chat.calls import find_format_error
-from acmserve.server.chat.options import ChatRequest
+from acmserve.server.chat.options import ChatRequest, Turn
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.sampled import SampledAnswer
 from acmserve.server.maps.turn import MapTurn
-from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.precompute.background_request import RequestFrame, frame_of
 from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of
 from acmserve.server.sessions.storage import refused_fields, storage_fields
 
@@ -63,6 +65,34 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
     if chat.precompute is not None and adopted.precompute != chat.precompute:
         adopted = replace(adopted, precompute=chat.precompute)
     return replace(adoption, state=adopted if chat.budget is None else set_budget(adopted, chat.budget))
+
+
+def keep(server: ContextServer, session: Session, state: SessionState, *, must: bool = False) -> dict[str, Any]:
+    """Store the state. What the answer says where it is too large, and the session stays as it is.
+
+    Raises `Conflict` then, where the answer cannot go on without it (`must`).
+    """
+    try:
+        server.store.save(session, state)
+    except Conflict as error:
+        if must:
+            raise
+        return refused_fields(error)
+    return {}
+
+
+def keep_completion(
+    turn: Turn, exchange: Exchange | None, message: Message, broken: str | None = None
+) -> dict[str, Any]:
+    """Put a step of a loop into the rollout record, in front of what it asks for. What the answer says, as of `keep`.
+
+    A record without it stays true: the next prompt is told from another one.
+    """
+    sampled, suites = None if exchange is None else exchange.sampled, turn.options.suites
+    if sampled is None or not turn.rollout:
+        return {}
+    state = complete_rollout(turn.session.state, sampled, message, suites, format_error=broken)
+    return keep(turn.server, turn.session, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +190,8 @@ class TurnRecording:
 
     def _save(self, state: SessionState) -> bool:
         """Store the state. False where it is too large, which the answer then says."""
-        try:
-            self.server.store.save(self.session, state)
-        except Conflict as error:
-            self.exchange.add_fields(refused_fields(error))
+        if refused := keep(self.server, self.session, state):
+            self.exchange.add_fields(refused)
             return False
         if self.session.unsaved is not None:
             self.exchange.add_fields(storage_fields(self.session))
@@ -174,6 +202,20 @@ class TurnRecording:
         """Whether an edit made meanwhile outdates what this request took out."""
         now, before, after = self.session.state.omissions, self.before.omissions, self.after.omissions
         return now != before or _summary(after) != _summary(before)
+
+
+def end_loop(turn: Turn, answer: Message, frame: RequestFrame, *, has_edited: bool) -> None:
+    """The answer of a tool loop is recorded. With `has_edited` the next prompt is not the last one with more behind."""
+    server, session = turn.server, turn.session
+    if turn.found is not None:
+        turn.found.answered(answer)
+    if turn.turn_map is not None:
+        server.maps.finished(turn.turn_map, session)
+    if turn.is_watched:
+        suite = next((name for name in turn.options.suites if name in editing_suites()), None)
+        server.precompute.end_turn(session, frame, turn.params.fidelity, turn.edits, suite)
+        if has_edited:
+            server.precompute.note_edit(session)
 
 
 def _redacted(state: SessionState) -> tuple[tuple[RedactedText, ...], set[str]]:

@@ -66,6 +66,11 @@ class LoopRequest:
         """Whether the client asks for token ids or log probabilities, by vLLM's fields."""
         return bool(self._body.get("return_token_ids") or self._body.get("logprobs"))
 
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens a step may sample, 0 where the client does not say."""
+        return int(self._body.get("max_completion_tokens") or self._body.get("max_tokens") or 0)
+
     def tokens_of(self, sampled: SampledAnswers) -> dict[str, Any]:
         """What the client asks for of one step."""
         answer = sampled.answer()

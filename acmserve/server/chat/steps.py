@@ -23,18 +23,28 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch_tool import RETURN
 from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.errors import InvalidRequest
 from acmserve.server.budget.budgets import PromptOverhead
+from acmserve.server.budget.commits import LoopCommits
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
-from acmserve.server.chat.calls import Call, ContextTools, Operation, call_name, find_format_error, split_calls
+from acmserve.server.chat.calls import (
+    Call,
+    ContextTools,
+    Operation,
+    call_name,
+    find_format_error,
+    split_calls,
+    text_held_back,
+)
 from acmserve.server.chat.live_prompt import live_prompt
-from acmserve.server.chat.model_step import Spoken, Step, StepTokens
+from acmserve.server.chat.model_step import Spoken, Step, StepTokens, refused_answer
 from acmserve.server.chat.options import Turn
+from acmserve.server.chat.recording import end_loop, keep, keep_completion
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
@@ -43,9 +53,9 @@ from acmserve.server.maps.turn import num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
-from acmserve.server.sessions.rollout import complete_rollout, enforce_rollout
+from acmserve.server.sessions.rollout import enforce_rollout
 from acmserve.server.sessions.storage import storage_fields
-from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError, create_error_response
+from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -73,7 +83,9 @@ class ToolLoop:
     num_completion_tokens: int = 0
     client_calls: list[Call] = field(default_factory=list)
     late_texts: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Any] = field(default_factory=dict)
     branches: LoopBranches = field(init=False)
+    commits: LoopCommits = field(init=False)
     _exchange: Exchange | None = None
     _enforced: Enforced | None = None
 
@@ -81,6 +93,7 @@ class ToolLoop:
         server, session, options = self.turn.server, self.turn.session, self.turn.options
         max_tokens = options.branch_tokens or max(1, server.budgets.window // DEFAULT_SHARE)
         self.branches = LoopBranches(server.tokenizer, max_tokens, is_branch=session.state.parent is not None)
+        self.commits = LoopCommits(server.budgets, self.turn.params.fidelity or server.default_fidelity)
 
     @property
     def marks(self) -> Sequence[str]:
@@ -104,6 +117,7 @@ class ToolLoop:
             | ({} if self.turn.found is None else self.turn.found.fields)
             | storage_fields(self.turn.session)
             | dict(self.turn.dropped)
+            | self.refused
         )
 
     @property
@@ -120,14 +134,18 @@ class ToolLoop:
 
     @property
     def _budget_json(self) -> dict[str, Any]:
-        """What the last step's budget demanded. Nothing where there is none."""
+        """What the last step's budget demanded, and which edits wait. Nothing where there is none."""
         report = None if self._enforced is None else self._enforced.report
-        return {} if report is None else {"budget": report}
+        return ({} if report is None else {"budget": report}) | self.commits.as_json
 
     @property
     def receipt(self) -> dict[str, Any] | None:
         """The receipt of the step that was answered last."""
         return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
+
+    @property
+    def _said(self) -> str:
+        return "" if self._exchange is None else self._exchange.said
 
     async def ask(self) -> Response | None:
         """Let the model go one step on. A branch in which it cannot has failed. It goes on in the main conversation."""
@@ -162,11 +180,17 @@ class ToolLoop:
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
         turn = self.turn
-        sessions = turn.server.sessions
-        self._exchange = sessions.exchange(turn.session, turn.params, messages, self._enforced, turn.turn_map)
+        self._exchange = turn.server.sessions.exchange(
+            turn.session, turn.params, messages, self._enforced, turn.turn_map, self._origin
+        )
         self._exchange.sampled = SampledAnswers() if turn.rollout or self.request.wants_tokens else None
         CURRENT.set(self._exchange)
         return await self.core(request=request, raw_request=self.raw_request)
+
+    @property
+    def _origin(self) -> TurnOrigin:
+        """What the running step's request to the engine is."""
+        return TurnOrigin(self.raw_request.url.path, len(self.steps))
 
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
@@ -175,8 +199,14 @@ class ToolLoop:
         preset = self.request.preset_name
         renderer = turn.server.renderer(self.request.frame(), lambda shown: with_preset(place(shown), preset))
         beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
+        max_tokens, is_last = self.request.max_tokens, self.request.is_last(self.num_calls)
+        state = self.commits.begin_step(turn.session.state, self.steps, beside, max_tokens, is_last=is_last)
+        if state is not turn.session.state:
+            turn.server.store.save(turn.session, state)
         frame = frame_of(self.request.frame(), self.request.preset_name)
-        live = live_prompt(turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state)
+        live = live_prompt(
+            turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state, self._origin
+        )
         self._enforced = await turn.server.enforce(
             turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits, live
         )
@@ -191,10 +221,10 @@ class ToolLoop:
         except InvalidRequest as error:
             response = problem_response(error)
         except VLLMClientError as error:
-            response = _refused(error)
+            response = refused_answer(error)
         except Exception as error:
             logger.exception("acmserve: step %d of a tool loop failed", len(self.steps))
-            response = _refused(error)
+            response = refused_answer(error)
         if isinstance(response, JSONResponse) and response.status_code != 200:
             fields = json.loads(bytes(response.body)) | {"acm": self.acm}
             return JSONResponse(fields, response.status_code, background=response.background)
@@ -218,8 +248,9 @@ class ToolLoop:
         told = self._tokens_of(step)
         self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json | told)
         self.num_completion_tokens += step.num_completion_tokens
-        self._complete(step, broken)
-        tools = self._context_tools()
+        self.refused |= keep_completion(self.turn, self._exchange, step.message, broken)
+        turn, names = self.turn, self.request.tool_names
+        tools = ContextTools(turn.server, turn.session, turn.options, turn.params.fidelity, names, self.branches)
         for call in ours:
             operation = await tools.carry_out(call, self.num_calls)
             self.num_calls += 1
@@ -227,15 +258,16 @@ class ToolLoop:
             self.steps[-1]["operations"].append(operation.as_dict())
             yield operation
         self.stopped_by = self._reason_to_stop(step, was_last, done, broken)
-        self.late_texts = self.spoken.end_step(last=self.stopped_by is not None)
+        rest = "" if broken else text_held_back(self._said, step.message, self.marks)
+        step.message.update({"content": f"{step.message['content']}{rest}"} if rest else {})
+        self.late_texts = self.spoken.end_step(last=self.stopped_by is not None, rest=rest)
         self._record(step, ours, done)
 
     def _find_format_error(self, step: Step) -> str | None:
         """A tool call of the step that nobody can read. One that was cut short is none."""
         if step.finish_reason == "length":
             return None
-        said = "" if self._exchange is None else self._exchange.said
-        found = find_format_error(said, step.message, self.marks)
+        found = find_format_error(self._said, step.message, self.marks)
         if found is not None:
             self.format_errors.append({"step": len(self.steps), "error": found})
         return found
@@ -246,26 +278,6 @@ class ToolLoop:
             self.tokens.add(step.payload["choices"][0])
         sampled = None if self._exchange is None else self._exchange.sampled
         return {} if sampled is None else self.request.tokens_of(sampled)
-
-    def _complete(self, step: Step, broken: str | None) -> None:
-        """Put the completion into the rollout record, in front of what it asks for."""
-        turn, sampled = self.turn, None if self._exchange is None else self._exchange.sampled
-        if sampled is not None and turn.rollout:
-            suites = turn.options.suites
-            state = complete_rollout(turn.session.state, sampled, step.message, suites, format_error=broken)
-            turn.server.store.save(turn.session, state)
-
-    def _context_tools(self) -> ContextTools:
-        turn, options = self.turn, self.turn.options
-        return ContextTools(
-            turn.server,
-            turn.session,
-            options.suites,
-            turn.params.fidelity,
-            self.request.tool_names,
-            options.max_tool_calls,
-            self.branches,
-        )
 
     def _reason_to_stop(self, step: Step, was_last: bool, done: list[Operation], broken: str | None) -> str | None:
         is_cut, state = step.finish_reason == "length", self.turn.session.state
@@ -291,19 +303,14 @@ class ToolLoop:
         if self.stopped_by is None:
             state = self.branches.settle(append_internal(state, [message, *results]))
         else:
-            state = self.branches.settle(state)
+            state = self.branches.settle(self.commits.end(state))
             answer = message | dict(self.turn.answer_fields)
             state = end_turn(append_internal(append_answer(state, answer, self.client_message()), results))
         turn = self.turn
-        turn.server.store.save(turn.session, state)
-        if self.stopped_by is not None and turn.found is not None:
-            turn.found.answered(self.client_message())
-        if self.stopped_by is not None and turn.turn_map is not None:
-            turn.server.maps.finished(turn.turn_map, turn.session)
-        if self.stopped_by is not None and turn.is_watched:
+        self.refused |= keep(turn.server, turn.session, state, must=self.stopped_by is None)
+        if self.stopped_by is not None:
             frame = frame_of(self.request.frame(), self.request.preset_name)
-            suite = next((name for name in turn.options.suites if name in editing_suites()), None)
-            turn.server.precompute.end_turn(turn.session, frame, turn.params.fidelity, turn.edits, suite)
+            end_loop(turn, self.client_message(), frame, has_edited=self.commits.ended)
 
     def client_message(self) -> dict[str, Any]:
         """The assistant's message as the client has it at the end."""
@@ -311,9 +318,3 @@ class ToolLoop:
         if self.client_calls:
             message["tool_calls"] = self.client_calls
         return message
-
-
-def _refused(error: Exception) -> JSONResponse:
-    """vLLM's own error body for an exception that its route function raised."""
-    body = create_error_response(error)
-    return JSONResponse(body.model_dump(), status_code=body.error.code)

@@ -32,10 +32,11 @@ from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
-from acmserve.server.chat.options import ChatRequest, SessionCall, fitting_record, with_options
+from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
 from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT, deliver, deliver_field
+from acmserve.server.exchange.delivery import deliver, deliver_field
+from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.maps.turn import MapTurn, placed, placing
 from acmserve.server.options.context_management import FIELD
@@ -48,13 +49,16 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 
 async def answer_chat_call(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:
     """Answer a request of /v1/chat/completions."""
-    chat = ChatRequest(call.request, call.raw_request, call.body, call.params, call.tenant, found=call.found)
+    found = call.found
+    chat = ChatRequest(call.request, call.raw_request, call.body, found.params, found.tenant, found=found)
     return await answer_session(server, chat, core)
 
 
 async def answer_session(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer a chat of a session, whatever route it came by, with its receipt. Raises InvalidRequest, StorageFailed."""
-    response = await answer_chat(server, with_options(server, chat), core)
+    if server.rollout or chat.params.precompute or any(chat.body.get(name) is not None for name in ASKING):
+        chat = with_options(server, chat)
+    response = await answer_chat(server, chat, core)
     exchange = CURRENT.get()
     return response if exchange is None else deliver(response, exchange)
 
@@ -68,7 +72,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     answered = False
     server.events.publish(session.key, "turn_started")
     try:
-        chat = fitting_record(chat, session.state)
+        chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
             server.precompute.begin_turn(session)
         with server.precompute.serving(session) if watched else nullcontext():
@@ -98,11 +102,11 @@ async def _answer_once(server: ContextServer, session: Session, chat: ChatReques
             num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
             renderer = server.renderer(chat.body, placing(turn_map, state))
             overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
-            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state)
+            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state, chat.origin)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits, live)
             state = enforce_rollout(state, enforced)
     messages = render(state, server.rules)
-    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map)
+    exchange = server.sessions.exchange(session, chat.params, messages, enforced, turn_map, chat.origin)
     exchange.sampled = SampledAnswers() if chat.rollout else None
     if chat.found is not None:
         exchange.add_fields(chat.found.fields)
@@ -194,6 +198,7 @@ async def _answer_in_loop(
             )
             response = await run_loop(turn, core, chat.raw_request, chat.body)
         except Exception:
+            # Raised again as it is, whatever it was. A cancelled turn is no failure: it leaves what was stored last.
             server.store.save(session, before)
             raise
         if isinstance(response, StreamingResponse):

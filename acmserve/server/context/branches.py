@@ -38,6 +38,7 @@ def make_branch(server: ContextServer, parent: Session, description: str, prompt
         branch.suite = parent.suite
         server.store.save(branch, fork(parent.state, parent.session_id, description, prompt))
     except BaseException:
+        # Raised again as it is. Nobody knows the id of this session.
         server.store.discard(branch)
         raise
     server.served.share(parent.key, branch.key)

@@ -22,6 +22,7 @@ from acmserve.context.maps.rules import MapRules
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import EvictionKind, TurnEviction
 from acmserve.context.storage.head import head_of
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
@@ -32,21 +33,23 @@ from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
-from acmserve.server.budget.report import steps_json
+from acmserve.server.budget.report import levels_json, steps_json
+from acmserve.server.exchange.events import Event, log
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.options.prices import TokenPrices
 from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
 from acmserve.server.sessions.events import SessionEvents
-from acmserve.server.sessions.identifier import Identified, Identifier
+from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
-from acmserve.server.sessions.storage import StorageFailures
+from acmserve.server.sessions.storage import StorageFailures, watch_store
 
 
 class ContextServer:
@@ -73,11 +76,13 @@ class ContextServer:
         observations: ObservationRule = AUTO,
         rollout: bool = False,
         call_marks: Sequence[str] = (),
+        prices: TokenPrices | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
         self.observations, self.rollout, self.call_marks = observations, rollout, call_marks
+        self.prices = prices or TokenPrices()
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
@@ -109,15 +114,7 @@ class ContextServer:
         store.on_saved = self._saved
         self.events = SessionEvents()
         self.maps.store.on_failure = failures.note
-
-    def identify(self, body: Any, headers: Mapping[str, str]) -> Identified | None:
-        """The session of a chat request, in the store with its thread. None for a request without one.
-
-        Raises InvalidRequest and StorageFailed for one that a client of ours named.
-        """
-        salt = body.get("cache_salt") if isinstance(body, Mapping) else None
-        tenant = self.sessions.tenant_of(headers, salt if isinstance(salt, str) else None)
-        return self.identifier.identify(body, headers, tenant, is_held=True)
+        watch_store(store)
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
@@ -150,7 +147,9 @@ class ContextServer:
 
         `live` is how requests of the session are made, for a summary that is asked for behind its conversation.
         """
-        return await self._enforcement(session, overhead, fidelity, live).enforce(state, edits)
+        enforced = await self._enforcement(session, overhead, fidelity, live).enforce(state, edits)
+        _log_evictions(session, enforced)
+        return enforced
 
     def preview(
         self,
@@ -170,8 +169,19 @@ class ContextServer:
             state = replace(session.state, omissions=evicted.plan.omissions)
             told = {"evicted": steps_json(evicted.plan.steps)}
             saved = evicted.plan.cleared_input_tokens
+            if saved:
+                log(Event.EVICTION, session.session_id, by="caller", steps=len(evicted.plan.steps), tokens=saved)
             self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
+            self.sessions.turns.note(session, evictions=self._evicted(session, evicted))
         return evicted
+
+    def _evicted(self, session: Session, evicted: Evicted) -> Sequence[TurnEviction]:
+        """What the next turn names of an eviction that a caller asked for."""
+        budget, plan = self.budgets.of(session.state), evicted.plan
+        if budget is None or not plan.changes:
+            return ()
+        kind, num_tokens = EvictionKind.CALLER, plan.cleared_input_tokens
+        return (TurnEviction(kind, budget.policy, num_tokens, levels_json(plan.steps)),)
 
     def _enforcement(
         self, session: Session, overhead: PromptOverhead, fidelity: str | None, live: LivePrompt | None = None
@@ -186,7 +196,8 @@ class ContextServer:
             live,
         )
 
-    def _redacted(self, session: Session) -> None:
+    def _redacted(self, session: Session, before: SessionState) -> None:
+        self.identifier.catch_up(session.key, before)
         self.precompute.forget(session.key)
         self.sessions.forget(session)
         if self.identifier.threads is not None:
@@ -216,3 +227,13 @@ class ContextServer:
         """A session left memory. What can be made again when it comes back goes with it."""
         self.budgets.drop(key)
         self.precompute.forget(key)
+
+
+def _log_evictions(session: Session, enforced: Enforced) -> None:
+    """Tell what a budget and the edits of a request took out."""
+    report = enforced.report or {}
+    if report.get("evicted_tokens"):
+        steps, tokens = len(report["evicted"]), report["evicted_tokens"]
+        log(Event.EVICTION, session.session_id, by=report["policy"], steps=steps, tokens=tokens)
+    for applied in (enforced.edited or {}).get("applied_edits", ()):
+        log(Event.EVICTION, session.session_id, by=applied["type"], tokens=applied["cleared_input_tokens"])

@@ -13,7 +13,6 @@ an invalid session never reaches the engine core.
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -22,17 +21,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
-
+from acmserve.context.session.turns.turn import TurnEnd
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
-from acmserve.server.exchange.answer import stream_with_field, stream_with_receipt
+from acmserve.server.exchange.ended_request import EndedRequest, first_token_seconds, num_sampled
 from acmserve.server.exchange.map_slot import Slot
-from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.exchange.served_prompts import ServedContext
+from acmserve.server.exchange.turn_times import note_fallback, note_turn
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
@@ -63,10 +61,10 @@ class Exchange:
     `params` go to the engine. Its session id is the tenant's, `session_id` the one that the client knows. `served`
     looks up the memory of the session's chat, when a prompt passes. `messages` were rendered for this request.
     `on_send` is called when the request goes to the engine, `on_receipt` with the receipt and the seconds to the first
-    token. What `fields` holds joins `acm`. `slot` is that of a context map in the prompt. A background request does not
-    `remember` in `served` what it was, and may be cut by `num_cut` tokens at its end. `finished` turns true with the
-    last output, before vLLM renders it: the rendering that follows is the answer's end. `sampled` takes the token ids,
-    where somebody wants them.
+    token, `on_end` once for each request that was sent. What `fields` holds joins `acm`. `slot` is that of a context
+    map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by `num_cut`
+    tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that follows is
+    the answer's end. `sampled` takes the token ids, where somebody wants them.
     """
 
     params: SessionParams
@@ -79,6 +77,7 @@ class Exchange:
     remembers: bool = True
     num_cut: int = 0
     on_send: Callable[[], None] | None = None
+    on_end: Callable[[EndedRequest], None] | None = None
     sampled: SampledAnswers | None = None
     acm: dict[str, Any] | None = None
     finished: bool = False
@@ -86,9 +85,13 @@ class Exchange:
     _token_ids: list[int] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _in_deltas: bool = False
+    _request_id: str = ""
     _sent_at: float = 0.0
     _seconds: float | None = None
-    _has_receipt: bool = False
+    _first_token: float | None = None
+    _receipt: Mapping[str, Any] | None = None
+    _num_output: int = 0
+    _has_ended: bool = True
 
     def __post_init__(self) -> None:
         self.session_id = self.session_id or self.params.session_id
@@ -104,12 +107,14 @@ class Exchange:
         if self.acm is not None:
             self.acm = {**self.acm, **fields}
 
-    def send(self, sampling_params: SamplingArgs) -> None:
+    def send(self, sampling_params: SamplingArgs, request_id: str = "") -> None:
         """Put the session into the arguments that travel to the engine core."""
         if self.on_send is not None:
             self.on_send()
         _send(sampling_params, self.params)
-        self._sent_at, self._seconds, self._has_receipt = time.monotonic(), None, False
+        self._request_id, self._sent_at, self._has_ended = request_id, time.monotonic(), False
+        self._seconds = self._first_token = self._receipt = None
+        self._num_output = 0
         self._in_deltas = getattr(sampling_params, "output_kind", None) is RequestOutputKind.DELTA
         if self.sampled is not None:
             self.sampled.begin()
@@ -142,22 +147,46 @@ class Exchange:
         self.finished = output.finished
         if self.sampled is not None:
             self.sampled.take(output, in_deltas=self._in_deltas)
+        self._num_output = num_sampled(output) + (self._num_output if self._in_deltas else 0)
         if self._seconds is None:
-            self._seconds = time.monotonic() - self._sent_at
+            told, waited = first_token_seconds(output), time.monotonic() - self._sent_at
+            self._seconds = waited if told is None else min(told, waited)
+            if told is not None or self._in_deltas:
+                self._first_token = self._seconds
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:
             self.acm = {**transfer["acm"], "session_id": self.session_id, **self.fields}
             if self.served is not None and self.params.foldable:
                 self.served().pieces.learn(transfer["acm"]["receipt"])
             count_moved(output, transfer["acm"]["receipt"])
-            if self.on_receipt is not None and not self._has_receipt:
-                self._has_receipt = True
-                self.on_receipt(transfer["acm"]["receipt"], self._seconds)
+            is_first, self._receipt = self._receipt is None, transfer["acm"]["receipt"]
+            if is_first:
+                self._note(output, transfer["acm"]["receipt"], self._seconds)
             output.kv_transfer_params = {k: v for k, v in transfer.items() if k != "acm"} or None
         if self.served is not None and self.remembers:
             self._remember(output, self.served())
         if self.finished and self.acm is None:
             logger.warning("acmserve: an answer of session %r ends without a receipt", self.session_id)
+        if self.finished:
+            self.end(TurnEnd.ANSWERED)
+
+    def end(self, end: TurnEnd) -> None:
+        """The request has ended. What is said of it later, because its generator is closed, is nothing new."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self.on_end is not None:
+            seconds = time.monotonic() - self._sent_at
+            num_tokens = len(self._prompt) if self._receipt is None else self._receipt["prompt_tokens"]
+            times = (self._first_token, seconds)
+            self.on_end(EndedRequest(self._request_id, self._receipt, num_tokens, self._num_output, *times, end))
+
+    def _note(self, output: EngineOutput, receipt: Mapping[str, Any], seconds: float) -> None:
+        if self.served is not None and not self.params.precompute:
+            note_fallback(self.session_id, receipt)
+            note_turn(self.served(), self._prompt, receipt, first_token_seconds(output))
+        if self.on_receipt is not None:
+            self.on_receipt(receipt, seconds)
 
     def _remember(self, output: Any, served: ServedContext) -> None:
         for completion in output.outputs:
@@ -185,42 +214,6 @@ def count_moved(output: EngineOutput, receipt: Mapping[str, Any]) -> None:
 
 
 CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=None)
-
-
-def deliver(response: Response | None, exchange: Exchange) -> Response | None:
-    """Add the receipt to an answer of vLLM's, and to its headers what is known of it when they are sent.
-
-    Errors pass as they are, and so does None: the client has gone.
-    """
-    if isinstance(response, StreamingResponse):
-        response.headers[RECEIPT_HEADER] = session_line(exchange.session_id)
-        response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
-        return response
-    if response is None or response.status_code != 200 or exchange.acm is None:
-        return response
-    response.headers[RECEIPT_HEADER] = receipt_line(exchange.acm)
-    return _joined(response, "acm", exchange.acm)
-
-
-def deliver_field(response: Response | None, name: str, value: dict[str, Any]) -> Response | None:
-    """Add a field that is known before the answer begins."""
-    if isinstance(response, StreamingResponse):
-        response.body_iterator = stream_with_field(response.body_iterator, name, value)
-        return response
-    return _joined(response, name, value)
-
-
-def _joined(response: Response | None, name: str, value: dict[str, Any]) -> Response | None:
-    if not isinstance(response, JSONResponse) or response.status_code != 200:
-        return response
-    kept = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
-    return JSONResponse(join_body(bytes(response.body), value, name), headers=kept, background=response.background)
-
-
-def join_body(body: bytes, value: dict[str, Any], name: str = "acm") -> dict[str, Any]:
-    """Return a JSON answer, parsed, with `name: value` at its top level."""
-    payload: dict[str, Any] = json.loads(body)
-    return payload | {name: value}
 
 
 def tap_generate(
@@ -257,7 +250,7 @@ def tap_generate(
             prompt = _salted(prompt, tenants, account_of(tenant))
             return send(params, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
-        exchange.send(sampling_params)
+        exchange.send(sampling_params, request_id)
         prompt = _salted(prompt, tenants, exchange.params.account)
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
@@ -280,10 +273,16 @@ def _salted(prompt: Any, tenants: Tenants | None, account: str) -> Any:
 
 
 async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> AsyncGenerator[Any, None]:
-    async with aclosing(outputs):
-        async for output in outputs:
-            exchange.receive(output)
-            yield output
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                exchange.receive(output)
+                yield output
+    except Exception:
+        exchange.end(TurnEnd.FAILED)
+        raise
+    finally:
+        exchange.end(TurnEnd.ABORTED)
 
 
 def _send(sampling_params: SamplingArgs, params: SessionParams) -> None:

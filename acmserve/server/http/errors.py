@@ -67,7 +67,7 @@ class ProblemInfo(BaseModel):
 class Problem(BaseModel):
     """The body of every error."""
 
-    error: ProblemInfo
+    error: ProblemInfo = Field(description="What is wrong.")
 
 
 def problem_response(error: AcmError) -> JSONResponse:

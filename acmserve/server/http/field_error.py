@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from acmserve.errors import InvalidRequest
-from acmserve.validation import echo, short_ascii
+from acmserve.validation import did_you_mean, echo, nearest, short_ascii
 
 Schema = Mapping[str, Any]
 
@@ -51,12 +51,14 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> I
     `body` is the type of the route's body, None where it has none. `params` has the descriptions of path, query and
     header parameters by name in lower case.
     """
-    error, walk = _first(errors, body, params)
+    error, walk = _first(_misspelt_first(errors), body, params)
     if error["type"] == "extra_forbidden":
         known = sorted({name for schema in walk.schemas for name in _properties(schema, body)})
         unknown = short_ascii(str(error["loc"][-1]))
         return InvalidRequest(
-            _joined(walk.path, unknown), "is not a field of this object.", f"It has {', '.join(known)}."
+            _joined(walk.path, unknown),
+            f"is not a field of this object.{did_you_mean(unknown, known)}",
+            f"It has {', '.join(known)}.",
         )
     if error["type"] == "missing":
         return InvalidRequest(walk.path or "body", "is missing.", f"Add it: {walk.description()}".strip(" :"))
@@ -65,6 +67,16 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> I
     message = f"{echo(error['input'])} is not allowed. {wanted}."
     remedy = f"{wanted.replace('Input should', 'It should', 1)}. {walk.description()}"
     return InvalidRequest(walk.path or "body", message, remedy.strip())
+
+
+def _misspelt_first(errors: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The errors. Where a field is missing since it is misspelt, the misspelt one comes first."""
+    place, name = errors[0]["loc"][:-1], str(errors[0]["loc"][-1])
+    if errors[0]["type"] != "missing":
+        return errors
+    strange = [error for error in errors if error["type"] == "extra_forbidden" and error["loc"][:-1] == place]
+    misspelt = next((error for error in strange if nearest(str(error["loc"][-1]), (name,))), None)
+    return errors if misspelt is None else [misspelt, *errors]
 
 
 def _first(errors: Sequence[Mapping[str, Any]], body: Any, params: Schema) -> tuple[Mapping[str, Any], _Walk]:

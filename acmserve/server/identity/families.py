@@ -7,6 +7,10 @@
 `find` says which session a prompt without an id goes on with. `place` chooses the thread of a session for a request,
 and remembers the request as that thread's conversation. A request that fails is taken back (`withdraw`).
 
+A thread that is alone in its family, and whose transcript a store holds, needs no look at its content while it goes on
+word for word (`goes_on_alone`). What is remembered of it falls behind then, and is read from the store when another
+request of the family comes.
+
 Bounded in threads for a family, and in conversations and bytes in sum, shared fairly between API keys. What is pushed
 out is only not recognised any more: its session stays, and is asked for through `load` when its id comes again.
 
@@ -23,53 +27,15 @@ from dataclasses import dataclass, field, replace
 from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.session import Bound, Key
 from acmserve.errors import IntegrityError
-from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.identity.content import ContentIndex
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
+from acmserve.server.identity.placement import MARK, NOTHING, KnownThread, Placement, derived_id
 from acmserve.server.identity.prompt import PromptUnits, read_units
-from acmserve.server.identity.sources import digest_id
-from acmserve.server.identity.system_text import SystemText
 from acmserve.server.identity.threads import MAIN, Candidate, Choice, ChoiceKind, choose_thread
 from acmserve.server.identity.told import Told
 
 MAX_SIDE_THREADS = 8
 DEFAULT_BOUND = Bound(8192, 64 * 2**20)
-MARK = "~"
-"""Between the id of a family and the name of a side thread."""
-
-
-@dataclass(slots=True)
-class KnownThread:
-    """A thread: its session, its name in the family, and the id by which the engine knows its KV."""
-
-    family: str
-    name: str
-    session_id: str
-    engine_id: str
-    conversation: Fingerprint
-    agent: str = ""
-    is_fork: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a request was put. `forked_from` is the session whose state it goes on from.
-
-    `moved` is what the former main thread is now, where the request took its place. `left` are sessions that must go.
-    `before` is what was remembered of the thread, None for a new one.
-    """
-
-    thread: KnownThread
-    conversation: Fingerprint
-    before: Fingerprint | None = None
-    forked_from: str | None = None
-    moved: KnownThread | None = None
-    left: tuple[str, ...] = ()
-
-    @property
-    def is_main(self) -> bool:
-        return self.thread.name == MAIN
-
 
 Load = Callable[[str, str], Sequence[KnownThread]]
 """The threads of a tenant's session id that are stored, though nothing is known of them here."""
@@ -114,6 +80,7 @@ class Families:
         of_tenant = self._tenants.get(tenant)
         if of_tenant is None or prompt is None:
             return family
+        self._catch_up(of_tenant, tenant, family)
         known = of_tenant.families.get(family, OrderedDict())
         candidates = [Candidate(each.name, each.conversation, each.agent) for each in known.values()]
         choice = choose_thread(prompt, told, candidates, family=family, is_explicit=is_explicit)
@@ -131,6 +98,23 @@ class Families:
         of_tenant = self._tenants.get(tenant)
         thread = None if of_tenant is None else of_tenant.sessions.get(session_id)
         return session_id if thread is None else thread.engine_id
+
+    def goes_on_alone(self, tenant: str, family: str, tools: int) -> bool:
+        """Whether the family has its main thread only, with these tools. The caller saw it go on, word for word."""
+        of_tenant = self._tenants.get(tenant)
+        threads = None if of_tenant is None else of_tenant.families.get(family)
+        if self._indexes or threads is None or list(threads) != [MAIN] or threads[MAIN].conversation.tools != tools:
+            return False
+        threads[MAIN].is_behind = True
+        self._sizes.move_to_end((tenant, threads[MAIN].session_id))
+        return True
+
+    def catch_up(self, key: Key, conversation: Fingerprint) -> None:
+        """Remember this of a thread, if it is behind. The tools are those that it had."""
+        of_tenant = self._tenants.get(key[0])
+        thread = None if of_tenant is None else of_tenant.sessions.get(key[1])
+        if of_tenant is not None and thread is not None and thread.is_behind:
+            self._remember(of_tenant, key[0], thread, replace(conversation, tools=thread.conversation.tools))
 
     def find(self, tenant: str, prompt: PromptUnits) -> str | None:
         """The session id of the family that a prompt goes on with, None where there is none of this tenant."""
@@ -227,7 +211,17 @@ class Families:
                 if thread.name not in known:
                     self._add(of_tenant, thread)
                     self._remember(of_tenant, tenant, thread, thread.conversation)
+        self._catch_up(of_tenant, tenant, family)
         return of_tenant.families.get(family, known)
+
+    def _catch_up(self, of_tenant: _Tenant, tenant: str, family: str) -> None:
+        """Read what is stored of a thread that went on alone."""
+        thread = of_tenant.families.get(family, OrderedDict()).get(MAIN)
+        if thread is None or not thread.is_behind or self._load is None:
+            return
+        for stored in self._load(tenant, family):
+            if stored.name == MAIN:
+                self.catch_up((tenant, thread.session_id), stored.conversation)
 
     def _add(self, of_tenant: _Tenant, thread: KnownThread) -> None:
         of_tenant.families.setdefault(thread.family, OrderedDict())[thread.name] = thread
@@ -267,6 +261,7 @@ class Families:
         if session_id in of_tenant.conversations:
             of_tenant.index.remove(session_id, of_tenant.conversations[session_id])
         thread.conversation = of_tenant.conversations[session_id] = conversation
+        thread.is_behind = False
         if self._indexes:
             of_tenant.index.add(session_id, conversation)
         of_tenant.families[thread.family].move_to_end(thread.name)
@@ -290,14 +285,3 @@ class Families:
         bound = Bound(max(1, self._bound.max_sessions * 7 // 8), self._bound.max_bytes * 7 // 8)
         for key in plan_victims(self._sizes, bound, lambda other: other == kept):
             self.drop(key)
-
-
-def derived_id(family: str, name: str) -> str:
-    """The session id of a side thread: readable, and no longer than an id may be."""
-    made = f"{family}{MARK}{name}"
-    if len(made) <= MAX_SESSION_ID_CHARS:
-        return made
-    return f"{family[: MAX_SESSION_ID_CHARS // 2]}.{digest_id(family)}{MARK}{name}"
-
-
-NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0))

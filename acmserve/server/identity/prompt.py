@@ -84,7 +84,7 @@ def read_prompt(body: object) -> PromptUnits | None:
         units.read(message)
     return PromptUnits(
         SystemText.of("\n".join(head.texts)),
-        _tools(body.get("tools")),
+        digest_tools(body.get("tools")),
         tuple(units.texts),
         tuple(units.answers),
         tuple(units.digests),
@@ -104,7 +104,7 @@ def _is_instruction(message: object) -> bool:
     return isinstance(message, Mapping) and message.get("role") in _INSTRUCTING
 
 
-def _tools(tools: object) -> int:
+def digest_tools(tools: object) -> int:
     """A hash of the tools' names. A tool without a name counts by its type."""
     if not isinstance(tools, list) or not tools:
         return 0

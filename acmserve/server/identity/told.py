@@ -18,6 +18,7 @@ from acmserve.server.identity.sources import valid_id
 AGENT_HEADER = "x-claude-code-agent-id"
 METADATA_HEADER = "x-codex-turn-metadata"
 TURN = "turn"
+HEADERS = (AGENT_HEADER, METADATA_HEADER)
 SIDE_KINDS = frozenset({"compaction"})
 """Kinds of requests that are no turn of the conversation."""
 

@@ -34,7 +34,7 @@ from acmserve.context.eviction.compact import HEAD
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.server.budget.conversation_summary import ConversationSummarizer, LivePrompt
-from acmserve.server.exchange.exchange import deliver_field
+from acmserve.server.exchange.delivery import deliver_field
 from acmserve.server.messages.compaction_answer import deliver_compaction, paused_answer
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
 from acmserve.server.models.template_probe import TemplateFrame, TemplateProbe

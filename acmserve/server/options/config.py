@@ -18,7 +18,10 @@ from acmserve.context.storage.session import SessionLimits
 from acmserve.context.transcript.observations import AUTO, ObservationRule, parse_observations
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
+from acmserve.server.exchange.events import check_format
 from acmserve.server.identity.sources import parse_sources
+from acmserve.server.options.prices import TokenPrices, parse_prices
+from acmserve.validation import unknown_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,10 @@ class ContextConfig:
     `observations` says which messages of the user are results (`acm.observations`), "" for auto.
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
-    `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session for
-    training (`acm.rollout`). `suite` names files with tool suites of the deployment, with commas between them.
+    `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session
+    for training (`acm.rollout`). `log_format` is that of acmserve's own lines in the log. `suite` names files with
+    tool suites of the deployment, with commas between them. `prices` is a JSON object, what tokens cost, for the
+    estimate of what a session saved. "": the ratios of vendors.
     """
 
     data_dir: str = ""
@@ -64,6 +69,8 @@ class ContextConfig:
     infer_sessions: bool = False
     rollout: bool = False
     suite: str = ""
+    log_format: str = "text"
+    prices: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -76,7 +83,7 @@ class ContextConfig:
         values: dict[str, Any] = {}
         for key, given in section.items():
             if key not in known:
-                raise InvalidRequest(f"{where}.{key}", f"unknown key; known are {', '.join(known)}")
+                raise InvalidRequest(f"{where}.{key}", unknown_key(key, known, f"known are {', '.join(known)}"))
             kind = type(known[key].default)
             value: Any = float(given) if kind is float and type(given) is int else given
             if type(value) is not kind:
@@ -86,6 +93,7 @@ class ContextConfig:
             values[key] = value
         config = cls(**values)
         parse_sources(config.session_from)
+        check_format(config.log_format)
         return config
 
     @property
@@ -105,6 +113,11 @@ class ContextConfig:
         return (
             parse_precompute(flag_value(self.precompute, "--precompute"), "--precompute") if self.precompute else None
         )
+
+    @property
+    def token_prices(self) -> TokenPrices:
+        """What `prices` writes. Raises `InvalidRequest`."""
+        return parse_prices(flag_value(self.prices, "--prices")) if self.prices else TokenPrices()
 
     @property
     def observation_rule(self) -> ObservationRule:

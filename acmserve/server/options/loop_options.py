@@ -1,7 +1,7 @@
 """What a chat request says about the tool loop on the server: the loop's keys of its `acm` object.
 
     "acm": {"tools": ["sculptor", "branch"], "max_tool_calls": 20, "first_call_required": true, "preset": "unified",
-            "branch": {"max_tokens": 16000}}
+            "branch": {"max_tokens": 16000}, "commit": "cheapest"}
 
 Pure: JSON values in, a frozen object out. It does not know who runs the loop. Without `tools` there is no loop, and the
 other keys are refused, for their values would be dropped in silence. JSON null means "not given".
@@ -17,8 +17,9 @@ from acmserve.context.tools.suites import BRANCHES, PRESETS, SUITES, check_suite
 from acmserve.errors import InvalidRequest
 from acmserve.validation import check_boolean, check_object, echo, listing
 
-LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset", "branch")
+LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset", "branch", "commit")
 MAX_TOOL_CALLS = 100
+COMMITS = ("now", "cheapest")
 MAX_BRANCH_TOKENS = 2**31
 
 
@@ -27,7 +28,7 @@ class LoopOptions:
     """`suites` are the tools that the model gets, `preset` the prompt that teaches them (None: the client's own).
 
     `max_tool_calls` bounds the context tool calls of one answer. The step after the last one has to answer.
-    `branch_tokens` bounds one branch. None: a share of the context window.
+    `branch_tokens` bounds one branch. None: a share of the context window. `commit` is when edits take effect.
     """
 
     suites: tuple[str, ...]
@@ -35,6 +36,7 @@ class LoopOptions:
     first_call_required: bool = False
     preset: str | None = None
     branch_tokens: int | None = None
+    commit: str = "now"
 
 
 def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> LoopOptions | None:
@@ -56,7 +58,19 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
         first_call_required=check_boolean(given.get("first_call_required", False), "acm.first_call_required"),
         preset=None if preset is None else _preset(preset, suites),
         branch_tokens=_branch_tokens(given["branch"], suites) if "branch" in given else None,
+        commit=_one_of(given.get("commit", "now"), "acm.commit", COMMITS),
     )
+
+
+def check_outside_loop(commit: str | None, field: str = "commit") -> None:
+    """Raise `InvalidRequest` where edits outside of a loop are to wait: the next prompt is their cheapest moment."""
+    if commit == "cheapest":
+        raise InvalidRequest(
+            field,
+            "cannot be 'cheapest' here: an edit of this route takes effect with the session's next chat request.",
+            "Leave it out: all that is edited between two requests is computed once. Edits wait in a loop on the "
+            "server, by acm.tools and acm.commit of the chat request.",
+        )
 
 
 def _branch_tokens(value: object, suites: Collection[str]) -> int | None:

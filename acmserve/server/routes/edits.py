@@ -14,6 +14,7 @@ from acmserve.server.context.branches import branches_of
 from acmserve.server.context.server import ContextServer
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
+from acmserve.server.options.loop_options import check_outside_loop
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
 from acmserve.server.routes.views.context import num_context_tokens
@@ -36,6 +37,7 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
     next chat request says what it did cost. A `redact` erases the text for good. What follows it is computed anew.
     Where `storage` is not null, the server's file still has the session as it was, with the text that was redacted.
     """
+    check_outside_loop(wanted.commit)
     server = caller.server
     async with caller.held(session_id) as session:
         before = session.state

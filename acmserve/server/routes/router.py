@@ -8,6 +8,8 @@
     GET    /sessions/{session_id}/messages/{index}  as sent, and as the model sees it
     GET    /sessions/{session_id}/events       what happens to it, while it happens
     GET    /events                             what happens to all sessions
+    GET    /sessions/{session_id}/turns        what each of the last turns cost, page by page
+    GET    /sessions/{session_id}/totals       what all turns cost, and what that saved
     GET    /sessions/{session_id}/rollout      what was recorded for training
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
@@ -48,6 +50,7 @@ from acmserve.server.routes.rollout import rollout_router
 from acmserve.server.routes.sessions import sessions_router
 from acmserve.server.routes.tools import tools_router
 from acmserve.server.routes.transcript import transcript_router
+from acmserve.server.routes.turns import turns_router
 
 PREFIX = "/v1/acm"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
@@ -65,6 +68,7 @@ def router() -> APIRouter:
         rollout_router,
         transcript_router,
         events_router,
+        turns_router,
         branches_router,
         maps_router,
     ):

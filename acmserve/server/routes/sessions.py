@@ -54,6 +54,7 @@ async def create_session(
         session.suite = new.suite or session.suite
         store.save(session, state)
     except BaseException:
+        # Raised again as it is. An empty session would take the id.
         store.discard(session)
         raise
     response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"

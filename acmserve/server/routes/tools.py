@@ -18,6 +18,7 @@ from acmserve.context.tools.suites import (
 )
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
+from acmserve.server.options.loop_options import check_outside_loop
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import ToolAnswer, ToolRequest, ToolSuite
 from acmserve.server.routes.schemas.suites import AnySuite
@@ -64,6 +65,7 @@ async def call_tool(
     session sees the edited conversation. The history that the client resends stays the original one.
     """
     call = given or ToolRequest()
+    check_outside_loop(call.commit)
     async with caller.held(session_id) as session:
         before = session.state
         suite = call.suite or find_suite(offered_beside(session.suite), name)

@@ -19,8 +19,10 @@ from acmserve.context.edits.cost import num_saved_by, turn_cost
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import TurnEdit
+from acmserve.context.session.waiting import committed, waiting_behind
 from acmserve.context.storage.session import Session
-from acmserve.context.tools.batch import BatchOutcome, Edit, EditKind, run_batch
+from acmserve.context.tools.batch import BatchOutcome, Edit, EditDone, EditKind, run_batch
 from acmserve.context.tools.run import (
     EmbeddingsWanted,
     SummaryWanted,
@@ -32,11 +34,16 @@ from acmserve.context.tools.run import (
     run_tool,
     with_input,
 )
+from acmserve.context.tools.suites import find_operation
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import Budgets
+from acmserve.server.exchange.events import Event, log
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
+
+MAX_IDS = 32
+"""Fragments that the record of one edit names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class SessionEditor:
         *,
         default_fidelity: str,
         summaries: Callable[[Session], Mapping[SummaryWanted, str]],
-        on_redacted: Callable[[Session], None],
+        on_redacted: Callable[[Session, SessionState], None],
     ) -> None:
         self._sessions = sessions
         self._budgets = budgets
@@ -74,14 +81,25 @@ class SessionEditor:
         self._on_redacted = on_redacted
 
     async def call_tool(
-        self, session: Session, call: ToolCall, suite: str, fidelity: str | None, by: Initiator = Initiator.CALLER
+        self,
+        session: Session,
+        call: ToolCall,
+        suite: str,
+        fidelity: str | None,
+        by: Initiator = Initiator.CALLER,
+        *,
+        may_wait: bool = False,
     ) -> ToolOutcome:
-        """Carry out one tool call and store the state. The caller holds the lock."""
+        """Carry out one tool call and store the state. The caller holds the lock.
+
+        With `may_wait` a text that is hidden stays in the prompt until somebody commits it.
+        """
         context = self._context(suite, fidelity)
-        context = replace(context, renderer=self._budgets.renderer(session))
+        context = replace(context, renderer=self._budgets.renderer(session), may_wait=may_wait)
+        before = committed(session.state) if may_wait else session.state
         if call.name == DELIMITER:
             context = replace(context, scope=self._budgets.scope(session))
-        outcome = run_tool(session.state, call, context)
+        outcome = run_tool(before, call, context)
         if outcome.scope is not None:
             self._budgets.declare(session, outcome.scope)
         if outcome.needs is not None:
@@ -89,17 +107,26 @@ class SessionEditor:
                 supplied = await self._supply(outcome.needs)
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
-            outcome = run_tool(session.state, call, with_input(context, supplied))
-        outcome = self._recorded(session.state, call, outcome, by)
+            outcome = run_tool(before, call, with_input(context, supplied))
+        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
+        outcome = self._recorded(before, call, outcome, by, saved)
+        if may_wait:
+            outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
             self._sessions.store.save(session, outcome.state)
+        if outcome.changed:
+            log(Event.EDIT, session.session_id, op=call.name, by=by.value)
+        if saved is not None:
+            kind = find_operation((suite,), call.name) or call.name
+            self._sessions.turns.note(session, [TurnEdit(kind, outcome.fragment_ids[:MAX_IDS], saved, by.value)])
         return outcome
 
-    def _recorded(self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator) -> ToolOutcome:
+    def _recorded(
+        self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator, saved: int | None
+    ) -> ToolOutcome:
         """The outcome with its place in the rollout record. A call that was refused has none."""
         if outcome.error is not None or before.rollout.header is None:
             return outcome
-        saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
         state = operate_rollout(outcome.state, by, call.name, parsed_arguments(call.arguments), saved)
         return replace(outcome, state=state)
 
@@ -115,9 +142,12 @@ class SessionEditor:
             saved = done.num_tokens_before - done.num_tokens_after
             state = operate_rollout(state, Initiator.CALLER, done.kind.value, arguments, saved)
         outcome = replace(outcome, state=state)
+        before = session.state
         self._sessions.store.save(session, state)
+        _log_edits(session, outcome)
+        self._sessions.turns.note(session, [_turn_edit(done) for done in outcome.done])
         if any(done.kind is EditKind.REDACT for done in outcome.done):
-            self._on_redacted(session)
+            self._on_redacted(session, before)
         return outcome
 
     async def plan_edits(self, session: Session, batch: Sequence[Edit]) -> PlannedEdits:
@@ -162,3 +192,21 @@ class SessionEditor:
 
     def _context(self, suite: str, fidelity: str | None) -> ToolContext:
         return ToolContext(self._budgets.tokenizer, suite, fidelity or self._default_fidelity)
+
+
+def _log_edits(session: Session, outcome: BatchOutcome) -> None:
+    for done in outcome.done:
+        log(
+            Event.REDACTION if done.kind is EditKind.REDACT else Event.EDIT,
+            session.session_id,
+            op=done.kind.value,
+            by=Initiator.CALLER.value,
+            fragment=done.fragment.fragment_id,
+            tokens_before=done.num_tokens_before,
+            tokens_after=done.num_tokens_after,
+        )
+
+
+def _turn_edit(done: EditDone) -> TurnEdit:
+    saved = done.num_tokens_before - done.num_tokens_after
+    return TurnEdit(done.kind.value, (done.fragment.fragment_id,), saved, Initiator.CALLER.value)

@@ -24,21 +24,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from acmserve.context.session.history import grows
+from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import StorageFailed
 from acmserve.plan.request import SessionParams
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.http.strict_json import is_strict
-from acmserve.server.identity.families import Families, Placement
-from acmserve.server.identity.prompt import PromptUnits, read_prompt
+from acmserve.server.identity.families import Families
+from acmserve.server.identity.placement import Placement
+from acmserve.server.identity.prompt import PromptUnits, digest_tools, read_prompt
 from acmserve.server.identity.responses import ResponseSessions
 from acmserve.server.identity.sources import SOURCES, Lookup, Source
-from acmserve.server.identity.told import Told, read_told
+from acmserve.server.identity.told import HEADERS, Told, read_told
 from acmserve.server.options.session_params import NamedRequest, names_none, parse_session_request
-from acmserve.server.sessions.thread_sessions import ThreadSessions
+from acmserve.server.sessions.thread_sessions import ThreadSessions, stored_conversation
 
 CONTENT, NEW = "content", "new"
+HEADS = ("system", "instructions")
+"""Where system texts stand beside the messages."""
 CONTINUES = ("previous_response_id", "conversation")
 """Fields of /v1/responses that leave the history to the server."""
 
@@ -108,6 +113,7 @@ class Identifier:
     ) -> None:
         self.sources = sources
         self.responses = ResponseSessions()
+        self._store = store
         self.threads = None if store is None or served is None else ThreadSessions(store, served)
         self.families = Families(None if self.threads is None else self.threads.load, indexes=infers)
         self._infers = infers
@@ -119,9 +125,12 @@ class Identifier:
 
         Raises InvalidRequest for a request that is wrong in what it says of its session.
         """
+        asked, found_by = self._asked(body, headers, tenant), ""
+        if is_held and asked is not None and self._goes_on_alone(asked, body, headers, tenant):
+            family = asked.params.session_id
+            return Identified(tenant, family, asked.params, asked.found_by, asked.is_explicit, family)
         told = read_told(headers)
         prompt: PromptUnits | None = None
-        asked, found_by = self._asked(body, headers, tenant), ""
         if asked is None and self._infers and names_none(body, headers, self.sources, self._lookup(tenant)):
             prompt = read_prompt(body)
             if prompt is not None and len(prompt):
@@ -165,6 +174,27 @@ class Identifier:
         """A session is gone for good: nothing is found by its content any more."""
         if self.threads is None or self.threads.moving != key:
             self.families.drop(key)
+
+    def catch_up(self, key: Key, state: SessionState) -> None:
+        """Texts of a session are about to go. What it was is remembered, as hashes, where its content was not read."""
+        self.families.catch_up(key, stored_conversation(state))
+
+    def _goes_on_alone(self, asked: NamedRequest, body: Any, headers: Mapping[str, str], tenant: str) -> bool:
+        """Whether a request can be meant for the main thread of its session only, so that its content need not be read.
+
+        A client of ours named the session, which has no other thread, and what the session holds stands in the request,
+        word for word.
+        """
+        family = asked.params.session_id
+        if self._store is None or not asked.is_explicit or any(name in headers for name in HEADERS):
+            return False
+        if any(body.get(name) is not None for name in (*HEADS, *CONTINUES)) or not self._store.has(tenant, family):
+            return False
+        state, messages = self._store.get(tenant, family).state, body.get("messages")
+        if state.thread is not None or state.parent is not None or not state.entries or not isinstance(messages, list):
+            return False
+        tools = digest_tools(body["tools"]) if body.get("tools") else 0
+        return grows(state, messages) and self.families.goes_on_alone(tenant, family, tools)
 
     def _asked(self, body: object, headers: Mapping[str, str], tenant: str) -> NamedRequest | None:
         """What a request says of its session. Where content may find it, nothing has to be said."""

@@ -4,7 +4,8 @@
             --exchange--> what goes to the engine with a request, and what its receipt brings back
 
 A session belongs to the API key that made it (on a server that has keys) and to its cache salt. One call at a time
-changes a session. Who changes one holds its lock, a server loop for the whole turn.
+changes a session. Who changes one holds its lock, a server loop for the whole turn. Edits wait under the lock of a
+loop only. What a loop that broke off, or a server that was killed, left waiting takes effect at once.
 
 The engine knows a session by a name that its tenant and its id make. What was redacted or deleted the engine forgets
 with the next request of that name. It knows no routes.
@@ -13,6 +14,7 @@ with the next request of that name. It knows no routes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,12 +22,16 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from acmserve.context.edits.commit import INTERRUPTED, apply_commit, commit_all
 from acmserve.context.session.render import render_merged
+from acmserve.context.session.turns.turn import TurnOrigin
+from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
@@ -34,13 +40,15 @@ from acmserve.server.exchange.served_prompts import ServedContext, ServedContext
 from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.sessions.pending_forgets import PendingForgets
+from acmserve.server.sessions.storage import LOCK_WAIT
+from acmserve.server.sessions.turn_recorder import TurnRecorder
 
 MAX_PENDING = 4096
 """Redacted and deleted sessions of one API key whose next request has not come yet."""
 
 
 class Sessions:
-    """`served` remembers the last prompts, `rates` what prefill and moves cost."""
+    """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost."""
 
     def __init__(
         self,
@@ -54,6 +62,7 @@ class Sessions:
     ) -> None:
         self.store = store
         self.served = served
+        self.turns = TurnRecorder(store)
         self._rates = rates
         self._rules = rules
         self._default_fidelity = default_fidelity
@@ -70,14 +79,30 @@ class Sessions:
 
     @asynccontextmanager
     async def locked(self, session: Session) -> AsyncIterator[None]:
-        """Hold the session: nobody else changes it meanwhile, and it stays in memory."""
+        """Hold the session: nobody else changes it meanwhile, and it stays in memory. No edit waits then."""
         use = self.store.use(session)
         lock = self._locks.get(session.key)
         if lock is None:
             lock = self._locks[session.key] = asyncio.Lock()
+        asked_at = time.monotonic()
         async with lock:
-            yield
+            LOCK_WAIT.observe(time.monotonic() - asked_at)
+            self._end_waiting(session)
+            try:
+                yield
+            finally:
+                self._end_waiting(session)
         del use
+
+    def _end_waiting(self, session: Session) -> None:
+        """Let every edit take effect. A session that is full takes it without its line in the rollout record."""
+        state = session.state
+        if not any(fragment.waits for fragment in state.fragments) or not self.store.holds(session):
+            return
+        try:
+            self.store.save(session, apply_commit(state, commit_all(state, INTERRUPTED)))
+        except Conflict:
+            self.store.save(session, committed(state))
 
     def can_move(self, fidelity: str | None) -> bool:
         """Whether a request of this fidelity moves KV. `auto` moves where little is removed, so it counts."""
@@ -90,8 +115,12 @@ class Sessions:
         messages: Sequence[Message],
         enforced: Enforced | None = None,
         turn_map: MapTurn | None = None,
+        origin: TurnOrigin | None = None,
     ) -> Exchange:
-        """The exchange of one request of this session, for which `messages` were rendered. The map is not in them."""
+        """The exchange of one request of this session, for which `messages` were rendered. The map is not in them.
+
+        What the request costs is recorded as a turn of that `origin`.
+        """
         key, num_seen = engine_key(session), self._removed.num_removals
         must_forget = params.forget or self.must_forget(session)
         account = account_of(session.tenant) if session.tenant else ""
@@ -113,7 +142,10 @@ class Sessions:
         if turn_map is not None:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
         served = partial(self._served_of, session)
-        return Exchange(engine_params, session.session_id, served, messages, take, fields, slot, on_send=send)
+        ended = self.turns.begin(session, origin or TurnOrigin(), enforced).ended
+        return Exchange(
+            engine_params, session.session_id, served, messages, take, fields, slot, on_send=send, on_end=ended
+        )
 
     def _served_of(self, session: Session) -> ServedContext:
         """What was served to a session. One that is gone leaves nothing to another of its id."""

@@ -11,14 +11,23 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge, Histogram
 
 from acmserve.context.storage.session import Session
+from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import Conflict, StorageFailed
 
 FAILURES = Counter(
     "acmserve:storage_failures", "Writes of the sessions' file that failed, by reason.", labelnames=("reason",)
 )
+
+LOCK_WAIT = Histogram(
+    "acmserve:session_lock_wait_seconds",
+    "Seconds that a request waited for another one of its session.",
+    buckets=(0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0),
+)
+SESSIONS = Gauge("acmserve:sessions", "Sessions in memory.")
+SESSION_BYTES = Gauge("acmserve:session_bytes", "Bytes of the transcripts in memory.")
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -35,6 +44,12 @@ class StorageFailures:
         if failure.reason not in self._logged:
             self._logged.add(failure.reason)
             logger.error("acmserve: %s Later failures of this kind are only counted.", failure)
+
+
+def watch_store(store: SessionStore) -> None:
+    """Show on /metrics how many sessions a store holds, and their bytes."""
+    SESSIONS.set_function(lambda: len(store))
+    SESSION_BYTES.set_function(lambda: store.num_bytes)
 
 
 def storage_fields(session: Session) -> dict[str, Any]:

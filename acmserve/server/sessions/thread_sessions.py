@@ -18,15 +18,15 @@ from dataclasses import replace
 
 from acmserve.context.session.branches.fork import fork_thread, retell_thread
 from acmserve.context.session.branches.thread import Thread
-from acmserve.context.session.state import Author
+from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import Conflict, StorageFailed
 from acmserve.server.exchange.served_prompts import ServedContexts
-from acmserve.server.identity.families import NOTHING, KnownThread, Placement
-from acmserve.server.identity.fingerprint import fingerprint_of
-from acmserve.server.identity.prompt import read_prompt
+from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
+from acmserve.server.identity.placement import NOTHING, KnownThread, Placement
+from acmserve.server.identity.prompt import read_prompt, read_units
 from acmserve.server.identity.threads import MAIN
 
 
@@ -144,9 +144,18 @@ def _place(placement: Placement) -> Thread | None:
 
 
 def _known(family: str, session: Session) -> KnownThread:
-    """A stored session as a thread: what its client holds of its transcript, whose tools nobody knows."""
+    """A stored session as a thread."""
     thread = session.state.thread or Thread(family, MAIN, session.session_id)
-    messages = [entry.message for entry in session.state.entries if entry.origin is not Author.INTERNAL]
-    prompt = read_prompt({"messages": messages})
-    conversation = NOTHING if prompt is None else fingerprint_of(prompt, knows_tools=False)
+    conversation = stored_conversation(session.state)
     return KnownThread(family, thread.name, session.session_id, thread.engine_id, conversation, is_fork=thread.is_fork)
+
+
+def stored_conversation(state: SessionState) -> Fingerprint:
+    """What would be remembered of the last request in a transcript, and of its answer. Nobody knows its tools."""
+    held = [entry for entry in state.entries if entry.origin is not Author.INTERNAL]
+    has_answer = len(held) > 1 and held[-1].origin is Author.ANSWER
+    prompt = read_prompt({"messages": [entry.message for entry in (held[:-1] if has_answer else held)]})
+    if prompt is None:
+        return NOTHING
+    conversation = fingerprint_of(prompt, knows_tools=False)
+    return replace(conversation, answer=frozenset(read_units(held[-1].message))) if has_answer else conversation

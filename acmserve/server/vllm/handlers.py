@@ -21,6 +21,10 @@ from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive as w
 from vllm.exceptions import VLLMClientError as VLLMClientError
 from vllm.exceptions import VLLMError as VLLMError
 from vllm.exceptions import VLLMValidationError as VLLMValidationError
-from vllm.renderers.chat_utils import load_chat_template as load_chat_template
 from vllm.sampling_params import RequestOutputKind as RequestOutputKind
 from vllm.sampling_params import SamplingParams as SamplingParams
+
+from acmserve.seams import load
+from acmserve.server.vllm.seams import CHAT_TEMPLATE
+
+load_chat_template = load(CHAT_TEMPLATE)

@@ -32,11 +32,18 @@ async def chat_request(
     """The chat that asks for the same answer. `serving` is vLLM's handler of messages."""
     effort: Any = DISABLED
     if request.thinking is not None and request.thinking.type == "disabled":
-        effort = await serving._get_disabled_thinking_effort()
+        effort = await _disabled_thinking_effort(serving, request)
     converted: ChatCompletionRequest = AnthropicServingMessages.to_chat_completion_request(
         request, merge_inline_system=False, disabled_thinking_effort=effort
     )
     return converted
+
+
+async def _disabled_thinking_effort(serving: Any, request: Any) -> str:
+    """What the renderer takes for no thinking. vLLM 0.33 has an object that finds it."""
+    resolver = getattr(serving, "disabled_thinking_effort_resolver", None)
+    found = serving._get_disabled_thinking_effort() if resolver is None else resolver.resolve_for(request)
+    return str(await found)
 
 
 def message(serving: Any, body: Mapping[str, Any]) -> dict[str, Any]:

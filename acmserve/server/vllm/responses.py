@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from openai.types.responses import ResponseOutputItem
 from openai.types.responses.response_output_text import Logprob
 from vllm.entrypoints.generate.base.protocol import DeltaMessage, FunctionCall
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest as ResponsesRequest
@@ -90,6 +89,7 @@ class Events:
 
     def __init__(self, request: ResponsesRequest, first_index: int = 0) -> None:
         self._processor = SimpleStreamingEventProcessor(SimpleStreamingState(output_index=first_index), request.tools)
+        self._items: list[dict[str, Any]] = []
 
     def take(self, delta: Mapping[str, Any], logprobs: Any = None) -> Iterator[dict[str, Any]]:
         """The events of one delta."""
@@ -106,12 +106,14 @@ class Events:
 
     def close(self) -> Iterator[dict[str, Any]]:
         """The events that end the item that is being written."""
-        yield from _dumped(self._processor.close_current())
+        for event in _dumped(self._processor.close_current()):
+            if event["type"] == "response.output_item.done":
+                self._items.append(event["item"])
+            yield event
 
     def output(self) -> list[dict[str, Any]]:
         """The items that are complete."""
-        items: Sequence[ResponseOutputItem] = self._processor.output_items
-        return [item.model_dump(mode="json", by_alias=True) for item in items]
+        return list(self._items)
 
 
 def _dumped(events: Sequence[Any]) -> Iterator[dict[str, Any]]:

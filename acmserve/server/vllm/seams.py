@@ -11,8 +11,31 @@ _RENDERER = "vllm.renderers.online_renderer"
 _RESPONSES = "vllm.entrypoints.openai.responses"
 _CLIENT = "vllm.v1.engine.async_llm:AsyncLLM"
 
+CHAT_TEMPLATE = Seam(
+    "vllm.renderers.chat_utils:load_chat_template",
+    ("chat_template",),
+    elsewhere=("vllm.entrypoints.chat_utils:load_chat_template",),
+)
+"""The second place is of vLLM 0.31."""
+ARG_PARSER = Seam(
+    "vllm.entrypoints.launchers.cli_args:make_arg_parser",
+    ("parser",),
+    elsewhere=("vllm.entrypoints.common.cli_args:make_arg_parser",),
+)
+"""The second place is of vLLM 0.33."""
+CLI_ENVIRONMENT = Seam(
+    "vllm.entrypoints.serve.utils.api_utils:cli_env_setup",
+    elsewhere=("vllm.entrypoints.common.startup:cli_env_setup",),
+)
+"""The second place is of vLLM 0.33."""
+
 SEAMS: tuple[Seam, ...] = (
-    *methods(_CLIENT, generate="self prompt sampling_params request_id", get_num_unfinished_requests="self"),
+    *methods(
+        _CLIENT,
+        generate="self prompt sampling_params request_id",
+        get_num_unfinished_requests="self",
+        collective_rpc="self method",
+    ),
     *attributes(_CLIENT, "renderer model_config vllm_config"),
     *methods(
         f"{_CHAT}.serving:OpenAIServingChat",
@@ -25,7 +48,8 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.renderers.base:BaseRenderer", _tokenize_singleton_prompt_async="self prompt params"),
     *attributes("vllm.renderers.base:BaseRenderer", "_tokenize_prompt_async"),
     *attributes("vllm.renderers.params:TokenizeParams", "max_total_tokens truncate_prompt_tokens"),
-    *attributes("vllm.outputs:RequestOutput", "num_cached_tokens num_cache_creation_tokens kv_transfer_params"),
+    *attributes("vllm.outputs:RequestOutput", "num_cached_tokens num_cache_creation_tokens kv_transfer_params metrics"),
+    *attributes("vllm.v1.metrics.stats:RequestStateStats", "first_token_latency"),
     Seam(f"{_CHAT}.protocol:ChatCompletionRequest"),
     Seam(f"{_CHAT}.protocol:ChatCompletionResponse"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicContentBlock"),
@@ -42,7 +66,11 @@ SEAMS: tuple[Seam, ...] = (
         messages_full_converter="self generator",
         message_stream_converter="self generator",
         render_chat_request="self request",
-        _get_disabled_thinking_effort="self",
+    ),
+    Seam(
+        f"{_ANTHROPIC}.serving:AnthropicServingMessages._get_disabled_thinking_effort",
+        ("self",),
+        elsewhere=(f"{_ANTHROPIC}.serving:DisabledThinkingEffortResolver.resolve_for",),
     ),
     Seam(f"{_RESPONSES}.protocol:ResponsesRequest"),
     *methods(
@@ -60,7 +88,6 @@ SEAMS: tuple[Seam, ...] = (
         open="self target_state tool_call",
         emit_delta="self delta_message output get_logprobs",
     ),
-    *attributes(f"{_RESPONSES}.streaming_events:SimpleStreamingEventProcessor", "output_items"),
     *attributes(f"{_RESPONSES}.streaming_events:SimpleStreamingState", "output_index"),
     Seam(f"{_RESPONSES}.streaming_events:split_delta", ("delta",)),
     Seam(
@@ -81,7 +108,9 @@ SEAMS: tuple[Seam, ...] = (
     Seam("vllm.entrypoints.serve.exception_handling.error_response:create_error_response", ("message",)),
     Seam("vllm.entrypoints.serve.utils.sse_keep_alive:with_sse_keep_alive", ("generator",)),
     Seam("vllm.entrypoints.serve.utils.api_utils:with_cancellation", ("handler_func",)),
-    Seam("vllm.renderers.chat_utils:load_chat_template", ("chat_template",)),
+    CHAT_TEMPLATE,
+    ARG_PARSER,
+    CLI_ENVIRONMENT,
     Seam("vllm.utils.mistral:is_mistral_tokenizer", ("obj",)),
     *attributes(f"{_CHAT}.serving:OpenAIServingChat", "online_renderer"),
     *attributes(
@@ -98,6 +127,7 @@ SEAMS: tuple[Seam, ...] = (
     *attributes(
         "vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_size_local local_engines_only"
     ),
+    Seam("vllm.v1.engine.exceptions:EngineDeadError"),
     Seam("vllm.exceptions:VLLMError"),
     Seam("vllm.exceptions:VLLMClientError"),
     Seam("vllm.exceptions:VLLMValidationError"),

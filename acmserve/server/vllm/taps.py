@@ -2,6 +2,7 @@
 
     engine client .generate        every route of vLLM ends here: sessions are sent, receipts are taken
     engine client .shutdown        vLLM calls it when the server is asked to stop
+    logger of the engine client    the end of an engine that was asked for is no error
     route function __signature__   FastAPI reads it to learn what a body may hold
     app lifespan                   what runs in the background ends with the server
     app.state.server               uvicorn's server, which waits for all answers before it ends
@@ -11,12 +12,15 @@ Does not know sessions: who taps hands in what is to happen.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from vllm.v1.engine.exceptions import EngineDeadError
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
 
@@ -37,9 +41,33 @@ def before_shutdown(client: Any, call: Callable[[], None]) -> None:
     vars(client)["shutdown"] = shutting_down
 
 
+def leave_out_engine_end() -> None:
+    """From now on the end of the engine is no error in vLLM's log, for it was asked for."""
+    logging.getLogger("vllm.v1.engine.async_llm").addFilter(is_no_engine_end)
+
+
+def is_no_engine_end(record: logging.LogRecord) -> bool:
+    """Whether a line of the log tells anything but that the engine is gone."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], EngineDeadError)
+
+
 def set_signature(endpoint: Callable[..., Any], signature: inspect.Signature) -> None:
     """Have FastAPI read another signature than the function's own."""
     vars(endpoint)["__signature__"] = signature
+
+
+def on_startup(app: FastAPI, tell: Callable[[FastAPI], Awaitable[None]]) -> None:
+    """Run `tell` beside the app, from the beginning of its own lifespan on. It ends with the app."""
+    lifespan = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def telling(app: FastAPI) -> AsyncIterator[Any]:
+        async with lifespan(app) as given:
+            told = asyncio.ensure_future(tell(app))
+            yield given
+            told.cancel()
+
+    app.router.lifespan_context = telling
 
 
 def on_shutdown(app: FastAPI, close: Callable[[FastAPI], Awaitable[None]]) -> None:

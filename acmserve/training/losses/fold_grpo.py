@@ -15,7 +15,7 @@ from acmserve.training.losses.gspo import MAX_LOG_RATIO
 from acmserve.training.losses.log_probs import log_ratios
 
 TOKEN_CLIP_LOW, TOKEN_CLIP_HIGH = 0.2, 0.28
-"""The usual bounds of a ratio of tokens, a thousand times those of a ratio of sequences."""
+"""Those of Section 3.2 of the paper, a thousand times those of a ratio of sequences."""
 
 
 def fold_grpo_loss(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from acmserve.bench.report.markdown_text import share
-from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+from acmserve.bench.harness.markdown_text import share
+from acmserve.bench.micro.rotation_error import ROTATIONS
+from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 
 _MOVES = ("move", "odd")
-_ROTATIONS = (1, 2, 4, 8, 16, 64)
 
 
 def _kernel(reports: Reports) -> Iterator[list[str]]:
@@ -42,12 +42,6 @@ def _pass(reports: Reports) -> Iterator[list[str]]:
 def _identity(reports: Reports) -> Iterator[list[str]]:
     for row in reports["identity"]["rows"]:
         yield [row["name"], f"{row['median_ms']:.2f} ms", f"{row['worst_ms']:.2f} ms"]
-
-
-def _rotations(reports: Reports) -> Iterator[list[str]]:
-    rows = {(row["kv"], row["num_rotations"]): row for row in reports["hops"]["rows"]}
-    for kind in dict.fromkeys(row["kv"] for row in reports["hops"]["rows"]):
-        yield [kind, *(f"{100 * rows[kind, number]['chained']:.2g} %" for number in _ROTATIONS)]
 
 
 MICRO = (
@@ -103,7 +97,7 @@ MICRO = (
         "python -m benchmarks.micro.rotation_error",
         "None. The table is the result.",
         ("hops",),
-        (PageTable(("type", *(f"{number} moves" if number > 1 else "1 move" for number in _ROTATIONS)), _rotations),),
+        (page_table(ROTATIONS, "hops"),),
         (
             "A key of 16 bits or more is moved eight times at most, one of e4m3 twice, one of e5m2 once.",
             "Then its token is computed again.",

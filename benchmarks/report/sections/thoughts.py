@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from acmserve.bench.report.markdown_text import count, milliseconds, ratio
-from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE
+from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 RESULT = "precompute-thoughts"
-_WAYS = {
-    "exact, predict": "`exact`, precompute `predict`",
-    "exact": "`exact`",
-    "auto": "`auto`",
-    "reuse": "`reuse`",
-    "stock": "stock vLLM",
-}
-
-
-def _ways(reports: Reports) -> Iterator[list[str]]:
-    for way in reports[RESULT]["ways"]:
-        times = [milliseconds(way[name]) for name in ("median_seconds", "median_append_seconds")]
-        tokens = [count(way["median_tokens"].get(f"{part}_tokens")) for part in ("moved", "computed")]
-        yield [_WAYS[way["name"]], *times, ratio(way["appends"]), *tokens]
 
 
 def _sizes(reports: Reports) -> str:
@@ -36,7 +20,7 @@ THOUGHTS = (
         "acmserve bench precompute --thoughts 3",
         "The template dropped the reasoning. The answers of `exact` are those of stock vLLM, word for word.",
         (RESULT,),
-        (PageTable(("way", "first token", "an append behind it", "in appends", "moved", "computed"), _ways),),
+        (page_table(THOUGHTS_TABLE, RESULT),),
         (
             _sizes,
             "Under `predict` the server was idle before the user spoke, as it is while a person reads.",

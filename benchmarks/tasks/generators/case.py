@@ -23,10 +23,14 @@ Scorer = Callable[[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class CasePiece:
-    """A part of the context that is folded as a whole, or not at all. It ends with a line."""
+    """A part of the context that is folded as a whole, or not at all. It ends with a line.
+
+    Without `has_marker` nothing stands for it once it is folded, as where a client strips reasoning.
+    """
 
     text: str
     is_folded: bool = False
+    has_marker: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from acmserve.kernels.rope import Rope
 
 @dataclass(frozen=True, slots=True)
 class CpuAmxLayout(CpuVecLayout):
-    """K and V in the order in which AMX's tiles read them. Bfloat16 only."""
+    """K and V in the order in which AMX's tiles read bfloat16. Numbers of 8 bits stand in the same order."""
 
     name: ClassVar[str] = "amx"
     isas: ClassVar[tuple[str, ...]] = ("amx",)
@@ -42,13 +42,13 @@ class CpuAmxLayout(CpuVecLayout):
         return values + d // 16 * 16 * self.block_size + t // 2 * 32 + d % 16 * 2 + t % 2
 
     def check(self, kv: Tensor, rope: Rope | None) -> None:
-        """Contiguous heads of bfloat16."""
+        """Contiguous heads of bfloat16, or of 8 bits."""
         CpuVecLayout.check(self, kv, rope)
-        if kv.dtype != torch.bfloat16:
-            raise ValueError(f"KV cache of dtype {kv.dtype}: amx holds bfloat16 only")
+        if kv.dtype not in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+            raise ValueError(f"KV cache of dtype {kv.dtype}: amx holds bfloat16 and fp8 only")
 
     def mover(self, kv: Tensor, rope: Rope | None) -> str:
-        """The C++ kernel, which turns words of two values: a NeoX half must hold whole words."""
-        if rope is not None and rope.is_neox and rope.rot_dim % 4:
+        """The C++ kernel, which turns words of two bf16 values: a NeoX half must hold whole words."""
+        if kv.dtype != torch.bfloat16 or (rope is not None and rope.is_neox and rope.rot_dim % 4):
             return REFERENCE
         return CpuVecLayout.mover(self, kv, rope)

@@ -4,7 +4,8 @@ A row is K and V side by side (`strided`), or MLA's latent and its rotary key (`
 
 One launch serves all layers of one geometry, whatever their strides, rotations (two thetas, none) and addresses: those
 are tables with a row per layer. It serves all runs too: they are rows of one more table, with their block ids behind
-them. The table is made of blocks, and it is the kernel that counts tokens.
+them. The table is made of blocks, and it is the kernel that counts tokens. So a step has one launch for all requests.
+It has no more with several KV cache groups of one geometry: the row of a run tells which layers are its own.
 
     program (tile of tokens, head, layer):
 
@@ -27,7 +28,7 @@ keeps such memory until the copy is through.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +39,12 @@ import triton.language as tl  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from torch import Tensor
 
+from acmserve.kernels.layer_group import GroupRuns, LayerGroup, LayerGroups
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.strided import StridedLayout
+from acmserve.kernels.movers.run_table import TILE_TOKENS, run_table
 from acmserve.kernels.rope import Rope, angles
-from acmserve.kernels.runs import MoveRun
 
-BLOCK_TOKENS = 16
 ALIGNMENT = 16  # bytes of the widest load
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Stored as bytes. The number of mantissa bits distinguishes e4m3 from e5m2.
@@ -91,7 +92,8 @@ def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr):  # type: ignore[
 @triton.jit(do_not_specialize=["num_runs", "num_turns"])
 def move_kernel(  # type: ignore[no-untyped-def]
     layers,  # int64 [num_layers, 5]: address; block, head and token stride in elements; row of the rope or -1
-    table,  # int64, see `run_table`
+    spans,  # int64 [num_groups, 2]: a group's first row in `layers`, and how many
+    table,  # int64, see `run_table.py`
     turns,  # float32 [2, num_ropes, num_runs, HALF]: cos, then sin
     num_runs,
     num_turns,  # elements of one half of `turns`
@@ -99,6 +101,7 @@ def move_kernel(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr,
     MANTISSA: tl.constexpr,
     ALIGNED: tl.constexpr,  # elements that every address and stride is a multiple of, or 1
+    IS_SPLIT: tl.constexpr,  # whether the layers are those of several groups
     RUN_BLOCK: tl.constexpr,  # tokens of a block of the runs
     BLOCK_SIZE: tl.constexpr,  # tokens of a block of the cache; RUN_BLOCK is a multiple
     ROW_SIZE: tl.constexpr,
@@ -109,17 +112,23 @@ def move_kernel(  # type: ignore[no-untyped-def]
     TILE_PAIRS: tl.constexpr,
     TILE_REST: tl.constexpr,
 ):
-    """One program: TILE_TOKENS tokens of one run, one head of one layer."""
+    """One program: TILE_TOKENS tokens of one run, one head of one layer. Of a group with few layers some have none."""
+    tile = table + num_runs * 7 + tl.program_id(0)
+    index = tl.load(tile)
+    run = table + index * 7
+    token = tl.load(tile + tl.num_programs(0)) + tl.arange(0, TILE_TOKENS)
+    num_tokens = tl.load(run + 4)
     layer = layers + tl.program_id(2) * 5
+    if IS_SPLIT:
+        span = spans + tl.load(run + 6) * 2
+        num_layers = tl.load(span + 1)
+        num_tokens = tl.where(tl.program_id(2) < num_layers, num_tokens, 0)
+        layer = layers + (tl.load(span) + tl.minimum(tl.program_id(2), num_layers - 1)) * 5
+    here = token < num_tokens
     base = tl.multiple_of(tl.load(layer).to(tl.pointer_type(DTYPE)), 16 if ALIGNED > 1 else 1)
     stride_block = tl.multiple_of(tl.load(layer + 1), ALIGNED)
     stride_head = tl.multiple_of(tl.load(layer + 2), ALIGNED)
     stride_token = tl.multiple_of(tl.load(layer + 3), ALIGNED)
-    tile = table + num_runs * 6 + tl.program_id(0)
-    index = tl.load(tile)
-    run = table + index * 6
-    token = tl.load(tile + tl.num_programs(0)) + tl.arange(0, TILE_TOKENS)
-    here = token < tl.load(run + 4)
     src_at = tl.load(run + 1) + token
     dst_at = tl.load(run + 3) + token
     src = tl.load(table + tl.load(run) + src_at // RUN_BLOCK, mask=here, other=0) * RUN_BLOCK + src_at % RUN_BLOCK
@@ -168,20 +177,25 @@ def move_kernel(  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Layers that one launch serves.
+class _Launch:
+    """Layers of one geometry, by group, that one launch serves.
 
-    `table` is int64 `[num_layers, 5]` on the device (see `move_kernel`). `ropes` are the rows of the angle table.
-    `aligned` is the number of elements that every address and stride is a multiple of, or 1.
+    `table` is int64 `[num_layers, 5]`, `spans` `[num_groups, 2]`, both on the device (see `move_kernel`). `ropes` are
+    the rows of the angle table. `aligned` is the number of elements that every address and stride is a multiple of, or
+    1. `block_size` is that of the runs' blocks, in tokens.
     """
 
     table: Tensor
+    spans: Tensor
+    num_layers: dict[int, int]
     ropes: tuple[Rope, ...]
     first: KVLayer
     aligned: int
+    block_size: int
 
     @classmethod
-    def of(cls, layers: Sequence[KVLayer]) -> _Group:
+    def of(cls, groups: Mapping[int, Sequence[KVLayer]], places: Mapping[int, int], block_size: int) -> _Launch:
+        layers = [layer for members in groups.values() for layer in members]
         ropes = tuple(dict.fromkeys(layer.rope for layer in layers if layer.rope is not None))
         rows = [
             [layer.kv.data_ptr(), *layer.kv.stride()[:3], -1 if layer.rope is None else ropes.index(layer.rope)]
@@ -189,60 +203,54 @@ class _Group:
         ]
         size = layers[0].kv.element_size()
         aligned = all(row[0] % ALIGNMENT == 0 and all(s * size % ALIGNMENT == 0 for s in row[1:4]) for row in rows)
-        table = torch.tensor(rows, dtype=torch.int64).to(layers[0].kv.device)
-        return cls(table, ropes, layers[0], ALIGNMENT // size if aligned else 1)
+        spans, at = [[0, 0] for _ in places], 0
+        for group, members in groups.items():
+            spans[places[group]] = [at, len(members)]
+            at += len(members)
+        device = layers[0].kv.device
+        table, span_table = (torch.tensor(values, dtype=torch.int64).to(device) for values in (rows, spans))
+        num_layers = {group: len(members) for group, members in groups.items()}
+        return cls(table, span_table, num_layers, ropes, layers[0], ALIGNMENT // size if aligned else 1, block_size)
 
 
 class StridedMover:
-    """Moves KV in a fixed set of row caches of one device. `num_launches` kernels a call."""
+    """Moves KV in a fixed set of row caches of one device. `num_launches` kernels a call at most."""
 
-    def __init__(self, layers: Sequence[KVLayer], block_size: int) -> None:
-        """Keep the layers' memory alive and build the tables. `block_size` is that of the runs' blocks, in tokens."""
-        self._block_size = block_size
-        self._layers = tuple(layers)
+    def __init__(self, groups: LayerGroups) -> None:
+        """Keep the layers' memory alive and build the tables."""
+        self._groups = dict(groups)
+        self._places = {group: place for place, group in enumerate(self._groups)}
+        found = [(number, group, layer) for number, group in self._groups.items() for layer in group.layers]
         # Layers without rotation join those with one: their rows are copied.
-        pairs = {_geometry(layer): _pairing(layer.rope) for layer in layers if layer.rope is None}
-        pairs |= {_geometry(layer): _pairing(layer.rope) for layer in layers if layer.rope is not None}
-        groups: dict[tuple[object, ...], list[KVLayer]] = {}
-        for layer in layers:
-            pairing = pairs[_geometry(layer)] if layer.rope is None else _pairing(layer.rope)
-            groups.setdefault((_geometry(layer), pairing), []).append(layer)
-        self._groups = tuple(_Group.of(members) for members in groups.values())
+        pairs = {_geometry(layer, group): _pairing(layer.rope) for _, group, layer in found if layer.rope is None}
+        pairs |= {_geometry(layer, group): _pairing(layer.rope) for _, group, layer in found if layer.rope is not None}
+        launches: dict[tuple[object, ...], dict[int, list[KVLayer]]] = {}
+        for number, group, layer in found:
+            geometry = _geometry(layer, group)
+            pairing = pairs[geometry] if layer.rope is None else _pairing(layer.rope)
+            launches.setdefault((geometry, pairing), {}).setdefault(number, []).append(layer)
+        self._launches = tuple(
+            _Launch.of(members, self._places, self._groups[min(members)].block_size) for members in launches.values()
+        )
 
     @property
     def num_launches(self) -> int:
         """Kernels that one call of `move` starts, whatever the number of tokens and runs."""
-        return len(self._groups)
+        return len(self._launches)
 
-    def move(self, runs: Sequence[MoveRun]) -> None:
-        """Move all layers. Arguments as `dispatch.LayerMover.move`."""
-        table, num_tiles = run_table(runs)
-        on_device = _send(table, self._layers[0].kv.device)
-        for group in self._groups:
-            _launch(group, on_device, num_tiles, [run.delta for run in runs], self._block_size)
-
-
-def run_table(runs: Sequence[MoveRun]) -> tuple[NDArray[np.int64], int]:
-    """What a launch knows of the runs, and its number of tiles.
-
-    run      6 numbers a run     where its source block ids begin in the table, offset in the first one,
-                                 the same for its destination, number of tokens, delta
-    tile     one number a tile   the run that it belongs to
-    first    one number a tile   its first token, counted in the run
-    ids      source and destination block ids of each run
-    """
-    num_tiles = np.array([-(-run.num_tokens // BLOCK_TOKENS) for run in runs], dtype=np.int64)
-    total = int(num_tiles.sum())
-    tiles = np.repeat(np.arange(len(runs), dtype=np.int64), num_tiles)
-    first = BLOCK_TOKENS * (np.arange(total, dtype=np.int64) - np.repeat(num_tiles.cumsum() - num_tiles, num_tiles))
-    rows, ids = [], []
-    end = 6 * len(runs) + 2 * total
-    for run in runs:
-        src_at, dst_at = end, end + len(run.src_block_ids)
-        end = dst_at + len(run.dst_block_ids)
-        rows.append([src_at, run.src_offset, dst_at, run.dst_offset, run.num_tokens, run.delta])
-        ids += [np.asarray(run.src_block_ids, dtype=np.int64), np.asarray(run.dst_block_ids, dtype=np.int64)]
-    return np.concatenate([np.array(rows, dtype=np.int64).reshape(-1), tiles, first, *ids]), total
+    def move(self, runs: GroupRuns) -> None:
+        """Move all layers. Arguments as `dispatch.GroupMover.move`."""
+        sent: dict[tuple[int, ...], tuple[Tensor, int]] = {}
+        for launch in self._launches:
+            moved = {group: runs[group] for group in launch.num_layers if runs.get(group)}
+            key = tuple(moved)
+            if not key:
+                continue
+            if key not in sent:
+                table, num_tiles = run_table([(self._places[group], run) for group in key for run in moved[group]])
+                sent[key] = _send(table, launch.table.device), num_tiles
+            deltas = [run.delta for found in moved.values() for run in found]
+            _start(launch, *sent[key], deltas, max(launch.num_layers[group] for group in key))
 
 
 def _send(values: NDArray[Any], device: torch.device) -> Tensor:
@@ -251,9 +259,9 @@ def _send(values: NDArray[Any], device: torch.device) -> Tensor:
     return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
 
 
-def _geometry(layer: KVLayer) -> tuple[object, ...]:
+def _geometry(layer: KVLayer, group: LayerGroup) -> tuple[object, ...]:
     """What layers must have in common to share a launch."""
-    return layer.layout, layer.kv.dtype, layer.kv.stride(3), layer.kv.device
+    return layer.layout, layer.kv.dtype, layer.kv.stride(3), layer.kv.device, group.block_size
 
 
 def _pairing(rope: Rope | None) -> tuple[int, bool]:
@@ -267,13 +275,14 @@ def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> NDArray[np.float32]:
     return np.stack([angles(rope, deltas) for rope in ropes], axis=1).astype(np.float32)
 
 
-def _launch(group: _Group, table: Tensor, num_tiles: int, deltas: Sequence[int], block_size: int) -> None:
-    layer, layout = group.first, group.first.layout
+def _start(launch: _Launch, table: Tensor, num_tiles: int, deltas: Sequence[int], num_layers: int) -> None:
+    layer, layout = launch.first, launch.first.layout
     assert isinstance(layout, StridedLayout)
-    half = group.ropes[0].rot_dim // 2 if group.ropes else 0
-    turns = _send(_turns(group.ropes, deltas), table.device)
-    move_kernel[num_tiles, layout.num_kv_heads, group.table.shape[0]](
-        group.table,
+    half = launch.ropes[0].rot_dim // 2 if launch.ropes else 0
+    turns = _send(_turns(launch.ropes, deltas), table.device)
+    move_kernel[num_tiles, layout.num_kv_heads, num_layers](
+        launch.table,
+        launch.spans,
         table,
         turns,
         len(deltas),
@@ -281,14 +290,15 @@ def _launch(group: _Group, table: Tensor, num_tiles: int, deltas: Sequence[int],
         layer.kv.stride(3),
         DTYPE=TYPES.get(layer.kv.dtype, tl.uint8),
         MANTISSA=MANTISSA_BITS.get(layer.kv.dtype, 0),
-        ALIGNED=group.aligned,
-        RUN_BLOCK=block_size,
+        ALIGNED=launch.aligned,
+        IS_SPLIT=len(launch.num_layers) > 1,
+        RUN_BLOCK=launch.block_size,
         BLOCK_SIZE=layout.block_size,
         ROW_SIZE=layout.row_size,
         KEY_START=layout.key_start,
         HALF=half,
-        IS_NEOX=not group.ropes or group.ropes[0].is_neox,
-        TILE_TOKENS=BLOCK_TOKENS,
+        IS_NEOX=not launch.ropes or launch.ropes[0].is_neox,
+        TILE_TOKENS=TILE_TOKENS,
         TILE_PAIRS=triton.next_power_of_2(max(half, 1)),
         TILE_REST=triton.next_power_of_2(max(layout.row_size - 2 * half, 1)),
     )

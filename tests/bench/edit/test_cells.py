@@ -1,4 +1,4 @@
-"""The reports of `bench edit --kinds`: a red cell tells no time, the others do."""
+"""The reports of `bench edit`: a red cell tells no time, the others do, and the tables say what was measured."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.edit.cells import (
-    LLAMA_CPP,
-    SERIES,
-    Cell,
-    as_report,
-    as_table,
-    check_receipt,
-    check_reused,
-    make_cells,
-)
-from acmserve.bench.edit.kinds import KINDS, POSITIONS, WITHOUT_POSITION, Shape
-from acmserve.bench.harness.engine import Ask
+from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.edit.kinds import EditSizes
+from acmserve.bench.edit.main import main
+from acmserve.bench.edit.run import LLAMA_CPP, SERIES, Cell, as_report, check_reused
+from acmserve.bench.edit.table import KINDS_TABLE, TURNS, times_sooner
+from acmserve.bench.harness.engine import Ask, check_receipt
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "exact": 5.0, "stock": 6.0}
 
@@ -28,46 +22,47 @@ def receipt(kept: int, moved: int, computed: int) -> dict[str, Any]:
 
 def cell(kind: str = "fold", *failures: str) -> Cell:
     seconds = {name: [TIMES[name], TIMES[name] * 2, TIMES[name]] if name in TIMES else [] for name in SERIES}
-    made = Cell(kind, Shape(3000), seconds, {"reuse": receipt(500, 2000, 50)}, list(failures))
+    made = Cell(kind, seconds, {"reuse": receipt(500, 2000, 50)}, list(failures))
     made.num_front, made.num_behind, made.num_new = 500, 2000, 50
     return made
 
 
-def test_a_green_cell_tells_medians_counts_and_targets() -> None:
-    report = as_report([cell()])
+def report_of(*cells: Cell) -> dict[str, Any]:
+    return as_report(cells, EditSizes())
+
+
+def table(report: dict[str, Any]) -> str:
+    return "\n".join(" ".join(line.split()) for line in told_by(TURNS, KINDS_TABLE)(report))
+
+
+def test_a_green_cell_tells_medians_and_counts() -> None:
+    report = report_of(cell())
     [row] = report["cells"]
     assert report["gate"]["green"]
     assert row["medians"] == TIMES
-    assert row["ratios"] == pytest.approx(
-        {"reuse / append": 1.2, "stock / reuse": 25, "repair / append": 2.5, "stock / repair": 12}
-    )
-    table = "\n".join(as_table(report))
-    assert "240 (240-480)" in table
-    assert "takes 1.20 appends (target 1.25: met), 25.0 times faster than stock (target 8: met)" in table
+    assert times_sooner(report) == pytest.approx(25)
+    assert "plain append, 50 new tokens 200 ms 200 to 400 ms" in table(report)
+    assert "fold, reuse 240 ms 240 to 480 ms 500 2,000 50" in table(report)
+    assert "fold 200 ms 240 ms 500 ms 5,000 ms 6,000 ms" in table(report)
 
 
 def test_llama_cpp_is_told_where_it_was_measured_and_only_there() -> None:
     with_llama, without = cell(), cell("deletion")
     with_llama.seconds[LLAMA_CPP] = [4.0]
     with_llama.receipts[LLAMA_CPP] = {"kept_tokens": 500, "computed_tokens": 2050}
-    report = as_report([with_llama, without])
-    assert report["series"] == list(SERIES)
+    report = report_of(with_llama, without)
     assert [row["medians"].get(LLAMA_CPP) for row in report["cells"]] == [4.0, None]
-    table = "\n".join(as_table(report))
-    assert "llama.cpp, fold: kept 500, computed 2,050 (2,000 old tokens behind the edit)" in table
-    assert "llama.cpp, deletion" not in table
-    assert LLAMA_CPP not in as_report([without])["series"]
+    assert "fold 200 ms 240 ms 500 ms 5,000 ms 6,000 ms 4,000 ms 2,050" in table(report)
+    assert "deletion 200 ms 240 ms 500 ms 5,000 ms 6,000 ms\n" in table(report)
 
 
 def test_a_red_cell_tells_why_and_no_time_while_the_others_do() -> None:
-    report = as_report([cell("fold", "reuse: reused 3 of the 2000 tokens"), cell("deletion")])
+    report = report_of(cell("fold", "reuse: reused 3 of the 2000 tokens"), cell("deletion"))
     red, green = report["cells"]
-    assert (red["green"], red["medians"], red["ratios"], red["seconds_to_first_token"]) == (False, {}, {}, {})
+    assert (red["green"], red["medians"], red["seconds_to_first_token"]) == (False, {}, {})
     assert green["medians"] == TIMES
-    assert report["gate"]["failures"] == ["fold, 3,000 tokens, front: reuse: reused 3 of the 2000 tokens"]
-    table = "\n".join(as_table(report))
-    assert "GATE RED for:\n  fold, 3,000 tokens, front: reuse: reused 3" in table
-    assert "appends (target" not in table
+    assert report["gate"]["failures"] == ["fold: reuse: reused 3 of the 2000 tokens"]
+    assert table(report).endswith("fold: reuse: reused 3 of the 2000 tokens")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +75,7 @@ def test_a_red_cell_tells_why_and_no_time_while_the_others_do() -> None:
     ],
 )
 def test_a_receipt_has_to_fit_its_request(told: dict[str, Any] | None, fidelity: str, says: list[str]) -> None:
-    failures = check_receipt(fidelity, Ask((1,) * 2550, "", "s", fidelity), told)
+    failures = check_receipt(Ask((1,) * 2550, "", "s", fidelity), told)
     assert len(failures) == len(says)
     assert all(part in failure for part, failure in zip(says, failures, strict=True))
 
@@ -100,7 +95,11 @@ def test_what_repair_computes_came_along_too() -> None:
     assert check_reused("repair", made) == ["repair: reused 1799 of the 2000 tokens behind the edit (None)"]
 
 
-def test_a_sweep_has_every_kind_everywhere_but_those_without_a_place() -> None:
-    cells = make_cells(list(KINDS), (1500, 3000), POSITIONS)
-    assert len(cells) == 2 * (3 * len(KINDS) - 2 * len(WITHOUT_POSITION))
-    assert len({(one.kind, one.shape) for one in cells}) == len(cells)
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(["--kinds", "folds"], "'folds'"), (["--repetitions", "0"], "'0' is not a positive number")]
+)
+def test_wrong_usage_names_the_bad_option(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert says in capsys.readouterr().err

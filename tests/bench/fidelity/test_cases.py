@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from acmserve.bench.fidelity.cases import (
-    CHAIN,
-    CHAIN_LENGTH,
     DEPENDENCES,
     KINDS,
-    MARKERS,
     RELATED,
     RESTORE,
     SUPERSEDED,
@@ -26,7 +21,7 @@ from acmserve.bench.fidelity.cases import (
 from acmserve.bench.fidelity.plan import FULL, QUICK, BenchPlan, plan_cases, whole_documents
 from acmserve.bench.fidelity.text import Document, choose_documents, digest, superseded_text
 from acmserve.bench.harness.library_text import Library
-from acmserve.plan.planner import MAX_ROTATIONS, plan_edit
+from acmserve.plan.planner import plan_edit
 from acmserve.plan.source import ServedSequence
 
 SIZES = FidelitySizes(context=1024, continuation=32, share=0.45)
@@ -50,12 +45,12 @@ def planned_moves(prompt: Tokens, served: Tokens) -> int:
 
 
 @pytest.mark.parametrize("dependence", [UNRELATED, RELATED])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (RESTORE, CHAIN)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != RESTORE])
 def test_what_is_movable_is_what_the_planner_would_move(kind: str, dependence: str) -> None:
     context, edited = case_of(kind, dependence).turns
     # The last token of a prompt is always computed.
     assert planned_moves(edited.prompt, context.prompt) == edited.num_movable - 1
-    assert edited.num_movable >= edited.num_suffix > 400
+    assert edited.num_movable > 400
 
 
 def test_a_restore_ends_where_it_began() -> None:
@@ -69,27 +64,14 @@ def test_the_continuation_goes_on_from_the_kept_text(kind: str) -> None:
     for turn in case_of(kind, RELATED).turns:
         if turn.continuation:
             assert turn.continuation[0] == turn.prompt[-1] + 1
-            assert turn.suffix == turn.prompt[-len(turn.suffix) :] or kind == "two holes"
             assert len(turn.continuation) == SIZES.continuation
 
 
 def test_unrelated_text_is_of_another_document() -> None:
-    turn = case_of("fold", UNRELATED).turns[-1]
-    assert min(turn.folded) > max(*turn.suffix, *turn.continuation)
-    assert set(turn.folded).isdisjoint(turn.prompt)
-
-
-def test_each_edit_of_a_chain_moves_what_the_one_before_left() -> None:
-    turns = case_of(CHAIN, RELATED).turns
-    assert len(turns) == CHAIN_LENGTH + 1
-    for before, turn in itertools.pairwise(turns):
-        planned = planned_moves(turn.prompt, before.prompt)
-        # Where nothing was appended the last old token is the prompt's last, which is computed.
-        num_more = planned - turn.num_movable + (turn.num_edits == 1)
-        assert num_more >= 0
-        if turn.num_edits <= MAX_ROTATIONS:
-            # The end of a marker in characters is the same from edit to edit.
-            assert num_more < len(MARKERS[0])
+    context, turn = case_of("fold", UNRELATED).turns
+    folded = set(context.prompt) - set(turn.prompt)
+    assert len(folded) == SIZES.folded
+    assert min(folded) > max(*turn.continuation, turn.prompt[0])
 
 
 def test_the_continuation_asks_for_the_last_round_and_folded_rounds_say_otherwise() -> None:

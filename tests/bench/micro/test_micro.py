@@ -13,12 +13,13 @@ from acmserve.bench.micro import bench_kernel as kernel
 from acmserve.bench.micro import main as micro
 from acmserve.bench.micro.bench_kernel import bench_kernel as test_kernel
 from acmserve.bench.micro.bench_kernel import cache
+from acmserve.bench.micro.bench_match import bench_auto as test_auto
 from acmserve.bench.micro.bench_match import bench_match as test_match
 from acmserve.bench.micro.bench_step import bench_step as test_step
 from acmserve.bench.micro.rows import as_rows, micro_table
 from acmserve.cli import main as cli
 
-__all__ = ["cache", "test_kernel", "test_match", "test_step"]
+__all__ = ["cache", "test_auto", "test_kernel", "test_match", "test_step"]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,14 +6,15 @@ from typing import Any
 
 import jinja2
 
+from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.precompute.thoughts import (
     NUM_STEPS,
     RESULT_TOKENS,
     THOUGHT_TOKENS,
+    THOUGHTS_TABLE,
     dropping_template,
     make_chain,
-    thoughts_table,
 )
 
 
@@ -51,6 +52,6 @@ def test_chains_have_texts_of_their_own() -> None:
 def test_the_table_says_how_many_appends_it_was() -> None:
     way = {"name": "exact", "median_seconds": 0.5, "median_append_seconds": 0.4, "appends": 1.25, "median_tokens": {}}
     report = {"gate": as_gate([]), "sizes": "some", "num_chains": 3, "ways": [way]}
-    assert any("1.25" in line for line in thoughts_table(report))
+    assert any("1.25" in line for line in told_by(THOUGHTS_TABLE)(report))
     red = report | {"gate": as_gate(["exact: its answers are not those of stock"])}
-    assert not any("1.25" in line for line in thoughts_table(red))
+    assert not any("1.25" in line for line in told_by(THOUGHTS_TABLE)(red))

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.bench.agent.estimates import wilson
 from acmserve.bench.tasks.auto import grid, judge, simulate
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
 from acmserve.bench.tasks.run import AUTO, EXACT, REPAIRS, REUSE, VARIANTS
-from acmserve.bench.tasks.summary import ALL, share_interval, summarise, wilson
+from acmserve.bench.tasks.summary import ALL, share_interval, summarise
 from acmserve.bench.tasks.table import as_table
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, Features
 
 NAMES = [variant.name for variant in VARIANTS]
 SAFE = Features(num_moved=600, num_removed=100)
-UPDATED = Features(num_moved=600, num_removed=100, num_echoed=600, num_superseded=300, peak_superseded=150)
+UPDATED = Features(num_moved=600, num_removed=1000, num_echoed=30, num_anew=60)
 
 
 def row(right: float, moved: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The prompts that the policies of `bench trace` make, and the cache that they are compared with. Without a server."""
+"""The prompts that the policies of `bench trace` make. Without a server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from acmserve.bench.agent.ideal_prefix_cache import PrefixCache
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter
 from acmserve.bench.agent.recording import Recording, record
 from acmserve.bench.agent.scripted_agent import make_trace
@@ -92,22 +89,3 @@ def test_the_same_recording_gives_the_same_prompts(recording: Recording, planned
 def test_a_budget_that_nothing_fits_into_is_refused(recording: Recording) -> None:
     with pytest.raises(AcmError, match="give a larger budget"):
         prompts_of(recording, "recency", Limits(600, 300))
-
-
-def naive_computed(prompts: list[list[int]]) -> list[int]:
-    """Every prefix ever seen, one by one."""
-    seen: set[tuple[int, ...]] = set()
-    costs = []
-    for prompt in prompts:
-        found = 0
-        while found < len(prompt) and tuple(prompt[: found + 1]) in seen:
-            found += 1
-        costs.append(len(prompt) - min(found, len(prompt) - 1) if prompt else 0)
-        seen |= {tuple(prompt[:end]) for end in range(1, len(prompt) + 1)}
-    return costs
-
-
-@given(st.lists(st.lists(st.sampled_from([0, 1, 255, 256, 65_536, 2**31]), max_size=9), max_size=12))
-def test_the_infinite_cache_is_that_of_every_prefix(prompts: list[list[int]]) -> None:
-    cache = PrefixCache()
-    assert [cache.computed(prompt) for prompt in prompts] == naive_computed(prompts)

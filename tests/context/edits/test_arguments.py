@@ -22,7 +22,8 @@ from acmserve.context.session.fragment import Fragment, Piece
 from acmserve.context.session.history import Adoption, adopt
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
-from acmserve.context.storage.codecs.state import pack, state_from, state_value, unpack
+from acmserve.context.storage.codecs.rows import pack, unpack
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.context.tools.search.semantic import passages
 from acmserve.context.transcript.call_arguments import MIN_ARGUMENT_CHARS, ArgumentPart
 from acmserve.context.transcript.message import Message, Place, text_at
@@ -227,6 +228,16 @@ def test_a_redacted_text_never_comes_back_in_arguments(arguments: str, is_emptie
         told = [edit for edit in adoption.dropped if edit.reason == EMPTIED]
         assert bool(told) is is_emptied
         assert all(json.loads(c["function"]["arguments"]) is not None for m in render(adoption.state) for c in calls(m))
+
+
+def test_a_redacted_text_never_comes_back_in_a_list_of_arguments() -> None:
+    """No client should send one. vLLM hands it to the template as it is."""
+    first, _, *rest = written()
+    listed = writes("{}")
+    listed["tool_calls"][0]["function"]["arguments"] = [json.loads(SAID)]
+    adoption = resent(redacted(), [first, listed, *rest])
+    assert "second Monday" not in repr(adoption.state)
+    assert EMPTIED in [edit.reason for edit in adoption.dropped]
 
 
 def calls(message: Message) -> Sequence[Any]:

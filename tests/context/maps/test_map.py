@@ -14,7 +14,7 @@ from acmserve.context.maps.section import BY_NAME
 from acmserve.context.maps.text import parse_map, render_map
 from acmserve.context.maps.update import MapSettings, settle
 from acmserve.context.storage.codecs.map import map_from, map_value
-from acmserve.context.storage.codecs.state import pack, unpack
+from acmserve.context.storage.codecs.rows import pack, unpack
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
 from tests.support.context.maps import RULES, SPECIAL, add, context_maps, delete, map_of, replace_item, taught
 

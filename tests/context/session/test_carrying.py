@@ -293,6 +293,12 @@ def test_a_session_of_the_first_version_knows_its_history_and_what_was_redacted(
     assert contents(again.state)[2].startswith("[folded")
 
 
+def test_a_session_of_the_first_version_that_only_grows_gets_new_digests() -> None:
+    sent = [user("Keep this."), user(LOG)]
+    adoption = adopt(as_stored_before(state_of(*sent), sent), [*sent, user("new")])
+    assert {len(entry.digest) for entry in adoption.state.entries} == {17}
+
+
 @pytest.mark.parametrize("again", [[{"type": "text", "text": SECRET}], SECRET + "Be brief.", "quite other words"])
 def test_a_text_that_the_first_version_redacted_stays_out_before_it_was_seen_again(again: Any) -> None:
     """Of such a text nothing is known until its message comes in the words of then. So its message stays as it is."""

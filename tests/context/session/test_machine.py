@@ -1,7 +1,8 @@
 """Random edit scripts hold the principles of 000 section 2.1, whatever the client, the model and a person do.
 
 rules       the client writes on, resends, rewinds, diverges; the server answers with calls of its own in between;
-            every tool of both suites with right and wrong arguments; cuts of whole messages; redactions
+            every tool of both suites with right and wrong arguments; cuts of whole messages; redactions;
+            edits that wait, and take effect some at a time
 after each  messages keep count, order and identity; hidden text comes back byte for byte, in any order;
             a call that fails changes nothing; what is told of an edit is what it does; visible text can be cut
 at the end  the whole script once more, from nothing: the same bytes, ids and results at every step
@@ -29,6 +30,7 @@ from hypothesis.stateful import (
 )
 
 from acmserve.context.edits import fragments as edits
+from acmserve.context.edits.commit import apply_commit, commit_all
 from acmserve.context.edits.cost import ShownTexts, effect_of
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.find import HIDDEN, editable_texts, pieces_by_place, stretches, texts_of
@@ -38,6 +40,8 @@ from acmserve.context.session.history import adopt, append_answer, append_intern
 from acmserve.context.session.nesting import crossing, hiding
 from acmserve.context.session.render import hidden_pieces, render, splice
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.waiting import committed, waiting, waiting_behind
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall, run_tool
 from acmserve.context.tools.suites import tool_names
@@ -54,6 +58,8 @@ CHANGING = {
     "summary_fragment",
     "revert_summary",
 }
+MARGIN = 8
+"""Tokens by which the marker of a longer text may be longer."""
 HIDING = (Visibility.FOLDED, Visibility.SUMMARIZED)
 SPICE = ["\n", "\n\n", ". ", "\x00", "word ", "Word ", "\U0001f600", "[folded", " ", '"', "\\"]
 
@@ -85,11 +91,19 @@ def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
         return end_turn(append_answer(append_internal(state, internal), answer)), ""
     if step.kind == "batch":
         try:
-            done = run_batch(state, step.arguments, bench(), {})
+            done = run_batch(committed(state), step.arguments, bench(), {})
         except InvalidRequest as error:
             return state, f"Error: {error}"
         return done.state, str([(edit.fragment.fragment_id, str(edit.cost)) for edit in done.done])
+    if step.kind == "commit":
+        plan = commit_all(state, "cheapest")
+        return apply_commit(state, replace(plan, fragment_ids=plan.fragment_ids[step.arguments :])), ""
     suite, name, arguments, supplied = step.arguments
+    if step.kind == "wait":
+        context = replace(bench(suite, supplied=supplied), may_wait=True)
+        outcome = run_tool(committed(state), ToolCall(name, arguments), context)
+        return waiting_behind(state, outcome.state), outcome.result
+    state = committed(state)
     outcome = run_tool(state, ToolCall(name, arguments), bench(suite, supplied=supplied))
     assert (outcome.error is None) == (not outcome.result.startswith("Error: "))
     if outcome.error is not None or outcome.needs is not None:
@@ -119,6 +133,12 @@ def follow_remedy(state: SessionState, step: Step, error: InvalidRequest) -> Non
         works(instead[1], {})
     if known := re.search(r"Known fragments: (.+)\.", error.remedy):
         assert all(state.fragment(fragment_id) for fragment_id in known[1].split(", "))
+    if "fragment a longer text around it" in error.remedy:
+        num_needed = int(re.findall(r"would stand there has ([\d,]+)", str(error))[0].replace(",", "")) + MARGIN
+        place = state.fragment(arguments["fragment_id"]).pieces[0].place
+        if place.part is None and pays_as_a_whole(state, place, num_needed):
+            whole = cut_messages(state, place.entry, place.entry + 1, bench().tokenizer)
+            edits.fold(whole.state, whole.fragments[0].fragment_id, suite, bench().tokenizer)
     if pays := re.search(r"fragment (\d+) tokens or more of its message", error.remedy):
         place = state.fragment(arguments["fragment_id"]).pieces[0].place
         entry = state.entries[place.entry].message
@@ -273,6 +293,27 @@ class EditScript(RuleBasedStateMachine):
         messages = Edit(kind, messages=(start, start + data.draw(st.integers(0, 2), "length")))
         self.do(Step("batch", [messages, *([Edit(kind, self.fragment_id(data))] * data.draw(st.booleans(), "two"))]))
 
+    @rule(data=st.data(), name=st.sampled_from(["fold_fragment", "fold_fragment", "fold_fragment", "restore_fragment"]))
+    def edit_that_waits(self, data: st.DataObject, name: str) -> None:
+        """Folds of texts that are long enough to pay."""
+        text = max((text for _, _, text in texts_of(self.state, "all")), key=len, default="nowhere")
+        cut = {"start_marker": text[:9], "end_marker": text[-9:], "role": "all", "num_fragments": 1}
+        self.do(Step("wait", ("sculptor", "fragment_context", cut, None)))
+        long = [f.fragment_id for f in self.state.fragments if f.num_tokens > 100 or f.waits]
+        chosen = data.draw(st.sampled_from(long), "long") if long else self.fragment_id(data)
+        before = self.state
+        self.do(Step("wait", ("sculptor", name, {"fragment_id": chosen}, None)))
+        was = next((f for f in before.fragments if f.fragment_id == chosen), None)
+        if was is not None and was.hidden and not was.waits:
+            assert not self.state.fragment(chosen).waits, "its text is gone from the prompt already"
+        elif name == "fold_fragment":
+            assert as_bytes(render(self.state)) == as_bytes(render(before)), "the prompt shows it later"
+
+    @precondition(lambda self: waiting(self.state))
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        self.do(Step("commit", data.draw(st.sampled_from([0, 1]), "how many wait on")))
+
     @precondition(lambda self: len(self.state.fragments) > 3)
     @rule()
     def restore_context(self) -> None:
@@ -338,6 +379,17 @@ class EditScript(RuleBasedStateMachine):
         assert not any(outcome.state.fragment(name).hidden for name in outcome.fragment_ids)
 
     @invariant()
+    def what_waits_is_shown_and_hidden_once_it_takes_effect(self) -> None:
+        names = {fragment.fragment_id for fragment in waiting(self.state)}
+        seen = replace(self.state, fragments=tuple(f for f in self.state.fragments if f.fragment_id not in names))
+        assert as_bytes(render(self.state)) == as_bytes(render(seen))
+        landed = committed(self.state)
+        assert waiting(landed) == ()
+        if names:
+            landed.check_integrity()
+            assert state_from(state_value(self.state), "here") == self.state
+
+    @invariant()
     def hidden_text_comes_back_in_any_order(self) -> None:
         hidden = [f.fragment_id for f in self.state.fragments if f.visibility in HIDING]
         random.Random(len(self.script)).shuffle(hidden)
@@ -354,19 +406,20 @@ class EditScript(RuleBasedStateMachine):
     @invariant()
     def what_is_told_of_an_edit_is_what_it_does(self) -> None:
         """A token is a character here, so the sums have to agree to the last one."""
-        for fragment in self.state.fragments[-8:]:
-            other = edits.folded(self.state, fragment, "sculptor")
+        state = committed(self.state)
+        for fragment in state.fragments[-8:]:
+            other = edits.folded(state, fragment, "sculptor")
             if fragment.hidden:
                 other = replace(fragment, visibility=Visibility.VISIBLE, shown=None, focus=None)
             if fragment.visibility is Visibility.REDACTED:
                 continue
-            after = self.state.replace_fragment(other)
-            effect = effect_of(self.state, after, "exact", Characters())
-            shown, then = characters(self.state), characters(after)
+            after = state.replace_fragment(other)
+            effect = effect_of(state, after, "exact", Characters())
+            shown, then = characters(state), characters(after)
             assert effect.num_saved == len(shown) - len(then)
             same = next((at for at, (a, b) in enumerate(zip(shown, then, strict=False)) if a != b), len(then))
             assert len(then) - same <= effect.cost.num_computed
-            moved = effect_of(self.state, after, "reuse", Characters()).cost
+            moved = effect_of(state, after, "reuse", Characters()).cost
             assert moved.num_computed + moved.num_moved == effect.cost.num_computed
 
     def teardown(self) -> None:

@@ -15,7 +15,7 @@ from acmserve.context.edits.fragments import redact
 from acmserve.context.session.branches.fork import fork
 from acmserve.context.session.rollout.lines import record_from, rollout_lines, rollout_rows, row_value
 from acmserve.context.session.rollout.record import NO_ROLLOUT, Initiator, RolloutRecord, Sampled, num_common
-from acmserve.context.storage.codecs.state import pack, unpack
+from acmserve.context.storage.codecs.rows import pack, unpack
 from acmserve.errors import Conflict, IntegrityError
 from tests.support.context.conversation import Characters
 from tests.support.context.states import conversation, rollouts

@@ -12,6 +12,7 @@ import pytest
 
 from acmserve.context.schema.suite_registry import SUITE_FILES, editing_suites
 from acmserve.context.session.render import render
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.context.tools.suites import SUITES, find_operation, load_suites, suite_tools
 from acmserve.errors import AcmError, InvalidRequest
 from tests.support.context.conversation import call, done, lines, refusal, state_of, user
@@ -53,6 +54,24 @@ def test_its_words_reach_the_model_and_its_calls_are_carried_out(tmp_path: Path)
     assert again.endswith(f'Call show("{piece}") to read it.')
     assert call(hidden.state, "show", suite="mine", fragment_id=piece).changed
     assert "match" in call(hidden.state, "grep", suite="mine", query="line 7").result
+
+
+def test_folds_in_a_row_are_said_in_its_words_and_stay_so_in_the_file(tmp_path: Path) -> None:
+    """Without `more` the server has its own."""
+    value = changed(setting("markers/more", "<{count} more to {last}, {tokens}>"))
+    load(tmp_path, value)
+    state = done(call(state_of(user(lines(90))), "cut", suite="mine", start_marker="line 0", end_marker="line 89"))
+    ids = [fragment.fragment_id for fragment in state.fragments]
+    for piece in ids[:4]:
+        state = done(call(state, "hide", suite="mine", piece=piece))
+    first, *others = (fragment.num_tokens for fragment in state.fragments[:4])
+    told = f"<{ids[0]} {first}><3 more to {ids[3]}, {sum(others)}>\n"
+    stored = state_from(json.loads(json.dumps(state_value(state))), "here")
+    for shown in (state, stored):
+        assert str(render(shown)[0]["content"]).startswith(told)
+    state = done(call(state, "show", suite="mine", fragment_id=ids[0]))
+    state = done(call(state, "show", suite="mine", fragment_id=ids[3]))
+    assert f"<{ids[1]} {others[0]}><1 more to {ids[2]}, {others[1]}>\n" in str(render(state)[0]["content"])
 
 
 def changed(change: Callable[[Any], Any]) -> Any:
@@ -127,6 +146,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no markers": (lambda value: value.pop("markers"), "markers: is missing, but hide hides text"),
     "a marker without id": (setting("markers/folded", "[hidden]"), r"markers\.folded: does not name the fragment"),
+    "a marker without the last id": (setting("markers/more", "and more"), r"markers\.more: does not name the last"),
+    "a field of more": (setting("markers/more", "{last} {id}"), r"markers\.more: knows no \{id\}"),
     "a marker's field": (setting("markers/folded", "{id} {size}"), r"markers\.folded: knows no \{size\}"),
     "an attribute": (setting("results/fold", "{result.__class__}"), r"results\.fold: knows no \{result\.__class__\}"),
     "an open brace": (setting("results/fold", "{result"), r"results\.fold: is no template"),

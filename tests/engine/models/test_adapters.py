@@ -16,7 +16,7 @@ from acmserve.plan.owner import Owner
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.support.engine.adapter import RANK, write_adapter
 from tests.support.engine.edits import cut
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, counted_steps, start_engine
 from tests.support.engine.tiny_model import TINY_MODELS
 
 FOLDED = [*cut(HISTORY, 200, 520, MARKER), *NEW]
@@ -67,6 +67,23 @@ def test_a_fold_equals_exact_within_each_adapter(adapted: Adapted) -> None:
         assert moved.distance(exact[-1]) <= MAX_DIFFERENCE
     assert exact[0].distance(exact[1]) > 10 * MAX_DIFFERENCE, "the adapters say the same, the comparison says nothing"
     assert exact[0].distance(exact[2]) > 10 * MAX_DIFFERENCE
+
+
+def test_the_holes_of_an_adapter_are_computed_in_one_step(adapted: Adapted) -> None:
+    """The adapter is applied to each token of the step, wherever it stands."""
+    context = [*cut(cut(HISTORY, 700, 760, MARKER), 200, 350, MARKER), *NEW]
+    adapted.engine.ask(HISTORY, "holes", "reuse", salt="holes", adapter=adapted.first)
+    with counted_steps(adapted.engine) as sizes:
+        moved = adapted.engine.ask(context, "holes", "reuse", salt="holes", adapter=adapted.first)
+    assert moved.receipt is not None
+    assert len(moved.receipt["moves"]) == 2
+    assert sizes == [moved.receipt["computed_tokens"]]
+    exact, other = (
+        adapted.engine.ask(context, name, "exact", salt=name, adapter=adapter)
+        for name, adapter in (("holes exact", adapted.first), ("holes other", adapted.second))
+    )
+    assert moved.distance(exact) <= MAX_DIFFERENCE
+    assert exact.distance(other) > 10 * MAX_DIFFERENCE, "the adapters say the same, the comparison says nothing"
 
 
 def test_kv_of_another_adapter_is_found_out(adapted: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,11 @@ from acmserve.plan import planner
 from tests.support.engine.edits import text
 from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, read_answer, start_engine
 
-pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
+pytest.importorskip(
+    "torchvision",
+    reason="vLLM reads images with torchvision, which this environment leaves out or cannot load",
+    exc_type=(ImportError, RuntimeError),
+)
 
 MAX_DIFFERENCE = 1e-3
 A, B, C, D = (text(length, name, 380) for name, length in (("a", 100), ("b", 200), ("c", 150), ("d", 120)))

@@ -28,7 +28,7 @@ from acmserve.plan.rules.rotations import MAX_ROTATIONS_BY_TYPE
 from tests.engine.test_oracle import HISTORY, MARKER, MAX_DIFFERENCE, NEW
 from tests.engine.worker.test_architectures import COMMON
 from tests.support.engine.edits import Tokens, cut, insert, swap, text
-from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.engine import TINY_SETTINGS, Engine, counted_steps, start_engine
 from tests.support.engine.oracle import check_reuse
 from tests.support.engine.tiny_model import save_random
 
@@ -82,6 +82,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def test_reuse_equals_exact(engine: Engine, kind: str) -> None:
     contexts = [[*context, *NEW] for context in EDITS[kind]]
     check_reuse(engine, f"s-{kind}", HISTORY, contexts, MAX_DIFFERENCE)
+
+
+def test_holes_are_computed_in_one_step(engine: Engine) -> None:
+    """Its rows read keys of 8 bits, which were turned in the same step."""
+    context = [*EDITS["two holes"][0], *NEW]
+    engine.ask(HISTORY, "holes", "reuse", salt="holes")
+    with counted_steps(engine) as sizes:
+        moved = engine.ask(context, "holes", "reuse", salt="holes")
+    assert moved.receipt is not None
+    assert len(moved.receipt["moves"]) == 2
+    assert sizes == [moved.receipt["computed_tokens"]]
+    assert moved.distance(engine.ask(context, "other", "exact", salt="holes")) <= MAX_DIFFERENCE
 
 
 def test_keys_that_do_not_turn_are_found_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

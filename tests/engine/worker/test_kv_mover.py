@@ -52,7 +52,7 @@ def test_keys_that_nobody_knows_may_be_copied_and_not_moved() -> None:
     [
         ({"a": torch.zeros(4, 2, 128, 32).transpose(2, 3)}, "vec", "vec needs contiguous heads"),
         ({"a": torch.zeros(4, 2, 24, 128, dtype=torch.bfloat16)}, "amx", "divisible by 16"),
-        ({"a": torch.zeros(SHAPE)}, "amx", "amx holds bfloat16 only"),
+        ({"a": torch.zeros(SHAPE)}, "amx", "amx holds bfloat16 and fp8 only"),
         ({"a": torch.zeros(SHAPE)}, "latent", "latent"),
         ({"a": torch.zeros(SHAPE), "b": torch.zeros(5, 2, 32, 128)}, "vec", "5 blocks of 32 tokens"),
         ({"a": torch.zeros(SHAPE), "b": torch.zeros(4, 2, 16, 128)}, "vec", "4 blocks of 16 tokens"),

@@ -12,6 +12,7 @@ from vllm.v1.outputs import KVConnectorOutput
 
 from acmserve.engine.groups.facts import KVGroups, read_groups
 from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.vllm.model.state_space import decays
 from acmserve.engine.worker import state_mover
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
 from acmserve.engine.worker.messages import TransitionsRecorded
@@ -112,13 +113,37 @@ def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
 def test_states_elsewhere_than_on_a_cpu_are_left_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their engine refuses moves by its configuration, and its copies go on."""
     watched: list[Any] = []
-    monkeypatch.setattr(state_mover, "watch_delta_rule", watched.append)
+    monkeypatch.setattr(state_mover, "WATCHED", {"GDN_ATTN": watched.append, "MAMBA2": None})
     attention = SimpleNamespace(kv_cache_spec=FULL, layer_names=[])
     group = SimpleNamespace(kv_cache_spec=recurrent(), layer_names=["layers.0"])
     config: Any = SimpleNamespace(kv_cache_groups=[attention, group])
     states = (torch.empty(10, 3, SIZE, device=device), torch.empty(10, HEADS, SIZE, SIZE, device=device))
     found = StateMover.of_engine(config, {"layers.0": SimpleNamespace(kv_cache=states)})
     assert (found is not None) is (len(watched) == 1) is (device == "cpu")
+
+
+def test_a_step_size_tells_what_a_head_forgets() -> None:
+    """vLLM's own recurrence, token by token: a state of ones and no values."""
+    from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
+
+    num_tokens, heads, rows, columns = 5, 3, 2, 4
+    raw, bias, rates = torch.randn(num_tokens, heads), torch.randn(heads), -torch.rand(heads)
+    state = torch.ones(2, heads, rows, columns)
+    nothing, zeros = torch.zeros(1, heads, rows), torch.zeros(1, 1, columns)
+    for step in raw:
+        selective_state_update(
+            state,
+            nothing,
+            step[None, :, None].expand(1, heads, rows),
+            rates[:, None, None].expand(heads, rows, columns),
+            zeros,
+            zeros,
+            dt_bias=bias[:, None].expand(heads, rows),
+            dt_softplus=True,
+            state_batch_indices=torch.ones(1, dtype=torch.int32),
+            out=torch.empty_like(nothing),
+        )
+    assert torch.allclose(decays(raw, bias, rates).expand(heads, rows, columns), state[1], atol=1e-6)
 
 
 def spec(name: str, **facts: Any) -> Any:
@@ -156,9 +181,8 @@ def test_a_short_convolution_is_no_state_to_compose() -> None:
 @pytest.mark.parametrize(
     ("specs", "reason"),
     [
-        ([FULL, recurrent(kind="MAMBA1")], "of kind MAMBA1; of those, gated delta nets and short convolutions are"),
-        ([FULL, recurrent(kind="MAMBA2")], "of kind MAMBA2; of those, gated delta nets and short convolutions are"),
-        ([FULL, recurrent(kind="LINEAR")], "of kind LINEAR; of those, gated delta nets and short convolutions are"),
+        ([FULL, recurrent(kind="MAMBA1")], "of kind MAMBA1; of those, gated delta nets, Mamba-2 and short"),
+        ([FULL, recurrent(kind="LINEAR")], "of kind LINEAR; of those, gated delta nets, Mamba-2 and short"),
         ([FULL, recurrent(kind="SHORT_CONV", num_speculative_blocks=2)], "without drafts"),
         ([FULL, recurrent(mamba_cache_mode="all")], "keeps one for each block"),
         ([FULL, recurrent(num_speculative_blocks=2)], "without drafts"),

@@ -15,6 +15,8 @@ from acmserve.server.app.openapi import ANSWERS, REQUESTS
 from acmserve.server.options.session_params import ACM_KEYS
 from acmserve.server.routes.schemas.receipts import AcmFields, ReceiptView
 from tests.support import http
+from tests.support.client.kinds import KINDS
+from tests.support.client.schema_check import differing, references, undescribed
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
 
@@ -100,10 +102,35 @@ def test_requests_show_our_fields(document: dict[str, Any], path: str) -> None:
         assert problems(schema, valid | {"acm": {"fidelty": "exact"}}) != []
 
 
+def test_every_field_of_ours_is_described_on_every_route(document: dict[str, Any]) -> None:
+    """`acm`, `context_management` and the receipt, in requests and answers, down to the last field."""
+    schemas, seen = document["components"]["schemas"], set[str]()
+    shown = [(request_schema(document, path), names) for path, names in REQUESTS.items()]
+    for path in ANSWERS:
+        is_edited = path != "/v1/completions"
+        shown.append((answer_schema(document, path), ("acm", "context_management") if is_edited else ("acm",)))
+    for schema, names in shown:
+        properties = schemas[schema["$ref"].rpartition("/")[2]]["properties"]
+        for name in names:
+            assert properties[name]["description"], (schema["$ref"], name)
+            for reference in references(properties[name]):
+                assert list(undescribed(reference, schemas, seen)) == []
+    assert {"ReceiptView", "StepView", "AcmFields", "AppliedEditView", "CompactionEntry", "BudgetReportView"} <= seen
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_client_reads_what_the_server_documents(document: dict[str, Any], kind: type) -> None:
+    assert list(differing(kind, KINDS[kind], document["components"]["schemas"])) == []
+
+
 def test_the_field_of_vllms_responses_stays(document: dict[str, Any]) -> None:
     """`context_management` of /v1/responses is OpenAI's, with another meaning."""
-    fields_shown = document["components"]["schemas"]["ResponsesRequest"]["properties"]
-    assert "ContextManagementFields" not in str(fields_shown.get("context_management"))
+    schema = request_schema(document, "/v1/responses")
+    fields_shown = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
+    assert "ContextManagementFields" not in str(fields_shown["context_management"])
+    valid = {"model": MODEL, "input": "Hi.", "context_management": [{"type": "compaction", "compact_threshold": 9}]}
+    assert problems(schema, valid) == []
+    assert problems(schema, valid | {"context_management": {"edits": []}}) != []
 
 
 def test_the_document_lists_what_is_read_and_written() -> None:

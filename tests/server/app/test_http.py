@@ -20,7 +20,7 @@ from tests.support.routes.vendor_asks import total
 from tests.support.server.bad_requests import BAD_REQUESTS
 
 MODEL = "smollm2"
-TIMEOUT = 120
+TIMEOUT = http.SECONDS
 COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 MARKER = '[folded f1a2b3: 700 tokens hidden; restore_fragment("f1a2b3") to read]'
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]

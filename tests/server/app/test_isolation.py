@@ -56,6 +56,8 @@ OWNED = {
     ("POST", "/v1/acm/sessions/{session_id}/prepare"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
     ("GET", "/v1/acm/sessions/{session_id}/prepare/{prepare_id}"): None,
     ("GET", "/v1/acm/sessions/{session_id}/rollout"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/totals"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/turns"): None,
     ("POST", "/v1/acm/sessions/{session_id}/tools/{name}"): {"arguments": {}},
     ("POST", "/v1/responses/compact"): {
         "model": MODEL,

@@ -115,6 +115,20 @@ def test_work_ahead_is_counted_apart_from_receipts(metrics: AcmPromMetrics) -> N
     assert stats.aggregate(AcmStats(stats.to_dict())).data["precomputed_seconds"] == 1.0
 
 
+def test_moves_are_timed_across_processes(metrics: AcmPromMetrics) -> None:
+    worker, other = AcmStats(), AcmStats()
+    assert worker.is_empty()
+    for stats in (worker, other):
+        with stats.timed_move():
+            pass
+    assert not worker.is_empty()
+    metrics.observe(json.loads(json.dumps(worker.aggregate(other).to_dict())), engine_idx=1)
+    sample = {"model_name": "m", "engine": "1"}
+    assert REGISTRY.get_sample_value("acmserve:move_seconds_count", sample) == 2.0
+    assert (REGISTRY.get_sample_value("acmserve:move_seconds_sum", sample) or 0.0) > 0.0
+    assert stats_of([receipt(kept=1)]).aggregate(worker).data["move_seconds"] == worker.data["move_seconds"]
+
+
 def test_a_second_engine_in_the_process_starts_its_counters_anew(metrics: AcmPromMetrics) -> None:
     metrics.observe(stats_of([receipt(kept=9)]).to_dict())
     config: Any = SimpleNamespace(kv_transfer_config=None)

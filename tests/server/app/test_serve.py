@@ -7,15 +7,20 @@ import sys
 from argparse import Namespace
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from vllm.config import KVTransferConfig
+from vllm.config.model import ModelDType
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
+from acmserve.seams import load
 from acmserve.server.app.access import listen_locally
 from acmserve.server.app.flags import build_parser
+from acmserve.server.app.launch.flag_names import check_flag_names
 from acmserve.server.app.serve import (
     fill_cpu_defaults,
     main,
@@ -23,9 +28,12 @@ from acmserve.server.app.serve import (
     name_plugin,
     parse_vllm_flags,
     resolve_model,
+    run_command,
 )
 from acmserve.server.app.startup import open_identifier
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.vllm.seams import ARG_PARSER
+from acmserve.server.vllm.source_text import model_dtypes, vllm_flags
 
 
 def test_help_teaches_our_flags_and_points_to_those_of_vllm(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,11 +59,52 @@ def test_our_flags_are_taken_out_and_the_rest_keeps_its_order() -> None:
 
 
 @pytest.mark.parametrize("flags", [["--fidelity", "best"], ["--max-sessions", "0"], ["--min-move-tokens", "-3"]])
-def test_bad_value_of_our_flags_is_named(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_bad_value_of_our_flags_is_named(flags: list[str]) -> None:
+    with pytest.raises(AcmError, match=f"^{flags[0]}: .*'{flags[1]}'.*acmserve serve --help"):
         build_parser().parse_known_args(["smollm2", *flags])
-    assert ended.value.code == 2
-    assert flags[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tensor-paralel-size", "2"], "^unknown flag --tensor-paralel-size. Did you mean --tensor-parallel-size?"),
+        (["--a-flag-of-nobody"], "^unknown flag --a-flag-of-nobody. `acmserve serve --help`"),
+        (["--max-num-seqs", "many"], "^--max-num-seqs: invalid int value: 'many'"),
+        (["--config", "serve.toml"], "^Config file must be of a yaml/yml type. toml supplied. "),
+    ],
+)
+def test_what_vllm_refuses_of_its_flags_is_one_line(flags: list[str], said: str) -> None:
+    with pytest.raises(AcmError, match=said) as refused:
+        parse_vllm_flags(["/models/m", *flags])
+    assert "\n" not in str(refused.value)
+
+
+def test_no_flag_of_vllm_is_strange_to_the_text_that_is_read_before_it() -> None:
+    parser = load(ARG_PARSER)(FlexibleArgumentParser(prog="acmserve serve"))
+    known = vllm_flags()
+    flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    assert len(flags) > 200
+    assert [flag for flag in flags if flag not in known and f"--{flag.removeprefix('--no-')}" not in known] == []
+    assert set(model_dtypes()) == set(get_args(ModelDType))
+    check_flag_names(flags, ["--fidelity"])
+    with pytest.raises(AcmError, match=r"Did you mean --fidelity\?"):
+        check_flag_names(["--fidelty"], ["--fidelity"])
+
+
+def test_settings_that_vllm_refuses_are_one_line() -> None:
+    class Command:
+        """One that reads its settings as vLLM does."""
+
+        def validate(self, args: Namespace) -> None:
+            """Flags are well."""
+
+        def cmd(self, args: Namespace) -> None:
+            """Read a setting of vLLM's that is not."""
+            KVTransferConfig(**vars(args))
+
+    with pytest.raises(AcmError, match=r"^vLLM refuses these settings: .*kv_role") as refused:
+        run_command(Command(), Namespace(kv_connector="Mine"))
+    assert "\n" not in str(refused.value)
 
 
 def test_flags_become_the_connector_configuration() -> None:

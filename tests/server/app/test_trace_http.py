@@ -56,8 +56,6 @@ def test_sessions_are_replayed_and_judged(scripted_server: str, smollm2_folder: 
     assert other["computed_tokens"] >= exact["computed_tokens"], "a peer says in its usage what it kept"
     assert reuse["moved_tokens"] > 100
     assert reuse["computed_tokens"] + 100 < exact["computed_tokens"]
-    # The best knows prompts only; an answer of two tokens may begin as the recorded one does, and is cached, too.
-    assert exact["computed_tokens"] + 2 * exact["num_turns"] >= exact["best_computed_tokens"]
 
 
 def test_what_a_server_refuses_turns_the_gate_red(scripted_server: str) -> None:

@@ -48,7 +48,7 @@ def test_a_crossing_is_a_call_from_another_file_of_the_product() -> None:
     """The measure itself: what matches a history digests each message in another file."""
     messages = [{"role": "user", "content": "Hello"}, {"role": "user", "content": "Again"}]
     walked = count_walk(lambda: adopt(SessionState(), messages))
-    assert walked.ways["context/session/carrying/matched.py", "context/alignment/normal_form.py"] == 2
+    assert walked.ways["context/session/history.py", "context/alignment/normal_form.py"] == 2
     assert walked.crossings == walked.ways.total() < 40
     assert not any(caller == callee for caller, callee in walked.ways)
     assert count_walk(lambda: None).files == frozenset()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from acmserve.context.tools.tool import parsed_arguments
-from acmserve.server.chat.calls import find_format_error
+from acmserve.server.chat.calls import find_format_error, text_before, text_held_back
 from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.model_step import Spoken, StepReader, read_whole, render_event
 
@@ -123,6 +123,26 @@ def test_arguments_that_are_nested_too_deeply_are_a_format_error() -> None:
     call = CALL | {"function": {"name": "fold_fragment", "arguments": endless}}
     found = find_format_error("", {"tool_calls": [call]}, ())
     assert found == "the arguments of 'fold_fragment' are not a JSON object"
+
+
+def test_a_mark_in_quotes_is_spoken_of_and_begins_no_call() -> None:
+    marks = ("<tool_call>",)
+    for quoted in ("Write `<tool_call>` first.", 'The tag "<tool_call>" and then \u201c<tool_call>\u201d.'):
+        assert find_format_error(quoted, {"content": quoted}, marks) is None
+        assert text_before(quoted, marks) == quoted
+        broken = f"{quoted}\n<tool_call>\nsearch(7)"
+        assert (
+            find_format_error(broken, {"content": broken}, marks)
+            == "what follows <tool_call> could not be read as a tool call"
+        )
+        assert text_before(broken, marks) == f"{quoted}\n"
+        sent = quoted[: quoted.index("<")]
+        assert sent + text_held_back(quoted, {"content": sent}, marks) == quoted
+    assert find_format_error("`<tool_call>{", {"content": "`"}, marks) is not None
+    cut = "Say `<tool_call>`.\n<tool_call>\n{"
+    assert text_held_back(cut, {"content": "Say `"}, marks) == "", "half a call is no text"
+    assert text_held_back("Fine.", {"content": "F"}, marks) == "", "nothing is held back without a mark"
+    assert text_held_back("", {"content": None}, marks) == ""
 
 
 class WatchedChunk(dict[str, Any]):

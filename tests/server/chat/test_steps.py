@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.exceptions import RequestValidationError
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from vllm.exceptions import VLLMValidationError
@@ -31,15 +29,15 @@ from acmserve.errors import Unavailable
 from acmserve.plan.request import SessionParams
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import NoEmbedder
 from acmserve.server.options.loop_options import LoopOptions
+from tests.support.instant_loop import run_instantly
+from tests.support.routes.stand_in_model import RAW, Model, call, said
 from tests.support.server.acm_app import WithoutLive
 
 TEXT = "".join(f"Word number {n} of a long text. " for n in range(40))
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": f"BEGIN {TEXT}END"}]
-RAW = Request({"type": "http", "method": "POST", "path": "/", "headers": []})
 
 
 class Words:
@@ -61,67 +59,7 @@ class NoSummarizer(WithoutLive):
         raise Unavailable("the server for summaries cannot be reached")
 
 
-def call(name: str, call_id: str = "c1", **arguments: Any) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-
-
 CUT = call("fragment_context", start_marker="BEGIN", end_marker="END", num_fragments=2)
-
-
-def said(content: str | None = None, *calls: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-    message = {"role": "assistant", "content": content, "tool_calls": list(calls), "refusal": None}
-    reason = finish_reason or ("tool_calls" if calls else "stop")
-    usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
-    return {
-        "object": "chat.completion",
-        "model": "m",
-        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": usage,
-    }
-
-
-class Model:
-    """Stands for vLLM's route function: says its lines, one a request; a line may be an exception or None."""
-
-    def __init__(self, *lines: Any) -> None:
-        self.lines = list(lines)
-        self.requests: list[Any] = []
-        self.num_background = 0
-
-    async def __call__(self, request: Any, raw_request: Request) -> Response | None:
-        number = len(self.requests)
-        self.requests.append(request)
-        line = self.lines[number]
-        if isinstance(line, Exception):
-            raise line
-        exchange = CURRENT.get()
-        assert exchange is not None
-        exchange.acm = {"session_id": exchange.session_id, "receipt": {"number": number}}
-        background = BackgroundTask(self._count)
-        if line is None or isinstance(line, Response):
-            return line
-        answer = {"id": f"chatcmpl-{number}", "created": number, **line}
-        if request.stream:
-            return StreamingResponse(self._stream(answer), background=background)
-        return JSONResponse(answer, background=background)
-
-    async def _count(self) -> None:
-        self.num_background += 1
-
-    async def _stream(self, answer: dict[str, Any]) -> AsyncGenerator[str, None]:
-        head = {"id": answer["id"], "created": answer["created"], "model": "m", "object": "chat.completion.chunk"}
-        message, choice = answer["choices"][0]["message"], answer["choices"][0]
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-        deltas += [{"content": letter} for letter in message["content"] or ""]
-        deltas += [{"tool_calls": [{"index": i, **made}]} for i, made in enumerate(message["tool_calls"])]
-        yield ": keep-alive\n\n"
-        for delta in deltas:
-            event = {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-            yield f"data: {json.dumps(event)}\n\n"
-        end = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
-        yield f"data: {json.dumps(end)}\n\n"
-        yield f"data: {json.dumps({**head, 'choices': [], 'usage': answer['usage']})}\n\n"
-        yield "data: [DONE]\n\n"
 
 
 def make_turn(**options: Any) -> Turn:
@@ -147,7 +85,7 @@ def run_stream(turn: Turn, model: Model, raw_request: Request = RAW, **body: Any
         assert isinstance(response, StreamingResponse)
         return [str(event) async for event in response.body_iterator]
 
-    events = [event.removeprefix("data: ").strip() for event in asyncio.run(collect())]
+    events = [event.removeprefix("data: ").strip() for event in run_instantly(collect())]
     return [json.loads(event) if event.startswith("{") else event for event in events]
 
 
@@ -267,7 +205,7 @@ def test_a_model_that_cannot_be_reached_for_a_summary_is_a_result() -> None:
 def test_a_slow_step_keeps_the_connection_alive() -> None:
     class SlowModel(Model):
         async def __call__(self, request: Any, raw_request: Request) -> Response | None:
-            await asyncio.sleep(0.2 * len(self.requests))
+            await asyncio.sleep(len(self.requests))
             return await super().__call__(request, raw_request)
 
     app = SimpleNamespace(state=SimpleNamespace(args=SimpleNamespace(sse_keep_alive_interval=0.05)))

@@ -11,7 +11,8 @@ import pytest
 
 from acmserve.plan.request import SessionParams
 from acmserve.server.exchange.answer import join_event, stream_with_receipt
-from acmserve.server.exchange.exchange import Exchange, join_body
+from acmserve.server.exchange.delivery import join_body
+from acmserve.server.exchange.exchange import Exchange
 
 ACM = {"session_id": "s", "receipt": {"fidelity": "exact", "prompt_tokens": 3}}
 DONE = "data: [DONE]\n\n"

@@ -21,10 +21,11 @@ def test_defaults_are_the_servers() -> None:
 
 def test_every_key_is_read() -> None:
     acm = {"tools": ["sculptor-v1", "branch"], "max_tool_calls": 100, "first_call_required": True, "preset": "pi-llm"}
-    acm |= {"branch": {"max_tokens": 4000}}
+    acm |= {"branch": {"max_tokens": 4000}, "commit": "cheapest"}
     assert set(acm) == set(LOOP_KEYS)
     suites = ("sculptor-v1", "branch")
-    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == LoopOptions(suites, 100, True, "pi-llm", 4000)
+    told = LoopOptions(suites, 100, True, "pi-llm", 4000, "cheapest")
+    assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == told
 
 
 def test_suites_go_together() -> None:
@@ -44,6 +45,7 @@ def test_suites_go_together() -> None:
             "names two suites with the same tools. Choose sculptor or sculptor-paper",
         ),
         ("max_tool_calls", 0, "from 1 to 100, not 0"),
+        ("commit", "later", "Choose 'now' or 'cheapest'"),
         ("max_tool_calls", 101, "from 1 to 100, not 101"),
         ("max_tool_calls", True, "from 1 to 100, not True"),
         ("max_tool_calls", "20", "from 1 to 100, not '20'"),

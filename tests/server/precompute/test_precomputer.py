@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.responses import JSONResponse, Response
@@ -114,7 +114,7 @@ class Client:
         body = {"model": "m", "messages": [dict(m) for m in self.messages], **self.body}
         budget = self.server.budgets.parse(acm["budget"], "acm.budget") if "budget" in acm else None
         request: Any = SimpleNamespace(continue_final_message=False)
-        chat = ChatRequest(request, None, body, SessionParams("s"), "", None, budget)  # type: ignore[arg-type]
+        chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", None, budget)
 
         async def core(request: Any, raw_request: Any) -> Response:
             self._serve()

@@ -32,6 +32,8 @@ OPERATIONS = {
     "acm_delete_session",
     "acm_get_context",
     "acm_get_rollout",
+    "acm_list_turns",
+    "acm_get_totals",
     "acm_call_tool",
     "acm_edit_session",
     "acm_get_budget",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -31,9 +32,14 @@ def server() -> ContextServer:
     return make_server()
 
 
+def identify(server: ContextServer, body: Any, headers: Mapping[str, str]) -> Identified | None:
+    tenant = server.sessions.tenant_of(headers, body.get("cache_salt") if isinstance(body, Mapping) else None)
+    return server.identifier.identify(body, headers, tenant, is_held=True)
+
+
 def turn(server: ContextServer, client: ChatClient, answer: str = "Noted.", **headers: str) -> Identified:
     """One request that is answered, as a route of chats does it."""
-    found = server.identify(client.body, client.headers | headers)
+    found = identify(server, client.body, client.headers | headers)
     assert found is not None
     session = server.store.open(found.tenant, found.params.session_id)
     with found.attempt() as attempt:
@@ -108,7 +114,7 @@ def test_a_title_that_came_first_makes_room(server: ContextServer) -> None:
 def test_a_request_that_runs_while_its_id_is_taken_over_is_not_recorded(server: ContextServer) -> None:
     client = claude()
     title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0])
-    running = server.identify(title.body, title.headers)
+    running = identify(server, title.body, title.headers)
     assert running is not None
     session = server.store.open("", running.params.session_id)
     turn(server, client)
@@ -122,7 +128,7 @@ def test_threads_are_known_after_a_restart(server: ContextServer) -> None:
     turn(server, client.user("And now?"))
     title = turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}))
     server.identifier = Identifier(store=server.store, served=server.served)
-    again = server.identify(client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}).body, CLAUDE)
+    again = identify(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}).body, CLAUDE)
     assert again is not None
     assert again.params.session_id == title.params.session_id
     assert turn(server, client.user("And then?")).params.session_id == "claude"
@@ -132,7 +138,7 @@ def test_a_failed_request_leaves_no_session(server: ContextServer) -> None:
     client = claude()
     turn(server, client)
     sub = ChatClient(AGENT_SYSTEM, ("read",), dict(CLAUDE)).user("Search the cellar.")
-    found = server.identify(sub.body, CLAUDE)
+    found = identify(server, sub.body, CLAUDE)
     assert found is not None
     with pytest.raises(RuntimeError), found.attempt():
         raise RuntimeError
@@ -154,7 +160,8 @@ def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
     turn(server, client)
     side = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense."}))
     title = turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."}))
-    server._redacted(server.store.get("", "claude"))
+    session = server.store.get("", "claude")
+    server._redacted(session, session.state)
     assert not server.store.has("", side.params.session_id)
     assert server.store.has("", title.params.session_id)
 
@@ -173,7 +180,7 @@ def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: C
     edit = Edit(EditKind.REDACT, messages=(1, 2))
     redacted = run_batch(session.state, [edit], ToolContext(server.tokenizer, "sculptor", "exact"), {}).state
     server.store.save(session, redacted)
-    server._redacted(session)
+    server._redacted(session, session.state)
     assert not server.store.has("", before)
     for _ in range(2):
         side = turn(server, client.side(SUMMARY_SYSTEM, {"role": "user", "content": told})).params.session_id
@@ -192,7 +199,7 @@ def test_a_branch_has_no_threads(server: ContextServer) -> None:
     turn(server, client)
     branch = make_branch(server, server.store.get("", "parent"), "look", "Look at it.")
     other = ChatClient(AGENT_SYSTEM, ("paint",), extra={"session_id": branch.session_id}).user("Something else.")
-    found = server.identify(other.body, {})
+    found = identify(server, other.body, {})
     assert found is not None
     assert found.params.session_id == branch.session_id
     assert found.placement is None
@@ -250,12 +257,12 @@ def test_nothing_is_found_across_keys_or_salts() -> None:
 
 
 def test_inference_is_off_unless_asked_for(server: ContextServer) -> None:
-    assert server.identify(ChatClient().user("Hello.").body, {}) is None
+    assert identify(server, ChatClient().user("Hello.").body, {}) is None
     with pytest.raises(InvalidRequest):
-        server.identify(ChatClient(extra={"acm": {}}).user("Hello.").body, {})
-    asked = inferring().identify(ChatClient(extra={"acm": {}}).user("Hello.").body, {})
+        identify(server, ChatClient(extra={"acm": {}}).user("Hello.").body, {})
+    asked = identify(inferring(), ChatClient(extra={"acm": {}}).user("Hello.").body, {})
     assert asked is not None
-    assert inferring().identify(ChatClient(extra={"n": 2}).user("Hello.").body, {}) is None
+    assert identify(inferring(), ChatClient(extra={"n": 2}).user("Hello.").body, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -263,23 +270,23 @@ def test_inference_is_off_unless_asked_for(server: ContextServer) -> None:
     [None, [], {}, {"messages": None}, {"messages": {}}, {"messages": [1, None, "x", {"role": 7, "content": {}}]}],
 )
 def test_any_body_is_read(body: object) -> None:
-    found = inferring().identify(body, CLAUDE)
+    found = identify(inferring(), body, CLAUDE)
     assert found is None or found.params.session_id == "claude"
 
 
 def test_a_body_that_is_no_strict_json_is_not_refused_for_a_clients_id(server: ContextServer) -> None:
     body = ChatClient(extra={"odd": float("nan")}).user("Hello.").body
-    assert server.identify(body, CLAUDE) is None
-    assert server.identify(body | {"session_id": "ours"}, CLAUDE) is not None
+    assert identify(server, body, CLAUDE) is None
+    assert identify(server, body | {"session_id": "ours"}, CLAUDE) is not None
 
 
 def test_a_response_names_the_session_that_gave_it(server: ContextServer) -> None:
     server.identifier.responses.note("", "resp_1", "claude")
     body = ChatClient(extra={"previous_response_id": "resp_1"}).user("Go on.").body
-    found = server.identify(body, {})
+    found = identify(server, body, {})
     assert found is not None
     assert (found.params.session_id, found.found_by) == ("claude", "previous_response_id")
-    assert server.identify(body | {"previous_response_id": "resp_2"}, {}) is None
+    assert identify(server, body | {"previous_response_id": "resp_2"}, {}) is None
 
 
 def test_responses_are_bounded_and_shared_fairly() -> None:
@@ -299,7 +306,7 @@ def test_responses_are_bounded_and_shared_fairly() -> None:
 def test_a_list_of_places_holds_for_a_server() -> None:
     server = make_server()
     server.identifier = Identifier(parse_sources("header:x-run"), store=server.store, served=server.served)
-    assert server.identify(claude().body, CLAUDE) is None
-    found = server.identify(claude().body, {"x-run": "r"})
+    assert identify(server, claude().body, CLAUDE) is None
+    found = identify(server, claude().body, {"x-run": "r"})
     assert found is not None
     assert (found.params.session_id, found.found_by) == ("r", "x-run")

@@ -201,6 +201,24 @@ def test_a_malformed_call_is_a_format_error(scripted_server: str, stream: bool, 
 
 
 @BOTH_WAYS
+def test_a_text_that_quotes_the_mark_of_a_call_is_an_answer(scripted_server: str, stream: bool) -> None:
+    """vLLM's parser keeps back what follows the mark in a stream."""
+    told = "The tag `<tool_call>` begins a call. It ends it, too."
+    asked = {"acm": {"tools": "sculptor", **RECORDED}, "stream": stream}
+    chunks, acm = post(scripted_server, session := new_session(), [SEARCH, told], **asked)
+    assert acm["stopped_by"] == "answer"
+    assert "format_errors" not in acm
+    said = [
+        (c.get("message") or c.get("delta") or {}).get("content") or "" for chunk in chunks for c in chunk["choices"]
+    ]
+    assert "".join(said) == told
+    record, _ = record_of(scripted_server, session)
+    assert [one.sampled.format_error for one in record.completions] == [None, None]
+    context = http.get(f"{scripted_server}/v1/acm/sessions/{session}/context").json()
+    assert context["messages"][-1]["message"]["content"] == told
+
+
+@BOTH_WAYS
 def test_a_group_shares_its_prompt_and_goes_on_from_any_sample(scripted_server: str, stream: bool) -> None:
     session = new_session()
     extra = {"script_id": session, "script": ["One.", "Two.", "Three.", "On."]}

@@ -23,7 +23,7 @@ class ErrandModel(ScriptedModel):
 
         def force(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
             if not tokens:
-                text = self._tokenizer.decode(prompt)
+                text = self._tokenizer.decode(prompt or [])
                 tokens.extend([*self._tokenizer.encode(answer(text), add_special_tokens=False), self.end_token])
             token = tokens[min(len(output), len(tokens) - 1)]
             if torch.isneginf(logits[token]):
@@ -33,3 +33,11 @@ class ErrandModel(ScriptedModel):
             return forced
 
         return force
+
+
+class ErrandOrScript(ErrandModel):
+    """Says what is written down for a request, and does the errands of all others."""
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Any:
+        is_written = "script" in (params.extra_args or {})
+        return (super(ErrandModel, self) if is_written else super()).new_req_logits_processor(params)

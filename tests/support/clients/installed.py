@@ -61,6 +61,7 @@ LANGGRAPH = Package(
 AGENTS_SDK = Package("agents", "pip", ("openai-agents==0.24.0",))
 ANTHROPIC = Package("anthropic", "pip", ("anthropic==2.13.0",))
 LITELLM = Package("litellm", "pip", ("litellm==1.110.2",))
+OPENAI = Package("openai", "pip", ("openai==3.54.0", "anthropic==2.13.0"))
 
 
 def install(package: Package) -> None:

@@ -21,7 +21,7 @@ from acmserve.context.session.rollout.record import (
     Sampled,
 )
 from acmserve.context.session.state import SearchHit, SessionState, TranscriptEntry
-from acmserve.context.storage.codecs.state import entry_value, fragment_value, pack
+from acmserve.context.storage.codecs.rows import entry_value, fragment_value, pack
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.transcript.message import Message, Place, texts

@@ -1,6 +1,6 @@
 """Every measured figure of README, docs and changelog: the page, the figure as it stands there, file, key, format.
 
-A key is a path into the JSON file (`medians/fold, exact`), or a function of its content where a figure is derived.
+A key is a path into the JSON file (`cells/0/medians/exact`), or a function of its content where a figure is derived.
 A figure of the code (a default in seconds) has no file, and a function without arguments.
 """
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from acmserve.bench.report.markdown_text import points
+from acmserve.bench.edit.table import times_sooner
+from acmserve.bench.harness.markdown_text import points
 from acmserve.bench.report.sections.answers import count_answers, task_row
-from acmserve.bench.report.sections.edits import median_seconds, times_sooner, total_seconds
+from acmserve.bench.report.sections.edits import median_seconds, total_seconds
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.pages import GENERATED, ROOT, page_names, prose_of
@@ -63,9 +64,9 @@ def _answers(index: int) -> Callable[[], int]:
 
 FIGURES = (
     Figure("30 times", "edit-cpu", times_sooner, "{:.0f} times", (README,)),
-    Figure("7.4 s", "edit-cpu", "medians/fold, stock engine", "{:.1f} s", (README,)),
-    Figure("6.5 s", "edit-cpu", "medians/fold, exact", "{:.1f} s", (README,)),
-    Figure("0.25 s", "edit-cpu", "medians/fold, reuse", "{:.2f} s", (README,)),
+    Figure("7.4 s", "edit-cpu", "cells/0/medians/stock", "{:.1f} s", (README,)),
+    Figure("6.5 s", "edit-cpu", "cells/0/medians/exact", "{:.1f} s", (README,)),
+    Figure("0.25 s", "edit-cpu", "cells/0/medians/reuse", "{:.2f} s", (README,)),
     Figure("0.39 s", "edit-kinds", lambda report: median_seconds(report, "fold", "repair"), "{:.2f} s", (README,)),
     Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
@@ -84,7 +85,12 @@ FIGURES = (
     Figure("1.18 s", "precompute-foreground", _p99("predict", max), "{:.2f} s", (CHANGELOG,)),
     Figure("0.45 s", "precompute-foreground", _p99("off", min), "{:.2f} s", (CHANGELOG,)),
     Figure("0.74 s", "precompute-foreground", _p99("off", max), "{:.2f} s", (CHANGELOG,)),
-    Figure("45 %", "", lambda: 100 * DEFAULT_THRESHOLDS.plain_ratio, "{:.0f} %", (FIDELITY,)),
+    Figure("90 %", "", lambda: 100 * DEFAULT_THRESHOLDS.max_anew_share, "{:.0f} %", (FIDELITY,)),
+    Figure("10 %", "", lambda: 100 * DEFAULT_THRESHOLDS.min_echoed_share, "{:.0f} %", (FIDELITY,)),
+    Figure("35 %", "", lambda: 100 * DEFAULT_THRESHOLDS.min_wide_echoed_share, "{:.0f} %", (FIDELITY,)),
+    Figure("1.5 times", "", lambda: DEFAULT_THRESHOLDS.max_plain_ratio, "{:.1f} times", (FIDELITY,)),
+    Figure("12 times", "", lambda: DEFAULT_THRESHOLDS.max_removed_ratio, "{:.0f} times", (FIDELITY,)),
+    Figure("3 times", "", lambda: DEFAULT_THRESHOLDS.max_inserted_ratio, "{:.0f} times", (FIDELITY,)),
     Figure("0.2 s", "", lambda: EngineConfig().precompute_chunk_s, "{:g} s", (PRECOMPUTE,)),
     Figure("60 s", "", lambda: EngineConfig().precompute_min_age_s, "{:g} s", (PRECOMPUTE,)),
 )

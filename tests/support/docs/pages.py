@@ -58,15 +58,19 @@ def text_of(page: str) -> str:
 
 
 def sentences_of(page: str) -> Iterator[str]:
-    """Sentences of paragraphs, of items of lists and of cells. A piece of inline code counts as one word."""
+    """Sentences of paragraphs, of items of lists and of cells. A piece of inline code counts as one word.
+
+    A heading is none. It ends with its line, whatever stands below it. An item that ends with a comma goes on in the
+    next one.
+    """
     text = _CODE.sub("code", text_of(page))
-    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\||#)", text):
+    text = re.sub(r"^#+ .*$", "\n", text, flags=re.MULTILINE)
+    text = re.sub(r",\s*\n\s*(?:[-*+]|\d+[.)]) ", ", ", text)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)]) )|\n(?=\|)", text):
         first = paragraph.lstrip()
-        if first.startswith("#"):
-            continue
         cells = first.strip("|").split("|") if first.startswith("|") else [first]
         for cell in cells:
-            line = re.sub(r"\s+", " ", re.sub(r"^\s*(?:[-*>]|\d+\.)\s+", "", cell)).strip()
+            line = re.sub(r"\s+", " ", re.sub(r"^\s*(?:[-*+>]|\d+[.)])\s+", "", cell)).strip()
             yield from (part for part in _ENDS.split(line) if re.search(r"\w{2}", part))
 
 

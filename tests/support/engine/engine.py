@@ -152,6 +152,29 @@ def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: boo
             _forget_rope_cache()
 
 
+def scheduler_of(engine: Engine) -> Any:
+    """The scheduler of an engine that lives in this process."""
+    core: Any = engine.llm.llm_engine.engine_core
+    return core.engine_core.scheduler
+
+
+@contextmanager
+def counted_steps(engine: Engine) -> Iterator[list[int]]:
+    """Meanwhile the tokens that each step of an engine in this process computes are written down."""
+    scheduler = scheduler_of(engine)
+    schedule, sizes = scheduler.schedule, []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        output = schedule(*args, **kwargs)
+        if output.total_num_scheduled_tokens:
+            sizes.append(output.total_num_scheduled_tokens)
+        return output
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "schedule", counted)
+        yield sizes
+
+
 def _forget_rope_cache() -> None:
     """vLLM caches rotary modules by their arguments for the life of the process."""
     from vllm.model_executor.layers import rotary_embedding

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.storage.session_store import SessionLimits, SessionStore
+from acmserve.context.storage.sqlite import Archive
 from acmserve.context.tools.run import SummaryWanted
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest, Unavailable
@@ -106,10 +107,17 @@ class WordVectors:
         return vector
 
 
-def make_server(*, down: bool = False, has_api_keys: bool = False, **limits: Any) -> ContextServer:
-    words = Words()
+def make_server(
+    *,
+    down: bool = False,
+    has_api_keys: bool = False,
+    archive: Archive | None = None,
+    tokenizer: Any = None,
+    **limits: Any,
+) -> ContextServer:
+    words = tokenizer or Words()
     return ContextServer(
-        SessionStore(SessionLimits(**limits)),
+        SessionStore(SessionLimits(**limits), archive=archive),
         words,
         OutOfReach() if down else FirstSentence(),
         OutOfReach() if down else WordVectors(),

@@ -74,7 +74,7 @@ def running_server(model: Path | str, log: Path, flags: Sequence[str], *, tiny: 
 
 @contextmanager
 def server_process(model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False) -> Iterator[Running]:
-    """The same with its process, which may be dead when this ends."""
+    """The same with its process, which may be dead when this ends. A server that is up ends as it should."""
     environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
     environ |= {"OMP_NUM_THREADS": "1"} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
     if tiny:
@@ -94,6 +94,17 @@ def server_process(model: Path | str, log: Path, flags: Sequence[str], *, tiny: 
         wait_until_healthy(url, process, log)
         yield Running(url, process)
     finally:
+        is_up = process.poll() is None
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=START_SECONDS)
+        if is_up:
+            check_end(process.returncode, log)
+
+
+def check_end(exit_code: int, log: Path) -> None:
+    """A server that was asked to stop says so, and nothing of what its libraries leak."""
+    said = log.read_text(errors="replace")
+    assert exit_code == 0, said[-4000:]
+    end = said.rpartition("shutdown triggered")[2]
+    assert [line for line in end.splitlines() if "leaked" in line or "Traceback" in line] == []

@@ -60,6 +60,8 @@ class Worker:
         self._readers: dict[str, Reader] = {}
         self._drafts: dict[str, list[int]] = {}
         self._encoded: set[str] = set()
+        self._spans: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.num_passes = 0
 
     def admit(self, reader: Reader) -> None:
         """Tell the worker who a request is."""
@@ -74,6 +76,8 @@ class Worker:
         self.runner.update(output)
         self._encode(output)
         self._drafts = output.scheduled_spec_decode_tokens
+        self._spans = {one.request_id: one.spans for one in getattr(output.kv_connector_metadata, "passes", ())}
+        self._check_passes(output.num_scheduled_tokens)
         for copy in output.kv_cache_block_copies or ():
             self.memory.copy_block(copy.src_block_id, copy.dst_block_id)
         copies = getattr(output.kv_connector_metadata, "copies", ())
@@ -90,6 +94,20 @@ class Worker:
             req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
             sampled_token_ids=[sampled.get(r, []) for r in request_ids],
         )
+
+    def _check_passes(self, scheduled: dict[str, int]) -> None:
+        """A pass is the request's chunk: as many tokens, with the same end."""
+        for request_id, spans in self._spans.items():
+            num_tokens = scheduled.get(request_id, 0)
+            end = self.runner.num_computed(request_id) + num_tokens
+            is_chunk = sum(b - a for a, b in spans) == num_tokens and spans[-1][1] == end
+            ensure(is_chunk, "input", f"{request_id}: pass {spans} is no chunk of {num_tokens} tokens up to {end}")
+            self.num_passes += 1
+
+    def _spans_of(self, request_id: str, num_tokens: int) -> tuple[tuple[int, int], ...]:
+        """What a request computes in this step: one chunk, or around what is copied."""
+        start = self.runner.num_computed(request_id)
+        return self._spans.get(request_id, ((start, start + num_tokens),))
 
     def _encode(self, output: SchedulerOutput) -> None:
         """Keep vLLM's encoder cache: drop what the scheduler freed, encode what it scheduled."""
@@ -128,7 +146,8 @@ class Worker:
         start = self.runner.num_computed(request_id)
         fits = start + num_tokens <= len(table) * size
         ensure(fits, "table", f"{request_id}: {len(table)} blocks for {start} + {num_tokens} tokens")
-        return [table[p // size] * size + p % size for p in range(start, start + num_tokens)]
+        spans = self._spans_of(request_id, num_tokens)
+        return [table[p // size] * size + p % size for span in spans for p in range(*span)]
 
     def _apply(self, copies: tuple[KVCopy, ...]) -> None:
         writes = []
@@ -149,7 +168,10 @@ class Worker:
 
     def _forward(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
         for request_id, num_tokens in scheduled.items():
-            self._compute(request_id, num_tokens)
+            if request_id in self._spans:
+                self._compute_pass(request_id, self._spans[request_id])
+            else:
+                self._compute(request_id, num_tokens)
         sampled, verified = {}, {}
         for request_id, num_tokens in scheduled.items():
             reader = self._readers[request_id]
@@ -203,6 +225,20 @@ class Worker:
         self._note_states(request_id, start + num_tokens, taint, is_exact=not inexact)
         prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
         self.token_counts[request_id].computed.update(range(start, prompt_end))
+
+    def _compute_pass(self, request_id: str, spans: tuple[tuple[int, int], ...]) -> None:
+        """The holes of a request, one behind the other: each sees what was copied and computed in front of it."""
+        reader, sequence = self._readers[request_id], self._readers[request_id].sequence
+        table, size = self.runner.block_table(request_id), self.memory.block_size
+        for start, end in spans:
+            context = self.memory.read(reader, table, start, 0)
+            inexact = [record for position, record in enumerate(context) if not reader.is_exact(record, position)]
+            taint = frozenset().union(*{record.taint for record in inexact})
+            for position in range(start, end):
+                record = sequence.exact(position)
+                mixed = Record(record.token, position, MIXED, taint, record.shift)
+                self.memory.slots[table[position // size] * size + position % size] = mixed if inexact else record
+            self.token_counts[request_id].computed.update(range(start, min(end, sequence.num_prompt_tokens)))
 
     def _inexact_states(self, request_id: str, start: int) -> list[Record]:
         """What a request goes on from in recurrent layers, as far as it is not exact. Here there are none."""

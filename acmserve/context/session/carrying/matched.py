@@ -5,19 +5,19 @@
     sent      system'  user                answer   user   user       matches: CHANGED 0, SAME 1, SAME 2, SAME 3, None
 
 Decision: a message that is equal to its entry is known without a digest, so that a history that only grows costs a
-comparison. Digests are made from the first difference on.
+comparison. Digests are made from the first difference on. A history that grows word for word never comes here, see
+`adopt`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acmserve.context.alignment.match import Matches, MatchKind, MessageMatch, match_messages
-from acmserve.context.alignment.normal_form import digest_normal_form
+from acmserve.context.alignment.normal_form import digest_sent
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import Message
-from acmserve.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHi
     for index, (at, message) in enumerate(zip(held, messages, strict=False)):
         entry = state.entries[at]
         is_equal = not entry.sealed and _is_equal(entry.message, message)
-        digest = entry.digest if is_equal else _digest(index, message, state.digest_key)
+        digest = entry.digest if is_equal else digest_sent(index, message, state.digest_key)
         digests.append(digest)
         if digest != entry.digest:
             break
         num_prefix += 1
-    rest = [_digest(index, messages[index], state.digest_key) for index in range(len(digests), len(messages))]
+    rest = [digest_sent(index, messages[index], state.digest_key) for index in range(len(digests), len(messages))]
     digests += rest
     matches: Matches = [MessageMatch(at, MatchKind.SAME) for at in range(num_prefix)]
     if num_prefix == len(held):
@@ -78,17 +78,3 @@ def _is_equal(entry: Message, message: object) -> bool:
         return entry == message
     except RecursionError:
         return False
-
-
-def _digest(index: int, message: object, key: bytes) -> bytes:
-    if not isinstance(message, Mapping):
-        raise InvalidRequest(f"messages[{index}]", f"must be an object, not {type(message).__name__}.")
-    try:
-        return digest_normal_form(message, key)
-    except UnicodeEncodeError:
-        reason = "has half of a surrogate pair, which is no character."
-    except RecursionError:
-        reason = "is nested too deeply."
-    except (TypeError, ValueError) as error:
-        reason = f"is not JSON: {error}."
-    raise InvalidRequest(f"messages[{index}]", reason)

@@ -20,12 +20,12 @@ from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import Message, digest_message, text_at, texts
 
-_NUM_OLD_BYTES = 16
+NUM_OLD_BYTES = 16
 
 
 def is_old(digest: bytes) -> bool:
     """Whether a digest is of the old form. One of the new form is a byte longer."""
-    return len(digest) == _NUM_OLD_BYTES
+    return len(digest) == NUM_OLD_BYTES
 
 
 def with_new_digests(state: SessionState, messages: Sequence[Message]) -> SessionState:

@@ -94,9 +94,12 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
 
 
 def _left_in_call(message: Message, number: int, redacted: RedactedIndex, in_place: frozenset[str]) -> set[str]:
-    """The redactions of which a call's arguments still say something: in a key, or in what is no JSON object."""
+    """The redactions of which a call's arguments still say something: in a key, or in what is no JSON object.
+
+    vLLM renders a list of arguments, too.
+    """
     arguments = call_arguments(tool_calls(message)[number])
-    if not isinstance(arguments, str | Mapping):
+    if arguments is None:
         return set()
     spelled = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     text = CoreText(message, [(ArgumentPart(number), unescaped(spelled))])

@@ -1,121 +1,43 @@
-"""A session's state as JSON, whole or row by row.
+"""A session's state as one JSON object, and read back from it: what a file holds is checked field by field.
 
-    state    entries [e0 e1 e2 e3]      fragments [f0 f1]      [omissions, budget, ..]      hits, counters, key
-                      |  |  |  |                    |  |        one row, or none
-    rows             one row each                 one each     read back equal, to the byte
+    rows (`rows.py`) --state_value--> {"version": 4, "entries": [...], ...} --state_from--> state, equal to the byte
 
-Decisions: a row is JSON in UTF-8 in which a lone surrogate stays one (clients do send them). NUL stands for itself
-rather than for six characters, so that a redacted text is no larger than it was. What a save writes says
-`changes.py`. It knows no file. `where` names one for errors.
+It knows no file. `where` names one for errors.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from acmserve.context.alignment.redacted_text import RedactedText
-from acmserve.context.eviction.budget_json import budget_value, parse_budget
+from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.registry import known
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import parse_precompute
 from acmserve.context.session.rollout.lines import record_from, rollout_rows, row_value
 from acmserve.context.session.state import Author, SearchHit, SessionState, TranscriptEntry
-from acmserve.context.storage.codecs.branch import relations_from, relations_value
-from acmserve.context.storage.codecs.omissions import omissions_from, omissions_value
-from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
+from acmserve.context.storage.codecs.branch import relations_from
+from acmserve.context.storage.codecs.omissions import omissions_from
+from acmserve.context.storage.codecs.redacted_text import redacted_from
+from acmserve.context.storage.codecs.rows import (
+    entry_value,
+    fragment_rows,
+    fragment_value,
+    hit_value,
+    limit_values,
+)
 from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.observations import parse_observations
-from acmserve.context.transcript.omissions import EMPTY
-from acmserve.errors import AcmError, IntegrityError, InvalidRequest
+from acmserve.errors import AcmError, IntegrityError
 
 VERSION = 4
 FIRST_VERSION = 1
 REMEDY = "Restore it from a backup, or move it away to start without the sessions in it."
 
-_NUL = b"\\u0000"
 _MAX_KEY_BYTES = 64
 # Keys as files of acmserve 0.1 spell them.
 _RENAMED = {"shed": "omissions", "ahead": "precompute"}
-
-
-def pack(value: object) -> bytes:
-    """A JSON value as the bytes of a row."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest("messages", f"cannot be stored as JSON: {error}.") from None
-    data = text.encode("utf-8", "surrogatepass")
-    # Behind a second backslash it is no escape but text that looks like one. Such a row keeps its escapes.
-    return data if b"\\" + _NUL in data else data.replace(_NUL, b"\0")
-
-
-def unpack(data: object) -> Any:
-    """The value of a row. Raises `ValueError` (or `TypeError`) when it is damaged."""
-    if not isinstance(data, bytes):
-        raise TypeError(f"a row holds {type(data).__name__}, not bytes")
-    try:
-        return json.loads(data.decode("utf-8", "surrogatepass"), strict=False)
-    except RecursionError:
-        raise ValueError("a row is nested too deep") from None
-
-
-def entry_value(entry: TranscriptEntry) -> dict[str, Any]:
-    """An entry as a JSON object."""
-    return {
-        "message": dict(entry.message),
-        "origin": entry.origin.value,
-        "digest": entry.digest.hex(),
-        "turn": entry.turn,
-        "sealed": entry.sealed,
-    } | ({"observation": True} if entry.is_observation else {})
-
-
-def fragment_rows(state: SessionState) -> tuple[RedactedText | Fragment, ...]:
-    """What was ever redacted, which only grows, in front of the fragments."""
-    return (*state.redacted, *state.fragments)
-
-
-def fragment_value(fragment: RedactedText | Fragment) -> dict[str, Any]:
-    """A fragment as a JSON object. A redacted text is {"redacted": [...]}.
-
-    A piece is [entry, part, start, end]. The part of an argument is [call, step, step, ...].
-    """
-    if isinstance(fragment, RedactedText):
-        return {"redacted": redacted_value(fragment)}
-    return {
-        "id": fragment.fragment_id,
-        "role": fragment.role,
-        "pieces": [[piece.place.entry, _part_value(piece.place), piece.start, piece.end] for piece in fragment.pieces],
-        "num_tokens": fragment.num_tokens,
-        "visibility": fragment.visibility.value,
-        "shown": None if fragment.shown is None else list(fragment.shown),
-        "focus": fragment.focus,
-        "summaries": [list(summary) for summary in fragment.summaries],
-    }
-
-
-def limit_values(state: SessionState) -> list[dict[str, Any]]:
-    """The budget, what is taken out, the branches and what is precomputed, as one JSON object. None without all that.
-
-    Rows of earlier versions know no branches, so what there is none of is not written.
-    """
-    value = relations_value(state)
-    if state.precompute is not None:
-        value["precompute"] = state.precompute.as_dict()
-    if state.observation_rule is not None:
-        value["observations"] = state.observation_rule.as_json()
-    if not value and state.omissions == EMPTY and state.budget is None:
-        return []
-    budget = None if state.budget is None else budget_value(state.budget)
-    return [{"omissions": omissions_value(state.omissions), "budget": budget} | value]
-
-
-def hit_value(hit: SearchHit) -> list[Any]:
-    """A search result as [id, entry, part, start, end]."""
-    return [hit.search_id, hit.place.entry, _part_value(hit.place), hit.start, hit.end]
 
 
 def state_value(state: SessionState) -> dict[str, Any]:
@@ -216,6 +138,8 @@ def _fragment(value: Any) -> Fragment:
         shown=None if shown is None else tuple(_is(text, "shown", str) for text in shown),
         focus=_field(value, "focus", str, type(None)),
         summaries=tuple(_summary(item) for item in _field(value, "summaries", list)),
+        waits=_is(value.get("waits", False), "waits", bool),
+        more=_is(value.get("more", ""), "more", str),
     )
 
 
@@ -240,10 +164,6 @@ def _place(entry: Any, part: Any) -> Place:
         path = tuple(_is(step, "step", str, int) for step in part[1:])
         return Place(_is(entry, "entry", int), ArgumentPart(_is(part[0], "call", int), path))
     return Place(_is(entry, "entry", int), _is(part, "part", int, type(None)))
-
-
-def _part_value(place: Place) -> Any:
-    return [place.part.call, *place.part.path] if isinstance(place.part, ArgumentPart) else place.part
 
 
 def _field(value: Any, name: str, *kinds: type) -> Any:

@@ -1,1 +1,1 @@
-"""What a jump is made of: runs of blocks, states of recurrent layers, and what stands between two of those."""
+"""What a jump is made of: runs of blocks, holes between them, states of recurrent layers. And where one is planned."""

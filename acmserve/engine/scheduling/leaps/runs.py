@@ -106,7 +106,13 @@ class StateRead:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Adjacent runs, never empty. The computed position leaps from `start` to `end`. `reads` are by group.
+    """Runs in order, never empty. `reads` are by group.
+
+    The computed position leaps from `start` to `end` where the runs are adjacent. Else holes lie between them, or in
+    front of the first one, behind `begin`. Those are computed in the same step, behind the copies:
+
+        position    begin [ hole )[ run )[ hole )[ run ) end [ what follows .. )
+        vLLM        begin [ run )[ run ) landing [ hole )[ hole )[ what follows .. )      both end alike
 
     On a model with recurrent groups there is one run. `states` are by group, and `path` leads from `before` to `after`.
     """
@@ -115,6 +121,7 @@ class Jump:
     reads: tuple[BlockRun, ...]
     states: tuple[StateRead, ...] = ()
     path: TransitionPath | None = None
+    begin: int | None = None
 
     @property
     def start(self) -> int:
@@ -123,6 +130,21 @@ class Jump:
     @property
     def end(self) -> int:
         return self.runs[-1].end
+
+    @property
+    def stands_at(self) -> int:
+        """Where the request stands: at the first run, or at the hole in front of it."""
+        return self.start if self.begin is None else self.begin
+
+    @property
+    def landing(self) -> int:
+        """Computed tokens that vLLM counts behind the leap: those before it, and the copied ones."""
+        return self.stands_at + sum(run.end - run.start for run in self.runs)
+
+    @property
+    def num_in_holes(self) -> int:
+        """Tokens in front of `end` that the step has to compute."""
+        return self.end - self.landing
 
     @property
     def blocks(self) -> tuple[Block, ...]:

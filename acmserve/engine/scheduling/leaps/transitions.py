@@ -13,8 +13,9 @@ Does not know blocks, states or tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from acmserve.engine.scheduling.leaps.runs import TransitionPath
 from acmserve.engine.worker.copies import RecordedTransition
@@ -67,24 +68,39 @@ class TransitionIndex:
             self._drop(number)
 
     def find_path(self, source: ServedSequence, start: int, end: int) -> TransitionPath | None:
-        """The transitions over tokens `[start, end)` of a source. What is found is used: it goes last."""
-        size = source.block_size
-        numbers: list[int] = []
-        norm, position = 1.0, end
-        while position > start:
-            key = source.block_key(position // size - 1, size)
-            known = self._by_end.get(key, {}) if key is not None else {}
-            starts = [s for s in known if s >= start and self._by_number[known[s]].fact is not None]
-            if not starts:
-                return None
-            position = min(starts)
-            numbers.append(known[position])
-            fact = self._by_number[known[position]].fact
-            assert fact is not None
-            norm *= min(fact.norm, 1.0)
-        for number in numbers:
+        """The transitions over tokens `[start, end)` of a source. What is found is used: it goes last.
+
+        The longest one is tried first. Where nothing leads on from it, a shorter one is. No place is tried twice.
+        """
+        if start == end:
+            return TransitionPath((), 1.0)
+        path: list[tuple[int, float]] = []
+        tried: set[int] = set()
+        open_ends = [self._ending_at(source, start, end)]
+        while open_ends and (not path or start not in tried):
+            position, number, norm = next(open_ends[-1], (None, 0, 0.0))
+            if position is None:
+                open_ends.pop()
+                path = path[:-1]
+            elif position not in tried:
+                tried.add(position)
+                path.append((number, norm))
+                open_ends.append(self._ending_at(source, start, position))
+        if not path:
+            return None
+        for number, _ in path:
             self._by_number[number] = self._by_number.pop(number)
-        return TransitionPath(tuple(numbers[::-1]), norm)
+        return TransitionPath(tuple(number for number, _ in reversed(path)), prod(norm for _, norm in path))
+
+    def _ending_at(self, source: ServedSequence, start: int, end: int) -> Iterator[tuple[int, int, float]]:
+        """Where a transition begins that ends there, its number and its norm, the longest first."""
+        size = source.block_size
+        key = source.block_key(end // size - 1, size)
+        known = self._by_end.get(key, {}) if key is not None else {}
+        for position in sorted(known):
+            fact = self._by_number[known[position]].fact
+            if position >= start and fact is not None:
+                yield position, known[position], min(fact.norm, 1.0)
 
     def take_dropped(self) -> tuple[int, ...]:
         """Numbers that the workers may forget, once this step's moves are done."""

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acmserve.errors import MoveRefused
+
 Watcher = Callable[[Tensor, "list[int]", Callable[[int], Tensor]], None]
 """(states `[num_blocks, heads, key_size, value_size]`, block of each sequence, the transition of a sequence)."""
 
@@ -52,8 +54,13 @@ class WatchedDeltaRule:
 
 
 def watch_delta_rule(watch: Watcher) -> None:
-    """Have `watch` called in every prefill of this process. Who watched before does no longer."""
+    """Have `watch` called in every prefill of this process. Who watched before does no longer.
+
+    Raises `MoveRefused` where this vLLM has no such function.
+    """
     import vllm._custom_ops as ops
 
-    rule = ops.chunk_gated_delta_rule_cpu
+    rule = getattr(ops, "chunk_gated_delta_rule_cpu", None)
+    if rule is None:
+        raise MoveRefused("model: this vLLM has no chunk_gated_delta_rule_cpu, whose inputs tell transitions")
     ops.chunk_gated_delta_rule_cpu = WatchedDeltaRule(rule.rule if isinstance(rule, WatchedDeltaRule) else rule, watch)

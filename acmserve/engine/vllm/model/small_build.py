@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from acmserve.engine.vllm.seams import KV_CACHE_GROUPS
+from acmserve.seams import load
+
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -67,7 +70,6 @@ class SmallBuild:
         Raises what vLLM raises where it can make no groups.
         """
         from vllm.v1.attention.backends import utils as backends
-        from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
         from vllm.v1.kv_cache_interface import KVCacheConfig
 
         specs = {
@@ -83,7 +85,7 @@ class SmallBuild:
         before = scheduler.disable_hybrid_kv_cache_manager
         scheduler.disable_hybrid_kv_cache_manager = before or not hybrid
         try:
-            return KVCacheConfig(1, [], get_kv_cache_groups(self.vllm_config, specs))
+            return KVCacheConfig(1, [], load(KV_CACHE_GROUPS)(self.vllm_config, specs))
         finally:
             scheduler.disable_hybrid_kv_cache_manager = before
 

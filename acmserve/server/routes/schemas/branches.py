@@ -42,16 +42,18 @@ class ReturnRequest(BaseModel):
 class BranchInfo(BaseModel):
     """One branch of a session."""
 
-    object: Literal["acm.branch"] = "acm.branch"
+    object: Literal["acm.branch"] = Field(default="acm.branch", description="The kind of object.")
     branch_id: str = Field(description="Of a branch that is a session: its `session_id`. Else the id of the call.")
     session_id: str = Field(description="The session that it is a branch of.")
     kind: Literal["session", "call"] = Field(
         description="`session`: made by a request, and a session of its own while it is open. `call`: opened by the "
         "model inside the session."
     )
-    state: Literal["open", "returned", "failed"]
-    description: str
-    prompt: str
+    state: Literal["open", "returned", "failed"] = Field(
+        description="`open`, `returned` with its message, or `failed`."
+    )
+    description: str = Field(description="What it is for, in a few words.")
+    prompt: str = Field(description="Its task.")
     num_calls: int = Field(ge=0, description="Tool calls of the model in the branch.")
     num_tokens: int = Field(ge=0, description="Tokens of its own messages, about.")
     num_messages: int | None = Field(
@@ -64,5 +66,5 @@ class BranchInfo(BaseModel):
 class BranchList(BaseModel):
     """The branches of a session: those that have ended in the order of the conversation, then those that are open."""
 
-    object: Literal["list"] = "list"
-    data: list[BranchInfo]
+    object: Literal["list"] = Field(default="list", description="The kind of object.")
+    data: list[BranchInfo] = Field(description="The branches.")

@@ -94,7 +94,7 @@ class BudgetView(BaseModel):
 class EvictedEpisode(BaseModel):
     """What goes of one episode, or of one message where the policy knows no episodes."""
 
-    episode: str
+    episode: str = Field(description="Its name, or what the message is.")
     levels: dict[str, int] = Field(description="Tokens freed by level: `strip_reasoning`, `strip_bulk`, ...")
     tokens: int = Field(description="Tokens freed in all.")
 
@@ -102,30 +102,30 @@ class EvictedEpisode(BaseModel):
 class ProtectedTokens(BaseModel):
     """Tokens that no eviction may touch."""
 
-    what: str
-    tokens: int
+    what: str = Field(description="The kind of text.")
+    tokens: int = Field(description="Tokens of it.")
 
 
 class Unmet(BaseModel):
     """Why the budget cannot be met."""
 
-    message: str
-    tokens_over: int = Field(ge=0)
+    message: str = Field(description="The reason, with the numbers.")
+    tokens_over: int = Field(ge=0, description="Tokens above the budget.")
     protected: list[ProtectedTokens] = Field(description="What is left, the largest first.")
 
 
 class TurnCost(BaseModel):
     """What an eviction costs the next turn, beside its new messages. An estimate, the receipt says the truth."""
 
-    recomputed_tokens: int = Field(ge=0)
-    moved_tokens: int = Field(ge=0)
+    recomputed_tokens: int = Field(ge=0, description="Tokens of the old context that are computed again.")
+    moved_tokens: int = Field(ge=0, description="Tokens whose KV is moved.")
 
 
 class NextTurns(BaseModel):
     """The cost under each fidelity."""
 
-    exact: TurnCost
-    reuse: TurnCost
+    exact: TurnCost = Field(description="Under `exact`.")
+    reuse: TurnCost = Field(description="Under `reuse`.")
 
 
 class SummaryCost(BaseModel):
@@ -144,8 +144,8 @@ class SummaryCost(BaseModel):
 class StageView(BaseModel):
     """What one policy of a chain freed."""
 
-    policy: str
-    evicted_tokens: int
+    policy: str = Field(description="The policy.")
+    evicted_tokens: int = Field(description="Tokens that it freed.")
     reason: str | None = Field(description="Why it was not asked, or changed nothing.")
 
 
@@ -158,7 +158,7 @@ class Eviction(BaseModel):
     tokens_after: int = Field(ge=0, description="Tokens of the next prompt afterwards.")
     evicted: list[EvictedEpisode] = Field(description="What goes, in this order.")
     first_message: int | None = Field(description="The first message that changes; null: nothing does.")
-    next_turn: NextTurns
+    next_turn: NextTurns = Field(description="What it costs the next turn.")
     summary: SummaryCost | None = Field(description="The summary that a model wrote (compact), or would in a dry run.")
     stages: list[StageView] | None = Field(
         default=None, description="What each policy of a chain freed, in order; null for any other policy."
@@ -175,7 +175,7 @@ class EpisodeView(BaseModel):
 
     number: int = Field(ge=0, description="Counted in the order in which they started.")
     name: str | None = Field(description="As `delimiter` named it; null: work that was not annotated.")
-    type: Literal["expl", "act"]
+    type: Literal["expl", "act"] = Field(description="An exploration (`expl`) or an act.")
     state: Literal["active", "ended", "stripped", "evicted"] = Field(
         description="`stripped`: a part of it was evicted. Of an evicted `expl` its description is left."
     )
@@ -190,8 +190,8 @@ class EpisodeView(BaseModel):
 class EpisodeList(BaseModel):
     """The episode graph of a session."""
 
-    object: Literal["list"] = "list"
-    data: list[EpisodeView]
+    object: Literal["list"] = Field(default="list", description="The kind of object.")
+    data: list[EpisodeView] = Field(description="The episodes, in the order in which they started.")
     prologue_end: int | None = Field(
         description="The messages before this one, the prologue, are never evicted; null before the first start."
     )

@@ -38,22 +38,22 @@ class MapItemView(BaseModel):
     """One item of a map."""
 
     id: str = Field(description="Stays the same as long as the item exists, and is never given again.")
-    section: str
-    text: str
+    section: str = Field(description="The section that it stands in.")
+    text: str = Field(description="What it says.")
     score: int = Field(description="Sum of its tags: helpful +1, harmful and stale -1.")
 
 
 class MapView(BaseModel):
     """A context map."""
 
-    external_context_id: str
+    external_context_id: str = Field(description="The external context that the map is about.")
     text: str = Field(description="The map as it stands in prompts.")
-    items: list[MapItemView]
+    items: list[MapItemView] = Field(description="Its items, in the order of the text.")
     tokens: int = Field(ge=0, description="Tokens of the text.")
-    budget: int
-    evolve_steps: int
+    budget: int = Field(description="The most tokens that it may have.")
+    evolve_steps: int = Field(description="How many queries it learns from.")
     num_steps: int = Field(ge=0, description="Updates by models so far.")
-    pinned: bool
+    pinned: bool = Field(description="Whether models leave it alone.")
     frozen: bool = Field(description="Whether no model changes it any more: it is pinned, or its steps are done.")
     version: int = Field(ge=0, description="Counts the changes of items and settings.")
     num_pending: int = Field(ge=0, description="Updates that are under way or wait.")
@@ -62,34 +62,34 @@ class MapView(BaseModel):
 class MapSummary(BaseModel):
     """A map without its contents."""
 
-    external_context_id: str
-    num_items: int
-    version: int
-    frozen: bool
+    external_context_id: str = Field(description="The external context that the map is about.")
+    num_items: int = Field(description="Its items.")
+    version: int = Field(description="Counts the changes of items and settings.")
+    frozen: bool = Field(description="Whether no model changes it any more.")
 
 
 class MapList(BaseModel):
     """All maps of this API key (and cache salt)."""
 
-    data: list[MapSummary]
+    data: list[MapSummary] = Field(description="The maps, by id.")
 
 
 class MapOperationView(BaseModel):
     """One operation that the Cartographer asked for."""
 
     kind: str = Field(description="ADD, DELETE or REPLACE; whatever else was asked for is refused.")
-    item_id: str
-    section: str
-    content: str
+    item_id: str = Field(description="The item that is deleted or replaced. Empty for an addition.")
+    section: str = Field(description="The section of an addition.")
+    content: str = Field(description="The text of the item.")
     refused: str = Field(description="Why it was not carried out; empty where it was.")
 
 
 class EvictedItem(BaseModel):
     """An item that left the map because the budget was exceeded."""
 
-    id: str
-    text: str
-    score: int
+    id: str = Field(description="The item.")
+    text: str = Field(description="What it said.")
+    score: int = Field(description="The sum of its tags.")
 
 
 class MapChangeView(BaseModel):
@@ -97,14 +97,14 @@ class MapChangeView(BaseModel):
 
     kind: Literal["model", "edit"] = Field(description="An update by models after a query, or an edit by hand.")
     at: float = Field(description="Seconds since the epoch.")
-    version: int
+    version: int = Field(description="The version that it made.")
     num_tokens: int = Field(description="Tokens of the map afterwards.")
     session_id: str = Field(description="The session whose query the map learned from.")
     diagnosis: str = Field(description="What the Distiller says about the query.")
     reasoning: str = Field(description="Why the Cartographer wants these operations.")
     tags: dict[str, str] = Field(description="The Distiller's tag of each item.")
-    operations: list[MapOperationView]
-    evicted: list[EvictedItem]
+    operations: list[MapOperationView] = Field(description="The operations that the Cartographer asked for.")
+    evicted: list[EvictedItem] = Field(description="Items that left the map for its budget.")
     ignored: list[str] = Field(description="Parts of an answer that made no sense.")
     error: str = Field(description="Why the update changed nothing; empty where it went well.")
 
@@ -112,4 +112,4 @@ class MapChangeView(BaseModel):
 class MapHistory(BaseModel):
     """The last changes of a map, the newest at the end."""
 
-    data: list[MapChangeView]
+    data: list[MapChangeView] = Field(description="The changes.")

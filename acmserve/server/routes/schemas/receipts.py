@@ -5,29 +5,33 @@ For the OpenAPI document alone. Requests are read by `server/options`, which say
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
-from pydantic_core import core_schema
+from pydantic import BaseModel, ConfigDict, Field
 
-from acmserve.context.eviction.clearing_edits import CLEAR_THINKING, CLEAR_TOOL_USES, COMPACT
 from acmserve.context.tools.suites import PRESETS, SUITES, describe
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.routes.schemas.budget import BudgetRequest
+from acmserve.server.routes.schemas.context_management import ContextManagementFields
 from acmserve.server.routes.schemas.sessions import Fidelity
 from acmserve.server.routes.schemas.storage import StorageView
 from acmserve.server.routes.schemas.suites import AnySuite
-
-_EDITS = [CLEAR_TOOL_USES, CLEAR_THINKING, COMPACT]
-EditType = Annotated[str, GetPydanticSchema(lambda *_: core_schema.literal_schema(_EDITS))]
+from acmserve.server.routes.schemas.used import (
+    BranchUseView,
+    BudgetReportView,
+    DroppedEditView,
+    FormatErrorView,
+    MapUseView,
+    OperationView,
+)
 
 
 class MoveView(BaseModel):
     """KV that was moved: tokens `[src_start, src_start + num_tokens)` of an earlier prompt, to `dst_start`."""
 
-    dst_start: int = Field(ge=0)
-    src_start: int = Field(ge=0)
-    num_tokens: int = Field(ge=1)
+    dst_start: int = Field(ge=0, description="Its first token in this prompt.")
+    src_start: int = Field(ge=0, description="Its first token in the earlier one.")
+    num_tokens: int = Field(ge=1, description="How many tokens were moved.")
 
 
 class EditBoundariesView(BaseModel):
@@ -42,7 +46,7 @@ class ReceiptView(BaseModel):
     """What really happened to the prompt. `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`."""
 
     fidelity: Fidelity = Field(description="What was asked for.")
-    prompt_tokens: int = Field(ge=0)
+    prompt_tokens: int = Field(ge=0, description="Tokens of the whole prompt.")
     kept_tokens: int = Field(ge=0, description="KV that stood in the cache where it was needed.")
     moved_tokens: int = Field(ge=0, description="KV that was moved from an earlier context.")
     computed_tokens: int = Field(ge=0, description="Prefilled.")
@@ -50,7 +54,7 @@ class ReceiptView(BaseModel):
     repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
     chosen: Fidelity | None = Field(description="What `auto` chose.")
     reason: str | None = Field(description="Why `auto` chose it.")
-    moves: list[MoveView]
+    moves: list[MoveView] = Field(description="Each piece that was moved, in the order of the prompt.")
     fallback_reason: str | None = Field(description="Why a move was refused.")
     edit_boundaries: EditBoundariesView | None = Field(
         description="For models with windows or recurrent states. Null where the model keeps every prefix."
@@ -61,13 +65,33 @@ class ReceiptView(BaseModel):
     )
 
 
+class WaitingEditView(BaseModel):
+    """An edit that was accepted and does not stand in the prompt yet."""
+
+    fragment_id: str = Field(description="The fragment that was edited.")
+    state: Literal["folded", "summarized"] = Field(description="What becomes of it.")
+    reason: str = Field(description="Why it waits.")
+    computed_tokens: int = Field(ge=0, description="What its commit would cost alone, in tokens computed.")
+
+
+class CommitsView(BaseModel):
+    """When edits of the model take effect in the prompt."""
+
+    waiting: list[WaitingEditView] = Field(description="Edits that the prompt does not show yet.")
+    committed: list[str] = Field(description="Fragments whose edits took effect.")
+    reason: str | None = Field(description="`cheapest`, `in_front` (of a change), `room`, `turn_end`, or null.")
+
+
 class StepView(BaseModel):
     """One step of the tool loop."""
 
-    receipt: ReceiptView | None
-    operations: list[dict[str, Any]] = Field(description="The calls of context tools, with their results.")
+    receipt: ReceiptView | None = Field(description="What happened to its prompt.")
+    operations: list[OperationView] = Field(description="The calls of context tools, with their results.")
     branch: str | None = Field(default=None, description="The branch that the step was made in.")
-    budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded in front of it.")
+    budget: BudgetReportView | None = Field(default=None, description="What the budget demanded in front of it.")
+    commit: CommitsView | None = Field(
+        default=None, description="Edits that its prompt did not show yet, or first did."
+    )
     prompt_token_ids: list[int] | None = Field(default=None, description="Its prompt, with `return_token_ids`.")
     token_ids: list[int] | None = Field(default=None, description="What was sampled, with `return_token_ids`.")
     logprobs: list[float] | None = Field(default=None, description="Those of the sampled tokens, with `logprobs`.")
@@ -77,7 +101,7 @@ class ReceiptFields(BaseModel):
     """The session of an answer and its receipt. Fields that were not used are missing."""
 
     model_config = ConfigDict(extra="allow")
-    session_id: str
+    session_id: str = Field(description="The session that the request went to.")
     found_by: str | None = Field(
         default=None, description="The place of its id, `content`, or `new`: nothing was found by content."
     )
@@ -85,14 +109,17 @@ class ReceiptFields(BaseModel):
     receipt: ReceiptView | None = Field(description="Of a tool loop: that of its last step.")
     steps: list[StepView] | None = Field(default=None, description="The steps of a tool loop.")
     stopped_by: str | None = Field(default=None, description="What ended a tool loop.")
-    format_errors: list[dict[str, Any]] | None = Field(
-        default=None, description="Tool calls that could not be read: `step` and `error`."
+    format_errors: list[FormatErrorView] | None = Field(default=None, description="Tool calls that could not be read.")
+    budget: BudgetReportView | None = Field(default=None, description="What the budget demanded, and its cost.")
+    branches: list[BranchUseView] | None = Field(default=None, description="The branches that the answer touched.")
+    commit: CommitsView | None = Field(
+        default=None,
+        description="Under `acm.commit: cheapest`: edits that the answer was given without, and the last "
+        "that took effect.",
     )
-    budget: dict[str, Any] | None = Field(default=None, description="What the budget demanded, and its cost.")
-    branches: list[dict[str, Any]] | None = Field(default=None, description="The branches that the answer touched.")
-    map: dict[str, Any] | None = Field(default=None, description="The context map that was read.")
-    dropped: list[dict[str, Any]] | None = Field(
-        default=None, description="Edits that the client's history did not keep: `kind`, `id` and `reason`."
+    map: MapUseView | None = Field(default=None, description="The context map that was read.")
+    dropped: list[DroppedEditView] | None = Field(
+        default=None, description="Edits that the client's history did not keep."
     )
     storage: StorageView | None = Field(default=None, description="Why the server's file lacks this turn.")
     forgotten_by: int | None = Field(default=None, ge=1, description="Engines that acknowledged a redaction.")
@@ -114,6 +141,11 @@ class AcmFields(BaseModel):
     first_call_required: bool | None = Field(default=None, description="Whether the first step has to call a tool.")
     preset: str | None = Field(default=None, description=f"The prompt that teaches the tools: {', '.join(PRESETS)}.")
     branch: dict[str, Any] | None = Field(default=None, description="Bounds of a branch: `max_tokens`.")
+    commit: Literal["now", "cheapest"] | None = Field(
+        default=None,
+        description="When edits of the model take effect in its prompt: in the next step, or when that "
+        "costs least. Default: `now`.",
+    )
     budget: int | str | BudgetRequest | None = Field(default=None, description="Tokens that a prompt may have.")
     map: dict[str, Any] | None = Field(default=None, description="A context map: `external_context_id`, `budget`, ...")
     precompute: str | dict[str, Any] | None = Field(default=None, description="`off`, `heal`, `predict`, or an object.")
@@ -124,20 +156,6 @@ class AcmFields(BaseModel):
     rollout: bool | None = Field(
         default=None, description="Record token ids and operations for training. Default: the server's `--rollout`."
     )
-
-
-class EditFields(BaseModel):
-    """One of the vendor's edits, with the vendor's names and defaults."""
-
-    model_config = ConfigDict(extra="allow")
-    type: EditType
-
-
-class ContextManagementFields(BaseModel):
-    """Edits of the conversation, in front of the model."""
-
-    model_config = ConfigDict(extra="forbid")
-    edits: list[EditFields] | None = None
 
 
 class SessionFields(BaseModel):

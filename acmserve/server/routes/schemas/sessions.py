@@ -34,6 +34,12 @@ _FIDELITY = (
 )
 
 
+_COMMIT = (
+    "Only `now`: an edit of this route takes effect with the session's next chat request. `cheapest` is for a loop on "
+    "the server: `acm.commit` of a chat request."
+)
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -74,15 +80,15 @@ class ThreadView(BaseModel):
     """A side thread of a session: a title, a compaction, a sub-agent under the same id. It is a session of its own."""
 
     name: str = Field(description="What `acm.thread` says in its answers.")
-    session_id: str
-    num_messages: int = Field(ge=0)
+    session_id: str = Field(description="Its id as a session.")
+    num_messages: int = Field(ge=0, description="Messages in its transcript.")
     used_at: float = Field(description="The last use. The thread used longest ago leaves first.")
 
 
 class SessionInfo(BaseModel):
     """A session, without its contents."""
 
-    object: Literal["acm.session"] = "acm.session"
+    object: Literal["acm.session"] = Field(default="acm.session", description="The kind of object.")
     session_id: str = Field(description="Percent-encode it in a path: `a/b` is `/v1/acm/sessions/a%2Fb`.")
     suite: str = Field(description=f"{SUITE} Of a file that is no longer loaded it is the name that it had.")
     created_at: float = Field(description="Seconds since 1970, UTC.")
@@ -107,8 +113,8 @@ class SessionInfo(BaseModel):
 class SessionList(BaseModel):
     """One page of sessions, the newest first."""
 
-    object: Literal["list"] = "list"
-    data: list[SessionInfo]
+    object: Literal["list"] = Field(default="list", description="The kind of object.")
+    data: list[SessionInfo] = Field(description="The sessions of this page.")
     first_id: str | None = Field(description="Id of the first session of this page.")
     last_id: str | None = Field(description="Send it as `after` to get the next page.")
     has_more: bool = Field(description="Whether there is a next page.")
@@ -118,7 +124,7 @@ class ContextMessage(BaseModel):
     """One message as the model sees it now."""
 
     index: int = Field(ge=0, description="Its number; message ranges of edits count by it.")
-    role: str
+    role: str = Field(description="Whose message it is.")
     origin: Literal["client", "answer", "internal"] = Field(
         description="Who wrote it: `client`, `answer` (the model's reply), `internal` (context tools run on the "
         "server: the client does not hold it)."
@@ -144,18 +150,23 @@ class FragmentPiece(BaseModel):
     part: int | None = Field(description="The part of its content; null where that is one string, and in a call.")
     call: int | None = Field(default=None, ge=0, description="The tool call whose arguments have the text, if any.")
     path: list[str | int] | None = Field(default=None, description="The keys to the string in those arguments.")
-    start: int = Field(ge=0)
-    end: int = Field(ge=0)
+    start: int = Field(ge=0, description="The first character.")
+    end: int = Field(ge=0, description="The character behind the last one.")
 
 
 class ContextFragment(BaseModel):
     """A named span of the conversation."""
 
-    fragment_id: str
-    state: FragmentState
+    fragment_id: str = Field(description="What edits and tools call it.")
+    state: FragmentState = Field(description="What the model sees of it.")
     role: str = Field(description="The role it was cut from, or `all`.")
     num_tokens: int = Field(ge=0, description="Tokens of its original text.")
     num_tokens_shown: int = Field(ge=0, description="Tokens that the model sees of it now.")
+    waits: bool = Field(
+        default=False,
+        description="Whether it was hidden in a tool loop that runs, and the prompt still shows its text: see "
+        "`acm.commit` of a chat request.",
+    )
     focus: str | None = Field(description="Focus of the summary that is shown.")
     messages: list[FragmentPiece] = Field(description="Where it lies.")
     preview: str | None = Field(description="How its text begins; null when it was redacted.")
@@ -164,8 +175,8 @@ class ContextFragment(BaseModel):
 class ContextView(BaseModel):
     """What the model sees now."""
 
-    session_id: str
-    messages: list[ContextMessage]
+    session_id: str = Field(description="The session.")
+    messages: list[ContextMessage] = Field(description="Every message of the transcript.")
     fragments: list[ContextFragment] = Field(description="In the order in which they were cut.")
     branches: list[BranchInfo] = Field(
         default_factory=list, description="The branches that the model opened, in the order of the conversation."
@@ -177,7 +188,7 @@ class ContextView(BaseModel):
 class ToolSuite(BaseModel):
     """The tools of a suite, and system prompts that teach them."""
 
-    suite: AnySuite
+    suite: AnySuite = Field(description="The suite.")
     tools: list[dict[str, Any]] = Field(description="Ready for the `tools` array of a chat request.")
     presets: dict[str, str] = Field(
         description="System prompts by name: `unified`, `pi-llm`, `needlebench`, `cwl`, `branch`."
@@ -198,12 +209,13 @@ class ToolRequest(_Request):
         "the tool.",
     )
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+    commit: Literal["now", "cheapest"] | None = Field(default=None, description=_COMMIT)
 
 
 class ToolAnswer(BaseModel):
     """The result of a tool call."""
 
-    name: str
+    name: str = Field(description="The tool that was called.")
     result: str = Field(description="The text for the model: send it as the content of the tool message.")
     is_error: bool = Field(description="Whether the call was wrong; `result` then says what to do instead.")
     changed: bool = Field(description="Whether the model sees another conversation now.")
@@ -247,6 +259,7 @@ class EditsRequest(_Request):
 
     edits: list[EditRequest] = Field(min_length=1, max_length=MAX_EDITS, description="At least one edit.")
     fidelity: Fidelity | None = Field(default=None, description=_FIDELITY)
+    commit: Literal["now", "cheapest"] | None = Field(default=None, description=_COMMIT)
 
 
 class PrepareRequest(_Request):
@@ -260,7 +273,7 @@ class PrepareRequest(_Request):
 class PreparationView(BaseModel):
     """A context that is computed before it is asked for."""
 
-    prepare_id: str
+    prepare_id: str = Field(description="What `GET .../prepare/{prepare_id}` takes.")
     status: Literal["pending", "ready", "dropped"] = Field(
         description="`ready`: the next turn behind these edits finds its prefix. `dropped`: the session's next request "
         "came first, or there was no room; what was computed until then stays useful."
@@ -276,9 +289,9 @@ class PreparationView(BaseModel):
 class EditAnswer(BaseModel):
     """One edit carried out."""
 
-    op: Literal["fold", "restore", "summarize", "redact"]
-    fragment_id: str
-    state: FragmentState
+    op: Literal["fold", "restore", "summarize", "redact"] = Field(description="The edit.")
+    fragment_id: str = Field(description="The fragment that was edited, or made of the range.")
+    state: FragmentState = Field(description="What the model sees of it now.")
     tokens_before: int = Field(ge=0, description="Tokens that the model saw of the fragment before.")
     tokens_after: int = Field(ge=0, description="Tokens that it sees now.")
 
@@ -286,17 +299,17 @@ class EditAnswer(BaseModel):
 class NextTurn(BaseModel):
     """What all edits together cost the next turn, beside its new message. An estimate, the receipt says the truth."""
 
-    recomputed_tokens: int = Field(ge=0)
+    recomputed_tokens: int = Field(ge=0, description="Tokens of the old context that are computed again.")
     moved_tokens: int = Field(ge=0, description="Tokens whose KV is moved to new positions (`reuse`, `repair`).")
 
 
 class EditsAnswer(BaseModel):
     """All edits carried out."""
 
-    edits: list[EditAnswer]
+    edits: list[EditAnswer] = Field(description="Each edit, in order.")
     tokens_before: int = Field(ge=0, description="Tokens of the whole conversation before.")
     tokens_after: int = Field(ge=0, description="Tokens of the whole conversation now.")
-    next_turn: NextTurn
+    next_turn: NextTurn = Field(description="What they cost the next turn.")
     storage: StorageView | None = Field(
         default=None,
         description="Why the server's file lacks this change; null where it has it, or where there is none.",

@@ -10,6 +10,8 @@ from pydantic import BaseModel, Field
 class StorageView(BaseModel):
     """The change was made in memory, and the file lacks it."""
 
-    saved: Literal[False]
-    reason: Literal["full", "locked", "read_only", "damaged", "replaced", "failed", "refused"]
+    saved: Literal[False] = Field(description="Always false: the field is null where the file has the change.")
+    reason: Literal["full", "locked", "read_only", "damaged", "replaced", "failed", "refused"] = Field(
+        description="Why it could not be written."
+    )
     warning: str = Field(description="What that means, and what to do.")

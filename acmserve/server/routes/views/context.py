@@ -126,6 +126,7 @@ def fragment_view(state: SessionState, fragment: Fragment, tokenizer: Tokenizer)
         role=fragment.role,
         num_tokens=fragment.num_tokens,
         num_tokens_shown=num_tokens_shown(state, fragment, tokenizer),
+        waits=fragment.waits,
         focus=fragment.focus,
         messages=pieces,
         preview=None if gone else state.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],

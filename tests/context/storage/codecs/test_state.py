@@ -15,16 +15,8 @@ from acmserve.context.edits.fragments import redact, summarize
 from acmserve.context.session.history import adopt, append_answer
 from acmserve.context.session.rollout.lines import rollout_rows, row_value
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
-from acmserve.context.storage.codecs.changes import plan_change
-from acmserve.context.storage.codecs.state import (
-    entry_value,
-    fragment_value,
-    limit_values,
-    pack,
-    state_from,
-    state_value,
-    unpack,
-)
+from acmserve.context.storage.codecs.rows import entry_value, fragment_value, limit_values, pack, plan_change, unpack
+from acmserve.context.storage.codecs.state import state_from, state_value
 from acmserve.errors import AcmError, InvalidRequest
 from tests.support.context.conversation import Characters
 from tests.support.context.states import JSON, TEXTS, chat, conversation, session_states

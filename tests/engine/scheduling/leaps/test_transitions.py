@@ -41,6 +41,17 @@ def test_a_path_leads_over_adjacent_transitions() -> None:
     assert index.find_path(other, 16, 64) is None
 
 
+def test_a_shorter_transition_is_taken_where_the_longest_leads_nowhere() -> None:
+    """Nothing ends where the longest begins. Each place is tried once, so many ways cost no more than many places."""
+    index = known((16, 48), (32, 64), (48, 64))
+    path = index.find_path(SOURCE, 16, 64)
+    assert path is not None
+    assert path.numbers == (1, 3)
+    assert index.find_path(SOURCE, 32, 64) is not None
+    spans = [(a * BLOCK, b * BLOCK) for b in range(2, 8) for a in range(1, b)]
+    assert known(*spans, max_bytes=10_000).find_path(SOURCE, 0, 7 * BLOCK) is None, "nothing begins at 0"
+
+
 def test_what_is_not_confirmed_is_not_used_and_may_be_recorded_again() -> None:
     index = TransitionIndex(1000)
     assert index.add(HASHES[1], 16) == 1

@@ -1,0 +1,163 @@
+"""The same as `session.py`, for asynchronous programs: every method is awaited.
+
+Decision: the methods stand here once more. What they send and read is in `calls.py` and `place.py`, and a test holds
+the two classes against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from acmserve.client.calls import ApiCall, PlannedEdit, SessionCalls, Target
+from acmserve.client.errors import ServerUnreachable
+from acmserve.client.options import AcmOptions, extra_body
+from acmserve.client.place import ServerPlace, result_of
+from acmserve.client.receipts import Fidelity
+from acmserve.client.session import SECONDS
+from acmserve.client.views import (
+    BranchDetails,
+    BudgetState,
+    EditsResult,
+    EvictionResult,
+    SessionContext,
+    SessionDetails,
+    ToolResult,
+)
+
+T = TypeVar("T")
+
+
+class AsyncSessionHandle:
+    """One session. `http` is a client of your own, which stays open. Without it the handle makes one, and closes it."""
+
+    def __init__(
+        self,
+        base_url: str,
+        session_id: str,
+        *,
+        api_key: str | None = None,
+        cache_salt: str | None = None,
+        timeout: float = SECONDS,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.place = ServerPlace(base_url, api_key, cache_salt)
+        self._calls = SessionCalls(session_id)
+        self._owns_http = http is None
+        self._http = httpx.AsyncClient(timeout=timeout) if http is None else http
+
+    def extra_body(self, **acm: Unpack[AcmOptions]) -> dict[str, Any]:
+        """What a request of the `openai` or `anthropic` client takes as `extra_body` to belong to this session."""
+        return extra_body(self.session_id, self.place.cache_salt, acm)
+
+    async def create(self, messages: Iterable[Mapping[str, Any]] = (), suite: str | None = None) -> SessionDetails:
+        """Make the session, with a history. A chat request with its id makes it, too."""
+        return await self._send(self._calls.create(messages, suite))
+
+    async def details(self) -> SessionDetails:
+        """The session without its contents."""
+        return await self._send(self._calls.details())
+
+    async def delete(self) -> None:
+        """Delete it with its transcript, its branches and its side threads."""
+        await self._send(self._calls.delete())
+
+    async def context(self) -> SessionContext:
+        """What the model sees now: messages, fragments, tokens."""
+        return await self._send(self._calls.context())
+
+    async def edit(self, *edits: PlannedEdit, fidelity: Fidelity | None = None) -> EditsResult:
+        """Several edits as one plan, all or none. `fidelity` is for the estimate alone."""
+        return await self._send(self._calls.edit(edits, fidelity))
+
+    async def fold(self, *targets: Target, fidelity: Fidelity | None = None) -> EditsResult:
+        """Hide behind a marker. A target is a fragment's id, or a range of messages `(start, end)`."""
+        return await self.edit(*(PlannedEdit("fold", target) for target in targets), fidelity=fidelity)
+
+    async def summarize(
+        self, target: Target, focus: str | None = None, fidelity: Fidelity | None = None
+    ) -> EditsResult:
+        """Show a summary instead, written by the server's model."""
+        return await self.edit(PlannedEdit("summarize", target, focus), fidelity=fidelity)
+
+    async def restore(self, *targets: Target, fidelity: Fidelity | None = None) -> EditsResult:
+        """Show the original again."""
+        return await self.edit(*(PlannedEdit("restore", target) for target in targets), fidelity=fidelity)
+
+    async def redact(self, *targets: Target, fidelity: Fidelity | None = None) -> EditsResult:
+        """Erase for good. Where `storage` of the result is not None, the file still has the text."""
+        return await self.edit(*(PlannedEdit("redact", target) for target in targets), fidelity=fidelity)
+
+    async def search(self, query: str, *, role: str = "all", max_results: int = 10) -> ToolResult:
+        """Find exact text, folded text included. `result` says where it stands."""
+        return await self.call_tool("search_context", query=query, role=role, max_results=max_results)
+
+    async def call_tool(self, name: str, suite: str | None = None, **arguments: Any) -> ToolResult:
+        """Carry out one call of a context tool, as a model's. A wrong call has `is_error`, and changes nothing."""
+        return await self._send(self._calls.call_tool(name, arguments, suite))
+
+    async def budget(self) -> BudgetState:
+        """The budget that holds, and the tokens of the next prompt."""
+        return await self._send(self._calls.budget())
+
+    async def set_budget(self, max_tokens: int | str, **options: Any) -> BudgetState:
+        """Set the budget: tokens, `"80k"` or `"50%"`. `options`: `policy`, `low_watermark` and those of the policy."""
+        return await self._send(self._calls.set_budget(max_tokens, options))
+
+    async def delete_budget(self) -> None:
+        """Remove the session's own budget. What was evicted stays so."""
+        await self._send(self._calls.delete_budget())
+
+    async def evict(self, *, dry_run: bool = False) -> EvictionResult:
+        """Evict down to the low watermark. A dry run changes nothing, and says what would go."""
+        return await self._send(self._calls.evict(dry_run=dry_run))
+
+    async def branch(self, description: str, prompt: str) -> AsyncBranchHandle:
+        """Make a session that begins as this one is now."""
+        return AsyncBranchHandle(self, await self._send(self._calls.branch(description, prompt)))
+
+    async def branches(self) -> tuple[BranchDetails, ...]:
+        """Branches that have ended, then those that are open."""
+        return await self._send(self._calls.branches())
+
+    async def close(self) -> None:
+        """Close the connections that the handle made."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _send(self, call: ApiCall[T]) -> T:
+        url = self.place.root + call.path
+        try:
+            answer = await self._http.request(call.method, url, json=call.body, headers=self.place.headers)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(f"{call.method} {url}: {error}") from error
+        return result_of(call, answer.status_code, answer.content)
+
+
+class AsyncBranchHandle(AsyncSessionHandle):
+    """A branch that is a session of its own, until it returns to its parent or is abandoned."""
+
+    def __init__(self, parent: AsyncSessionHandle, made: BranchDetails) -> None:
+        place = parent.place
+        super().__init__(
+            place.base_url, made.branch_id, api_key=place.api_key, cache_salt=place.cache_salt, http=parent._http
+        )
+        self.made = made
+        self._parent = parent
+
+    async def give_back(self, message: str) -> BranchDetails:
+        """End the branch. The message becomes part of the parent, and all that stays of the branch."""
+        return await self._send(self._parent._calls.give_back(self.session_id, message))
+
+    async def abandon(self) -> None:
+        """Delete the branch. The parent stays as it is."""
+        await self._send(self._parent._calls.abandon(self.session_id))

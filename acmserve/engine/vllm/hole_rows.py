@@ -1,0 +1,160 @@
+"""Lays the holes of a request out as rows of one batch: each a query of its own, and all with the request's blocks.
+
+    request     [ copied )[ hole A )[ copied ....)[ hole B )[ copied )[ rest )     true positions
+    vLLM        [ counted as computed ............)[ A )[ B )[ rest )              one chunk, which ends alike
+    tokens      A A A B B rest rest rest                                           as many, in this order
+    attention   row A, length to A's end | row B, length to B's end | row rest, the whole length
+
+vLLM counts the pass as one chunk behind the copied tokens. So lengths, the sampled position and all bookkeeping are
+right as they are. Two things are not: where the tokens of that chunk stand, and how far each of them sees.
+
+Two methods of model runner V1 are wrapped. A step without holes runs vLLM's own.
+
+Knows a batch and its metadata. Does not know plans or copies: those are carried out before the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from acmserve.engine.vllm.hooks import HolePass
+from acmserve.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+_ROWS = "_acm_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRows:
+    """The rows of a batch with holes. Row i is of the request at index `requests[i]`. Each is int32 [rows], `ends`
+    are the lengths up to which the rows see, and `starts` has one more: where their tokens begin in the batch."""
+
+    requests: np.ndarray
+    ends: np.ndarray
+    starts: np.ndarray
+
+
+def plan_rows(
+    passes: Sequence[HolePass], request_ids: Sequence[str], num_scheduled: np.ndarray, lengths: np.ndarray
+) -> AttentionRows:
+    """The rows of a batch: one for each span of a pass, and one for each other request.
+
+    `lengths` are those of the requests behind the step. Raises `IntegrityError` for a pass that is not its chunk.
+    """
+    spans = {one.request_id: one.spans for one in passes}
+    requests: list[int] = []
+    ends: list[int] = []
+    sizes: list[int] = []
+    for index, request_id in enumerate(request_ids):
+        size, length = int(num_scheduled[index]), int(lengths[index])
+        found = spans.pop(request_id, ((length - size, length),))
+        if sum(end - start for start, end in found) != size or found[-1][1] != length:
+            raise IntegrityError(f"pass of {request_id}: {found} is no chunk of {size} tokens up to {length}")
+        requests += [index] * len(found)
+        ends += [end for _, end in found]
+        sizes += [end - start for start, end in found]
+    if spans:
+        raise IntegrityError(f"pass of {min(spans)}: the request is not in the batch")
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return AttentionRows(*(np.asarray(column, dtype=np.int32) for column in (requests, ends, starts)))
+
+
+def positions_of(rows: AttentionRows) -> np.ndarray:
+    """The position of each token of the batch, int64."""
+    sizes = np.diff(rows.starts)
+    return np.repeat(rows.ends - rows.starts[1:], sizes) + np.arange(rows.starts[-1])
+
+
+def split_rows(common: CommonAttentionMetadata, rows: AttentionRows) -> CommonAttentionMetadata:
+    """The metadata of a batch with a row for each hole."""
+    import torch
+
+    device = common.seq_lens.device
+    starts, ends = torch.from_numpy(rows.starts), torch.from_numpy(rows.ends)
+    requests = torch.from_numpy(rows.requests).long()
+    return common.replace(
+        query_start_loc=starts.to(device),
+        query_start_loc_cpu=starts,
+        seq_lens=ends.to(device),
+        seq_lens_cpu_upper_bound=ends,
+        num_reqs=len(ends),
+        max_query_len=int(np.diff(rows.starts).max()),
+        block_table_tensor=common.block_table_tensor[requests.to(device)],
+        is_prefilling=None if common.is_prefilling is None else common.is_prefilling[requests],
+        _num_computed_tokens_cache=None,
+        _token_to_req_indices_cache=None,
+    )
+
+
+def prepare_inputs(
+    original: Callable[..., Any], runner: Any, scheduler_output: SchedulerOutput, num_scheduled: np.ndarray
+) -> Any:
+    """vLLM's inputs of a step, and then the true positions, tokens and slots of the passes in it."""
+    prepared = original(runner, scheduler_output, num_scheduled)
+    vars(runner).pop(_ROWS, None)
+    metadata = scheduler_output.kv_connector_metadata
+    passes: Sequence[HolePass] = getattr(metadata, "passes", ())
+    if not passes:
+        return prepared
+    num_requests = runner.input_batch.num_reqs
+    request_ids = runner.input_batch.req_ids[:num_requests]
+    rows = plan_rows(passes, request_ids, num_scheduled, runner.optimistic_seq_lens_cpu[:num_requests].numpy())
+    _place_tokens(runner, rows, {one.request_id for one in passes})
+    setattr(runner, _ROWS, rows)
+    assert metadata is not None
+    metadata.is_laid_out = True
+    return prepared
+
+
+def _place_tokens(runner: Any, rows: AttentionRows, request_ids: set[str]) -> None:
+    import torch
+
+    positions = positions_of(rows)
+    batch = runner.input_batch
+    for request_id in request_ids:
+        index = batch.req_id_to_index[request_id]
+        mine = np.flatnonzero(rows.requests == index)
+        where = slice(int(rows.starts[mine[0]]), int(rows.starts[mine[-1] + 1]))
+        runner.positions[where] = torch.from_numpy(positions[where]).to(runner.positions.device)
+        runner.input_ids.np[where] = batch.token_ids_cpu[index, positions[where]]
+        runner.input_ids.gpu[where].copy_(runner.input_ids.cpu[where])
+    num_requests = batch.num_reqs
+    starts = runner.query_start_loc.gpu[: num_requests + 1]
+    batch.block_table.compute_slot_mapping(num_requests, starts, runner.positions[: len(positions)])
+
+
+def build_attention_metadata(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """vLLM's attention metadata, with a row for each hole of the step."""
+    rows: AttentionRows | None = vars(runner).pop(_ROWS, None)
+    if rows is None:
+        return original(runner, *args, **kwargs)
+    builders = [group.get_metadata_builder(0) for groups in runner.attn_groups for group in groups]
+    with _splitting(builders, rows):
+        return original(runner, *args, **kwargs)
+
+
+@contextmanager
+def _splitting(builders: Sequence[Any], rows: AttentionRows) -> Iterator[None]:
+    """Meanwhile the builders see the rows."""
+
+    def splitting(build: Callable[..., Any]) -> Callable[..., Any]:
+        def build_rows(common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+            return build(common_prefix_len, split_rows(common_attn_metadata, rows), *args, **kwargs)
+
+        return build_rows
+
+    for builder in builders:
+        builder.build = splitting(builder.build)
+    try:
+        yield
+    finally:
+        for builder in builders:
+            del builder.build

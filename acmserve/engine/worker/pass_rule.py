@@ -1,0 +1,53 @@
+"""Whether the holes of a request are computed in one forward pass, as rows that share its block table.
+
+Elsewhere each hole takes a step of its own: the answer is the same, later. Knows vLLM's configuration and the attention
+backends of the loaded layers. Does not know requests or steps.
+
+Decision: only what was checked is on. That is vLLM's attention for CPUs under model runner V1, in one group of full
+attention. Its metadata of a batch is a row of lengths and a block table for each request, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheSpec
+
+BACKEND = "CPU_ATTN"
+
+
+def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> str | None:
+    """What in this engine's configuration keeps its holes apart. None where nothing does."""
+    model, scheduler = vllm_config.model_config, vllm_config.scheduler_config
+    kinds = [type(spec).__name__ for spec in specs]
+    refusals = {
+        f"engine: device {vllm_config.device_config.device_type}": vllm_config.device_config.device_type != "cpu",
+        "engine: model runner V2": vllm_config.use_v2_model_runner,
+        f"model: KV cache groups {' and '.join(kinds)}": kinds != ["FullAttentionSpec"],
+        "engine: speculative decoding": vllm_config.speculative_config is not None,
+        "engine: prefill is not chunked": not scheduler.enable_chunked_prefill,
+        "engine: micro-batches": vllm_config.parallel_config.use_ubatching,
+        "engine: fast prefill with shared KV": vllm_config.cache_config.kv_sharing_fast_prefill,
+        "model: pooling": model.runner_type != "generate",
+        "model: it takes media": model.is_multimodal_model or model.uses_mrope,
+        "model: encoder and decoder": model.is_encoder_decoder,
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)
+
+
+def why_not_in_rows(layers: Iterable[Any]) -> str | None:
+    """Which attention backend keeps the holes apart. None where all layers have the one that was checked."""
+    names = {layer.get_attn_backend().get_name() if hasattr(layer, "get_attn_backend") else "none" for layer in layers}
+    return None if names <= {BACKEND} else f"engine: attention backend {min(names - {BACKEND})}"
+
+
+def max_pass_tokens(vllm_config: VllmConfig, why_none: Callable[[], str | None]) -> int:
+    """Tokens that one step computes of one request between its copies. None where `why_none` has a reason."""
+    if why_none() is not None:
+        return 0
+    scheduler = vllm_config.scheduler_config
+    size: int = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
+    return min(size, scheduler.long_prefill_token_threshold or size)

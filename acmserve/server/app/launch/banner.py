@@ -1,0 +1,90 @@
+"""What a server says once it is ready, in at most ten lines: where it is, what it does to KV, and who may come in.
+
+    acmserve is ready at http://127.0.0.1:8000
+      model       smollm2, 8,192 tokens
+      fidelity    exact: text behind an edit is computed again, token for token as vLLM answers
+      moves       allowed, where a request asks for reuse, repair or auto
+      sessions    in memory until the server stops, --data-dir DIR keeps them
+      keys        none, whoever reaches the port reads every session
+      precompute  off
+
+It knows settings and one answer of the engine's, why KV is not moved. It reads no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from acmserve.engine.config import MOVE_REFUSAL_CALL, EngineConfig
+from acmserve.server.app.access import has_api_keys
+from acmserve.server.options.config import ContextConfig
+
+MAX_LINES = 10
+MEANINGS: Mapping[str, str] = {
+    "exact": "text behind an edit is computed again, token for token as vLLM answers",
+    "repair": "text behind an edit keeps its KV, moved, and the start of each moved piece is computed",
+    "auto": "exact, repair or reuse, chosen for each edit by what was removed",
+    "reuse": "text behind an edit keeps its KV, moved: fast, and it still remembers what was removed",
+}
+_POLL_SECONDS = 0.05
+
+
+async def tell_start(app: FastAPI) -> None:
+    """Print the banner when the server listens. Nothing where no sessions are held here."""
+    server = getattr(app.state, "server", None)
+    if server is None or getattr(app.state, "acm_server", None) is None:
+        return
+    while not server.started:
+        await asyncio.sleep(_POLL_SECONDS)
+    client, args = app.state.engine_client, app.state.args
+    try:
+        refusals = await client.collective_rpc(MOVE_REFUSAL_CALL)
+    except EngineDeadError:
+        return
+    refusal = next((reason for reason in refusals if reason), None)
+    lines = banner_lines(args, _address(server, args), client.model_config.max_model_len, refusal)
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def banner_lines(args: Namespace, address: str, window: int, refusal: str | None) -> list[str]:
+    """The banner. `refusal` is why the engine moves no KV, None where it does."""
+    extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
+    config, fidelity = ContextConfig.parse(extra), EngineConfig.parse(extra).default_fidelity
+    names = args.served_model_name or [args.model]
+    precompute = config.precompute_options
+    told = {
+        "model": f"{', '.join([names] if isinstance(names, str) else names)}, {window:,} tokens",
+        "fidelity": f"{fidelity}: {MEANINGS[fidelity]}",
+        "moves": f"none, every answer is exact: {refusal}" if refusal else _moves(fidelity),
+        "sessions": _sessions(config),
+        "keys": "asked for" if has_api_keys(args) else "none, whoever reaches the address reads every session",
+        "precompute": "off" if precompute is None else precompute.mode,
+    }
+    return [f"acmserve is ready at {address}", *(f"  {name:<11} {text}" for name, text in told.items())]
+
+
+def _moves(fidelity: str) -> str:
+    return "allowed, where a request asks for reuse, repair or auto" if fidelity == "exact" else "allowed"
+
+
+def _sessions(config: ContextConfig) -> str:
+    if not config.data_dir:
+        return "in memory until the server stops, --data-dir DIR keeps them"
+    return f"in {config.data_dir}, unused ones for {config.session_hours:g} hours"
+
+
+def _address(server: Any, args: Namespace) -> str:
+    """Where the server listens. A port that the system chose is known only now."""
+    if args.uds is not None:
+        return f"unix:{args.uds}"
+    ports = [sock.getsockname()[1] for each in server.servers for sock in each.sockets]
+    scheme = "https" if args.ssl_certfile else "http"
+    host = args.host or "0.0.0.0"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{ports[0] if ports else args.port}"

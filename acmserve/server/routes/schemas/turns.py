@@ -1,0 +1,127 @@
+"""What the routes of a session's turns and totals give, as pydantic models. Part of the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from acmserve.server.routes.schemas.receipts import ReceiptView
+
+
+class TurnEditView(BaseModel):
+    """An edit that was made since the turn before. Under `acm.commit: cheapest` it may take effect in a later one."""
+
+    kind: str = Field(description="`fold`, `restore`, `summarize`, `redact`, or the operation of a context tool.")
+    fragment_ids: list[str] = Field(description="The fragments. Of very many the first ones.")
+    tokens_saved: int = Field(description="Tokens that the prompt has fewer, below 0 where it has more.")
+    by: Literal["model", "caller"] = Field(description="Who asked for it.")
+
+
+class TurnEvictionView(BaseModel):
+    """An eviction that the turn was the first to see."""
+
+    kind: Literal["budget", "context_management", "caller"] = Field(
+        description="What demanded it: a budget, edits of the request, or `POST .../evict`."
+    )
+    name: str = Field(description="The policy, or the type of the edit.")
+    tokens: int = Field(ge=0, description="Tokens that the prompt has fewer.")
+    levels: dict[str, int] = Field(description="Of a policy: the tokens of each level.")
+
+
+class TurnView(BaseModel):
+    """One request to the engine. A tool loop on the server makes one for each step. It holds no text."""
+
+    index: int = Field(ge=0, description="Counts from the session's first turn.")
+    created_at: float = Field(description="When it was sent to the engine, in seconds since the epoch.")
+    route: str = Field(description="The path of the request.")
+    step: int | None = Field(description="The step of a tool loop. Null elsewhere.")
+    purpose: Literal["answer", "summary"] = Field(description="`summary`: read by the server alone.")
+    request_id: str = Field(description="vLLM's id of the request.")
+    end: Literal["answered", "aborted", "failed"] = Field(
+        description="`aborted`: the client left. `failed`: the engine refused the request, or broke off."
+    )
+    receipt: ReceiptView | None = Field(description="Null where the engine said none before the turn ended.")
+    edits: list[TurnEditView] = Field(description="Those that were made since the turn before.")
+    evictions: list[TurnEvictionView] = Field(description="Those that this turn was the first to see.")
+    prompt_tokens: int = Field(ge=0, description="0 where the prompt is not known.")
+    output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
+    budget_tokens: int | None = Field(description="The `max_tokens` of the budget that held.")
+    ttft_s: float | None = Field(description="Seconds to the first token. Null where nobody knows them.")
+    total_s: float = Field(ge=0, description="Seconds in which the engine worked on the request.")
+
+
+class WaitingNotes(BaseModel):
+    """What was edited and evicted since the last turn. The next turn will name it."""
+
+    edits: list[TurnEditView] = Field(description="In the order in which they were made.")
+    evictions: list[TurnEvictionView] = Field(description="Those that callers asked for.")
+
+
+class TurnList(BaseModel):
+    """A page of turns, in order."""
+
+    object: Literal["list"] = Field(default="list", description="Always `list`.")
+    data: list[TurnView] = Field(description="The newest one is the last.")
+    first_index: int | None = Field(description="Of this page.")
+    last_index: int | None = Field(description="Of this page. The next page begins behind it: `after`.")
+    has_more: bool = Field(description="Whether newer turns follow.")
+    num_turns: int = Field(ge=0, description="Turns of the session so far.")
+    oldest_index: int | None = Field(description="Of the oldest turn that is left. Null where none is.")
+    waiting: WaitingNotes = Field(description="What the next turn will name.")
+
+
+class PricesView(BaseModel):
+    """The setting `prices` of the server."""
+
+    currency: str = Field(description="The unit of `money` and `cost`.")
+    input: float = Field(ge=0, description="The price of one input token.")
+    write: float = Field(ge=0, description="Of a token that is computed, as a multiple of `input`.")
+    read: float = Field(ge=0, description="Of a token that is found in the cache, as a multiple of `input`.")
+    output: float = Field(ge=0, description="Of a token of an answer, as a multiple of `input`.")
+
+
+class EstimateView(BaseModel):
+    """How savings are estimated."""
+
+    method: str = Field(description="In words.")
+    prefill_rate: float = Field(ge=0, description="Tokens a second.")
+    move_rate: float = Field(ge=0, description="Tokens a second.")
+    rates: Literal["measured", "assumed"] = Field(
+        description="`measured`: on this server, since it started. `assumed`: no long prefill was measured yet."
+    )
+    prices: PricesView = Field(description="What tokens cost here.")
+
+
+class SavingsView(BaseModel):
+    """What was saved against stock vLLM, asked for the same prompts."""
+
+    tokens: int = Field(ge=0, description="Neither computed by a request nor found by a stock prefix cache.")
+    seconds: float = Field(description="Seconds that clients did not wait for prefill.")
+    money: float = Field(description="`stock_cost` less `cost`.")
+    cost: float = Field(ge=0, description="What the session's tokens cost, by `prices`.")
+    stock_cost: float = Field(ge=0, description="What they would have cost.")
+    estimate: EstimateView = Field(description="How `seconds` and `money` come about.")
+
+
+class TurnTotalsView(BaseModel):
+    """Sums over all turns of a session, those included whose record is gone.
+
+    `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`.
+    """
+
+    session_id: str = Field(description="The session.")
+    turns: int = Field(ge=0, description="Requests to the engine.")
+    turns_without_receipt: int = Field(ge=0, description="Turns whose prompts are in no sum.")
+    prompt_tokens: int = Field(ge=0, description="Tokens of all prompts that have a receipt.")
+    kept_tokens: int = Field(ge=0, description="Prompt tokens that were found in the cache.")
+    moved_tokens: int = Field(ge=0, description="Prompt tokens whose KV was moved.")
+    computed_tokens: int = Field(ge=0, description="Prompt tokens that were prefilled.")
+    precomputed_tokens: int = Field(ge=0, description="Of the kept ones: computed before they were asked for.")
+    repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
+    output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
+    evicted_tokens: int = Field(ge=0, description="Tokens that evictions took out of prompts.")
+    edits: int = Field(ge=0, description="Edits of models and callers.")
+    evictions: int = Field(ge=0, description="Evictions that took something out.")
+    fallbacks: int = Field(ge=0, description="Turns that were computed although a move was asked for.")
+    saved: SavingsView = Field(description="What stock vLLM would have cost more.")

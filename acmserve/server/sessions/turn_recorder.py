@@ -1,0 +1,147 @@
+"""Writes what the turns of sessions cost, beside the sessions in the store.
+
+    edit, /evict ------note--> waits for the next turn
+    request --begin--> engine --ended--> turn: receipt, times, what was noted, what its own prompt had evicted
+
+An eviction in front of a request counts where the session keeps it: in a tool loop always, elsewhere where the request
+was answered. Decision: a record fails no request. Where none can be written the log says so once, and the answer goes
+on. It knows no routes and no engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from acmserve.context.eviction.clearing_edits import COMPACT
+from acmserve.context.session.turns.history import TurnHistory
+from acmserve.context.session.turns.turn import (
+    EvictionKind,
+    SessionTurn,
+    TurnEdit,
+    TurnEnd,
+    TurnEviction,
+    TurnOrigin,
+)
+from acmserve.context.storage.session import Session, SessionUse
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.errors import StorageFailed
+from acmserve.server.budget.enforcement import Enforced
+from acmserve.server.exchange.ended_request import EndedRequest
+
+MAX_ID_CHARS = 128
+"""A request's id is the client's own where it sends `X-Request-Id`."""
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class TurnRecorder:
+    """See the module. `clock` gives seconds since the epoch."""
+
+    def __init__(self, store: SessionStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._has_warned = False
+
+    def begin(self, session: Session, origin: TurnOrigin, enforced: Enforced | None = None) -> RunningTurn:
+        """The turn of a request that is made now. `enforced` is what its prompt was brought under."""
+        return RunningTurn(self, session, origin, enforced, self._store.use(session))
+
+    def begin_named(self, tenant: str, session_id: str, origin: TurnOrigin) -> RunningTurn | None:
+        """The turn of a request that vLLM answers by itself. None where no session of that name is held here."""
+        with suppress(StorageFailed):
+            if self._store.has(tenant, session_id):
+                return self.begin(self._store.get(tenant, session_id), origin)
+        return None
+
+    def end(self, running: RunningTurn, request: EndedRequest) -> None:
+        """Record a turn."""
+        self._record(running.session, lambda history: _with_turn(history, running, request, self._clock()))
+
+    def note(self, session: Session, edits: Sequence[TurnEdit] = (), evictions: Sequence[TurnEviction] = ()) -> None:
+        """Edits and evictions were made, and stored."""
+        if edits or evictions:
+            self._record(session, lambda history: history.noted(edits, evictions))
+
+    def _record(self, session: Session, changed: Callable[[TurnHistory], TurnHistory]) -> None:
+        if not self._store.holds(session):
+            return
+        try:
+            self._store.record(session, changed(session.turns))
+        except Exception:
+            # Whatever it was, the client's answer does not wait for it.
+            if not self._has_warned:
+                self._has_warned = True
+                logger.exception("acmserve: a turn of session %r is in no record", session.session_id)
+
+
+@dataclass(slots=True)
+class RunningTurn:
+    """A turn that has not ended. Until then `use` keeps the session in memory."""
+
+    recorder: TurnRecorder
+    session: Session
+    origin: TurnOrigin
+    enforced: Enforced | None
+    use: SessionUse | None
+
+    def ended(self, request: EndedRequest) -> None:
+        """Its request to the engine has ended."""
+        self.recorder.end(self, request)
+        self.use = None
+
+
+def _with_turn(history: TurnHistory, running: RunningTurn, request: EndedRequest, now: float) -> TurnHistory:
+    """The history with a turn that ended `now`, and with what its prompt had evicted."""
+    enforced, origin = running.enforced, running.origin
+    report = None if enforced is None else enforced.report
+    if enforced is not None and (request.end is TurnEnd.ANSWERED or origin.step is not None):
+        evictions, cleared = find_evictions(enforced, history.cleared)
+        history = replace(history.noted(evictions=evictions), cleared=cleared)
+    return history.taken(
+        SessionTurn(
+            created_at=now - request.seconds,
+            origin=origin,
+            request_id=request.request_id[:MAX_ID_CHARS],
+            receipt=request.receipt,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            budget_tokens=None if report is None else report["max_tokens"],
+            first_token_seconds=request.first_token_seconds,
+            seconds=request.seconds,
+            end=request.end,
+        )
+    )
+
+
+def find_evictions(enforced: Enforced, cleared: Mapping[str, int]) -> tuple[list[TurnEviction], Mapping[str, int]]:
+    """What a prompt was the first to have evicted, and what the vendor's edits have cleared now.
+
+    The vendor's edits tell all that they have cleared so far, and `cleared` is what they told last. What the budget
+    cleared in front of the same prompt is among it, and counts once.
+    """
+    found: list[TurnEviction] = []
+    num_evicted = 0
+    if enforced.report is not None and enforced.report["evicted_tokens"]:
+        num_evicted = enforced.report["evicted_tokens"]
+        levels: Counter[str] = Counter()
+        for item in enforced.report["evicted"]:
+            levels.update(item["levels"])
+        found.append(TurnEviction(EvictionKind.BUDGET, enforced.report["policy"], num_evicted, dict(levels)))
+    if enforced.edited is None:
+        return found, cleared
+    told: dict[str, int] = {}
+    for edit in enforced.edited["applied_edits"]:
+        kind, num_tokens = edit["type"], edit["cleared_input_tokens"]
+        if kind != COMPACT:
+            told[kind] = num_tokens
+            num_new = max(0, num_tokens - cleared.get(kind, 0))
+            num_counted = min(num_new, num_evicted)
+            num_tokens, num_evicted = num_new - num_counted, num_evicted - num_counted
+        if num_tokens:
+            found.append(TurnEviction(EvictionKind.CONTEXT_MANAGEMENT, kind, num_tokens))
+    return found, told

@@ -1,0 +1,52 @@
+"""Numbers and tables as Markdown, for the generated page of benchmarks and for the terminal.
+
+One format for one kind of number, so that a figure reads the same everywhere. It knows no benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def milliseconds(seconds: float | None) -> str:
+    """`247 ms`; nothing for None."""
+    return "" if seconds is None else f"{1e3 * seconds:,.0f} ms"
+
+
+def seconds(value: float, digits: int = 1) -> str:
+    """`7.4 s`."""
+    return f"{value:,.{digits}f} s"
+
+
+def count(value: float | None) -> str:
+    """`3,520`; nothing for None and 0, so that a table shows what there is."""
+    return f"{value:,.0f}" if value else ""
+
+
+def share(value: float) -> str:
+    """`49 %`."""
+    return f"{100 * value:.0f} %"
+
+
+def ratio(value: float, digits: int = 2) -> str:
+    """`1.13`."""
+    return f"{value:.{digits}f}"
+
+
+def interval(bounds: Sequence[float] | None, scale: float = 1.0, digits: int = 2) -> str:
+    """` [0.98, 1.04]`, with the space in front; nothing for None."""
+    if bounds is None:
+        return ""
+    low, high = (f"{scale * bound:.{digits}f}" for bound in bounds)
+    return f" [{low}, {high}]"
+
+
+def points(value: float, bounds: Sequence[float] | None = None) -> str:
+    """A difference of shares in points: `+1.1 [-0.6, 3.0]`."""
+    return f"{100 * value:+.1f}{interval(bounds, 100, 1)}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside of a cell is escaped."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,1 @@
+"""`acmserve bench repairs`: is a repaired cache right for a question that the repair did not see?"""

@@ -1,0 +1,154 @@
+"""What the records of `bench repairs` come to, for each family, way and kind of question. Pure numbers.
+
+    floor      a size is out where exact itself answers fewer than `FLOOR` of the plain questions: it shows no harm
+    harm       a question, or an edit in the mean of its questions, is worse than under `reuse` by more than 0.1 nats
+    control    the repair that looks at the question gains on it and not on others, or the benchmark is flattered
+
+The unit is the case. Questions of one cache share its fate, so intervals are bootstraps over cases.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from acmserve.bench.repairs.cases import ASKED, LATER, PARAPHRASED, ROLES
+from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
+from acmserve.bench.tasks.summary import difference_interval, moved_share
+
+FLOOR = 0.2
+HARM_NATS = 0.1
+MAX_KL = 0.04
+MAX_LOSS = 0.01
+MIN_CONTROL_CASES = 60
+MIX, ANY = "the whole mix", "all"
+Record = Mapping[str, Any]
+
+
+def at_floor(records: Sequence[Record]) -> dict[str, float]:
+    """`task size` of each size that is out, with what exact answers right there."""
+    shares: dict[str, list[float]] = {}
+    for record in records:
+        right = [right for role, right in _answers(record, EXACT.name, "right") if role != PARAPHRASED]
+        shares.setdefault(_size(record), []).extend(right)
+    means = {size: statistics.fmean(found) for size, found in shares.items()}
+    return {size: round(mean, 3) for size, mean in means.items() if mean < FLOOR}
+
+
+def above_floor(records: Sequence[Record]) -> list[Record]:
+    """The records of all other sizes."""
+    out = at_floor(records)
+    return [record for record in records if _size(record) not in out]
+
+
+def mix_of(records: Sequence[Record], behind: int) -> list[Record]:
+    """As many cases of each family: those with a seed below `behind`."""
+    return [record for record in records if record["seed"] < behind]
+
+
+def summarise(records: Sequence[Record], mix: Sequence[Record], seed: int) -> list[dict[str, Any]]:
+    """A row for each family, way and kind of question, then for the mix. `records` are above the floor."""
+    tasks = list(dict.fromkeys(record["task"] for record in records))
+    groups = [(task, [record for record in records if record["task"] == task]) for task in tasks]
+    names = list(records[0]["variants"]) if records else []
+    return [
+        _row(task, held, name, role, seed)
+        for task, held in [*groups, (MIX, list(mix))]
+        if held
+        for name in names
+        for role in (ANY, *ROLES)
+    ]
+
+
+def _row(task: str, records: Sequence[Record], name: str, role: str, seed: int) -> dict[str, Any]:
+    kl = [_mean(record, name, "kl", role) for record in records]
+    beside = [_beside_exact(record, name, role) for record in records]
+    return {
+        "task": task,
+        "way": name,
+        "role": role,
+        "num_cases": len(records),
+        "num_questions": sum(len(_of_role(record, name, "right", role)) for record in records),
+        "right": round(statistics.fmean(_mean(record, name, "right", role) for record in records), 4),
+        "right_beside_exact": round(statistics.fmean(beside), 4),
+        "right_beside_exact_interval": difference_interval(beside, seed),
+        "kl": round(statistics.fmean(kl), 4),
+        "kl_interval": difference_interval(kl, seed),
+        "moved_share": moved_share(records, [record["variants"][name] for record in records]),
+    }
+
+
+def harm(records: Sequence[Record], name: str = AUTO.name) -> dict[str, Any]:
+    """How often a way is worse than `reuse` by more than `HARM_NATS`, by question and by edit, and at most."""
+    by_question: list[float] = []
+    by_edit: list[float] = []
+    for record in records:
+        rows = record["variants"]
+        worse = [a - b for a, b in zip(rows[name]["kl"], rows[REUSE.name]["kl"], strict=True)]
+        by_question += worse
+        by_edit.append(statistics.fmean(worse))
+    return {
+        "num_questions": len(by_question),
+        "num_questions_harmed": sum(worse > HARM_NATS for worse in by_question),
+        "worst_question_nats": round(max(by_question), 4),
+        "num_edits": len(by_edit),
+        "num_edits_harmed": sum(worse > HARM_NATS for worse in by_edit),
+        "worst_edit_nats": round(max(by_edit), 4),
+    }
+
+
+def control(records: Sequence[Record], seed: int) -> dict[str, Any]:
+    """What the repair that looks at the question gains beside `reuse`, on that question and on later ones, in points.
+
+    `flattered` is the difference of the two, case by case. A benchmark of one question a cache would see the first.
+    """
+    gains: dict[str, list[float]] = {role: [] for role in (ASKED, LATER)}
+    for record in records:
+        for role, gained in gains.items():
+            by_way = (_mean(record, way.name, "right", role) for way in (CONTROL, REUSE))
+            gained.append(next(by_way) - next(by_way))
+    flattered = [asked - later for asked, later in zip(gains[ASKED], gains[LATER], strict=True)]
+    found = {**gains, "flattered": flattered}
+    means = {role: round(statistics.fmean(gained), 4) for role, gained in found.items()}
+    return {**means, **{f"{role}_interval": difference_interval(gained, seed) for role, gained in found.items()}}
+
+
+def control_failures(records: Sequence[Record], seed: int) -> list[str]:
+    """Why a repair that looks at the question would flatter the benchmark. Nothing where there are few cases."""
+    if len(records) < MIN_CONTROL_CASES:
+        return []
+    found = control(records, seed)
+    points = f"{100 * found[ASKED]:+.1f} points asked, {100 * found[LATER]:+.1f} later"
+    failures = []
+    if found["asked_interval"][0] <= 0 or found["flattered_interval"][0] <= 0:
+        failures.append(f"control: it looks at the question and gains nothing by it ({points}), so nothing is told")
+    if passes(summarise(records, records, seed), CONTROL.name, MIX):
+        failures.append(f"control: it looks at the question and passes ({points})")
+    return failures
+
+
+def passes(rows: Sequence[Mapping[str, Any]], name: str, task: str) -> bool:
+    """Whether a way is as good as exact in a family: few nats and no points lost, whatever kind of question is it."""
+    mine = [row for row in rows if row["way"] == name and row["task"] == task]
+    return all(row["kl"] <= MAX_KL and row["right_beside_exact"] >= -MAX_LOSS for row in mine)
+
+
+def _size(record: Record) -> str:
+    return f"{record['task']} {record['setting']}"
+
+
+def _answers(record: Record, name: str, key: str) -> Iterator[tuple[str, float]]:
+    return zip(record["roles"], record["variants"][name][key], strict=True)
+
+
+def _of_role(record: Record, name: str, key: str, role: str) -> list[float]:
+    return [value for of, value in _answers(record, name, key) if role in (ANY, of)]
+
+
+def _mean(record: Record, name: str, key: str, role: str) -> float:
+    return statistics.fmean(_of_role(record, name, key, role))
+
+
+def _beside_exact(record: Record, name: str, role: str) -> float:
+    return _mean(record, name, "right", role) - _mean(record, EXACT.name, "right", role)

@@ -1,0 +1,121 @@
+"""`acmserve bench commits`: what the folds of PI-LLM cost one a step, by when they take effect.
+
+    at once     eight folds in one completion             one change of the prompt
+    now         one fold a step, shown in the next step   eight changes, each computes what stands behind it
+    cheapest    one fold a step, `acm.commit: cheapest`   accepted at once, shown when that costs least
+
+Counts only, under `exact`, by a random one-layer model with SmolLM2's tokenizer. The next turn counts, because what
+still waits takes effect at the end of an answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
+from acmserve.bench.agent.scripted_server import TINY, scripted_server
+from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.markdown_text import count, ratio
+from acmserve.bench.harness.options import add_report_options, as_gate, progress
+from acmserve.bench.harness.workloads import pi_llm, plan_script
+from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
+
+WAYS = {"at once": (False, "now"), "now": (True, "now"), "cheapest": (True, "cheapest")}
+"""Whether each fold has a step of its own, and `acm.commit`."""
+TITLES = {
+    "at once": "eight in one completion",
+    "now": "one a step, `acm.commit: now`",
+    "cheapest": "one a step, `acm.commit: cheapest`",
+}
+MOST = 1.2
+"""How much more than all folds at once those that wait may cost."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of `acmserve bench commits`. 0 when the gate is green, 1 when it is red."""
+    return run_benchmark(_parser(), argv, lambda options: as_report(*measure(16 if options.quick else 64)), FOLDS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="acmserve bench commits", description=__doc__.split("\n\n")[0])
+    add_report_options(parser, quick="fewer updates: a look, not a measurement", plot=False)
+    return parser
+
+
+def measure(num_updates: int) -> tuple[dict[str, WorkloadRun], list[str]]:
+    """The run of each way, and why numbers may not be reported."""
+    from transformers import AutoTokenizer
+
+    from acmserve.models.smollm2 import prepare
+    from acmserve.server.models.tokenizer import ServedTokenizer
+
+    tokenizer = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
+    runs: dict[str, WorkloadRun] = {}
+    failures: list[str] = []
+    with scripted_server(TINY) as (url, _):
+        for way, (one_a_step, commit) in WAYS.items():
+            progress(f"{len(runs) + 1} of {len(WAYS)}: {way}")
+            workload = pi_llm(num_updates=num_updates, one_a_step=one_a_step)
+            script = plan_script(workload, tokenizer)
+            runs[way] = run_workload(url, workload, script, "exact", f"commits-{way}", commit)
+            failures += check_workload_run(runs[way], workload)
+    return runs, failures
+
+
+def as_report(runs: dict[str, WorkloadRun], failures: Sequence[str]) -> dict[str, Any]:
+    """JSON-ready: a row for each way."""
+    rows = [
+        {
+            "way": way,
+            "num_steps": len(run.receipts),
+            "prompt_tokens": [receipt["prompt_tokens"] for receipt in run.receipts],
+            "step_computed_tokens": [receipt["computed_tokens"] for receipt in run.receipts[1:]],
+            "next_turn_prompt_tokens": run.follow_up["prompt_tokens"],
+            "next_turn_computed_tokens": run.follow_up["computed_tokens"],
+            "computed_tokens": run.paid("computed_tokens") + run.follow_up["computed_tokens"],
+            "num_folds": sum(op["tool"] == "fold_fragment" and op["changed"] for ops in run.operations for op in ops),
+        }
+        for way, run in runs.items()
+    ]
+    return {"gate": as_gate([*failures, *_check_rows(rows)]), "rows": rows}
+
+
+def _check_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Every way folded the same, and what waited cost little more than all at once."""
+    by_way = {row["way"]: row for row in rows}
+    at_once, waited = by_way["at once"], by_way["cheapest"]
+    failures = [
+        f"{row['way']}: {row['num_folds']} folds, {at_once['num_folds']} at once"
+        for row in rows
+        if row["num_folds"] != at_once["num_folds"]
+    ]
+    if waited["computed_tokens"] > MOST * at_once["computed_tokens"]:
+        failures.append(f"cheapest: {waited['computed_tokens']} tokens, {at_once['computed_tokens']} at once")
+    return failures
+
+
+def _folds(report: Report) -> Iterator[list[str]]:
+    rows = {row["way"]: row for row in report["rows"]}
+    for way, title in TITLES.items():
+        row = rows[way]
+        steps, next_turn, together = (
+            sum(row["step_computed_tokens"]),
+            row["next_turn_computed_tokens"],
+            row["computed_tokens"],
+        )
+        beside = ratio(together / rows["at once"]["computed_tokens"])
+        yield [title, str(row["num_steps"]), count(steps), count(next_turn), count(together), beside]
+
+
+FOLDS = ResultTable(
+    ("folds", "steps", "computed by the steps", "by the next turn", "together", "beside all at once"), _folds
+)
+
+BENCHMARK = Benchmark(
+    "commits",
+    "what folds cost one a step, by when they take effect",
+    main,
+    (BenchmarkRun("commits", ("commits",), is_quick=True, can_plot=False),),
+)

@@ -1,0 +1,57 @@
+"""The cases of `bench repairs`: each has its questions, seeds of both sets share none, and what is folded is stale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from acmserve.bench.harness.library_text import Library, read_library
+from acmserve.bench.repairs.cases import (
+    ASKED,
+    HELD_OUT,
+    LATER,
+    PARAPHRASED,
+    PRECISE,
+    TIMES_PRECISE,
+    TRAIN,
+    draws_by_task,
+    make_cases,
+    paraphrase,
+    roles_of,
+)
+from acmserve.bench.tasks.generators.case import digest
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return read_library()
+
+
+def test_every_size_of_every_family_has_its_three_kinds_of_question(library: Library) -> None:
+    """As many cases as the family with most sizes has sizes."""
+    num_each = max(map(len, draws_by_task(library).values()))
+    cases = make_cases(num_each, TRAIN, library)
+    counts = {task: sum(case.task == task for case in cases) for task in draws_by_task(library)}
+    assert counts == {task: num_each * (TIMES_PRECISE if task in PRECISE else 1) for task in counts}
+    assert len({(case.task, case.setting) for case in cases}) == sum(map(len, draws_by_task(library).values()))
+    for case in cases:
+        first, *rest = roles_of(case)
+        assert (first, *dict.fromkeys(rest)) == (ASKED, LATER, PARAPHRASED)
+        asked, *later, other_words = case.questions
+        assert asked.text not in [question.text for question in later]
+        assert other_words == replace(asked, text=other_words.text) != asked
+        for question in case.questions:
+            assert question.gold in case.kept_text, "what is asked for is still in sight"
+            assert other_words.text not in case.kept_text
+
+
+def test_the_same_seeds_give_the_same_cases_and_the_two_sets_share_none(library: Library) -> None:
+    first, again, held_out = (make_cases(1, seeds, library) for seeds in (TRAIN, TRAIN, HELD_OUT))
+    assert digest(first) == digest(again)
+    assert not {case.name for case in first} & {case.name for case in held_out}
+
+
+def test_a_form_without_paraphrase_is_told() -> None:
+    with pytest.raises(ValueError, match="no paraphrase of 'Why\\?'"):
+        paraphrase("Why?")

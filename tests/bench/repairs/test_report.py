@@ -1,0 +1,121 @@
+"""What `bench repairs` sums up and prints, from records made by hand: the floor, harm beside reuse, and the control."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.bench.repairs.cases import ASKED, LATER, PARAPHRASED
+from acmserve.bench.repairs.summary import (
+    ANY,
+    MIN_CONTROL_CASES,
+    MIX,
+    above_floor,
+    at_floor,
+    control,
+    control_failures,
+    harm,
+    mix_of,
+    passes,
+    summarise,
+)
+from acmserve.bench.repairs.table import as_table
+from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
+
+ROLES = [ASKED, LATER, LATER, PARAPHRASED]
+NUM = MIN_CONTROL_CASES
+
+
+def row(kl: list[float], right: list[float], moved: int) -> dict[str, Any]:
+    return {"kl": kl, "right": right, "moved_tokens": moved}
+
+
+def record(task: str, seed: int, exact: float = 1.0, asked: float = 1.0, later: float = 0.0) -> dict[str, Any]:
+    """`asked`, `later`: what the control answers right. `reuse` answers no question that it has not moved right."""
+    return {
+        "task": task,
+        "setting": "s",
+        "seed": seed,
+        "roles": ROLES,
+        "suffix_tokens": 200,
+        "variants": {
+            EXACT.name: row([0.0] * 4, [exact] * 4, 0),
+            REUSE.name: row([0.5] * 4, [0.0, 0.0, 0.5, 0.0], 200),
+            CONTROL.name: row([0.0, 0.9, 0.9, 0.1], [asked, later, later, asked], 180),
+            AUTO.name: row([0.02] * 4, [1.0, 1.0, 1.0, 0.0 if seed == 0 else 1.0], 100),
+        },
+    }
+
+
+def test_a_size_that_exact_does_not_answer_is_out_whatever_the_others_did() -> None:
+    records = [record("a", 0), record("b", 0, exact=0.1), record("b", 1, exact=0.2)]
+    assert at_floor(records) == {"b s": 0.15}
+    assert [one["task"] for one in above_floor(records)] == ["a"]
+
+
+def test_a_row_stands_beside_exact_for_each_kind_of_question() -> None:
+    records = [record("a", number) for number in range(4)]
+    rows = {(r["task"], r["way"], r["role"]): r for r in summarise(records, mix_of(records, 2), 0)}
+    auto = rows["a", AUTO.name, ANY]
+    assert (auto["num_cases"], auto["num_questions"], auto["moved_share"]) == (4, 16, 0.5)
+    assert (auto["kl"], auto["right_beside_exact"]) == (0.02, -0.0625)
+    assert rows["a", AUTO.name, PARAPHRASED]["right_beside_exact"] == -0.25
+    assert rows["a", AUTO.name, LATER]["right_beside_exact"] == 0.0
+    assert rows[MIX, AUTO.name, ANY]["num_cases"] == 2
+    assert rows["a", REUSE.name, ANY]["moved_share"] == 1.0
+
+
+def test_harm_is_counted_by_question_and_by_edit() -> None:
+    one = record("a", 0)
+    one["variants"][AUTO.name]["kl"] = [0.7, 0.0, 0.0, 0.0]
+    found = harm([one, record("a", 1)])
+    assert (found["num_questions"], found["num_questions_harmed"], found["worst_question_nats"]) == (8, 1, 0.2)
+    assert (found["num_edits"], found["num_edits_harmed"], found["worst_edit_nats"]) == (2, 0, -0.325)
+
+
+def test_a_control_that_gains_on_its_question_and_loses_on_others_is_caught() -> None:
+    records = [record("a", number) for number in range(NUM)]
+    assert control_failures(records, 0) == []
+    assert control(records, 0)["asked"] == 1.0
+    assert control(records, 0)["later"] == -0.25
+    assert not passes(summarise(records, records, 0), CONTROL.name, MIX)
+
+
+@pytest.mark.parametrize(("later", "kl", "said"), [(1.0, 0.0, "passes"), (1.0, 0.9, "gains nothing by it")])
+def test_a_control_that_is_not_caught_turns_the_gate_red(later: float, kl: float, said: str) -> None:
+    """As good on later questions as on its own, it shows nothing; as good as exact, it passes."""
+    records = [record("a", number, later=later) for number in range(NUM)]
+    for one in records:
+        one["variants"][CONTROL.name]["kl"] = [kl] * 4
+        one["variants"][REUSE.name]["right"] = [0.0, 0.0, 0.0, 0.0]
+    assert any(said in failure for failure in control_failures(records, 0))
+    assert control_failures(records[: NUM - 1], 0) == [], "of few cases nothing is said"
+
+
+def report(failures: list[str]) -> dict[str, Any]:
+    records = [record("a", number) for number in range(4)]
+    return {
+        "model": "m",
+        "seeds": "held-out",
+        "num_cases": 4,
+        "rule": "0123",
+        "refusal": None,
+        "gate": {"green": not failures, "failures": failures},
+        "at_floor": {"b s": 0.1},
+        "summary": summarise(records, records, 0),
+        "harm": harm(records),
+        "control": control(records, 0),
+    }
+
+
+def test_the_table_has_every_way_and_says_what_is_out() -> None:
+    text = "\n".join(as_table(report([])))
+    for said in (EXACT.name, AUTO.name, CONTROL.name, "b s (10 %)", "0 of 4 edits", "flattered +125.0", "rule 0123"):
+        assert said in text
+
+
+def test_a_red_gate_gives_the_failure_and_no_number() -> None:
+    text = "\n".join(as_table(report(["control: it passes"])))
+    assert "control: it passes" in text
+    assert "%" not in text

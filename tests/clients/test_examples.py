@@ -1,0 +1,116 @@
+"""`make examples`: every example and adapter by our server, in environments that have the wheel and no vLLM.
+
+The environments are those of `make clients`, with the wheel in them. It is built without a compiler, so any machine can
+install it. mypy checks the client there as the user of a framework does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.archives import build, copy_tracked
+from tests.support.client.examples import EXAMPLES, HEAVY, run_example, run_program
+from tests.support.clients.conversation import write_errand
+from tests.support.clients.installed import AGENTS_SDK, LANGGRAPH, LITELLM, OPENAI, Package, install
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("ACMSERVE_EXAMPLES"), reason="`make examples` installs frameworks from registries"
+)
+
+ADAPTERS = EXAMPLES.parent / "acmserve" / "client" / "adapters"
+PROGRAMS = EXAMPLES.parent / "tests" / "support" / "client" / "programs"
+NEEDED = ("httpx>=0.27", "mypy==2.4.1")
+"""What is put beside the wheel. Nothing else of what acmserve depends on is."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = copy_tracked(tmp_path_factory.mktemp("tree"))
+    return build("build_wheel", tree, tmp_path_factory.mktemp("wheel"), CXX="no-such-compiler")
+
+
+def prepared(package: Package, wheel: Path) -> str:
+    """The interpreter of an environment with the package and the wheel."""
+    install(package)
+    pip = [str(package.program("pip")), "install", "--quiet", "--disable-pip-version-check"]
+    for asked in ((*NEEDED,), ("--no-deps", "--force-reinstall", str(wheel))):
+        subprocess.run([*pip, *asked], check=True)
+    python = str(package.program("python"))
+    code = f"import importlib.util as u; print([name for name in {HEAVY!r} if u.find_spec(name)])"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
+    assert "vllm" not in found
+    assert "torch" not in found
+    return python
+
+
+def check_types(python: str, *files: Path, folder: Path) -> None:
+    """As a user does: strictly, from outside of the checkout, against what is installed."""
+    command = [python, "-m", "mypy", "--strict", "--follow-imports", "silent", "--cache-dir", str(folder / "mypy")]
+    for file in files:
+        done = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_examples_that_need_openais_client_alone(wheel: Path, errands: str, tmp_path: Path) -> None:
+    python = prepared(OPENAI, wheel)
+    for errand in (1, 2, 3):
+        write_errand(tmp_path, errand, 4)
+    plain = run_example("plain_loop", errands, "errand 1: 4 steps", folder=tmp_path, python=python)
+    assert plain.rstrip().endswith("Errand 1 is done.")
+    ideas = ("errand 2: 1 steps", "errand 3: 2 steps")
+    coding = run_example("coding_agent", errands, "Hello.", "test -e errand-2", *ideas, folder=tmp_path, python=python)
+    assert "idea 1 passed:" in coding
+    asked = (str(tmp_path), "errand 2: 2 steps", "And the mill?")
+    research = run_example("research_agent", errands, *asked, folder=tmp_path, python=python)
+    assert research.count(f"map {tmp_path.name}: version ") == 2
+    names = ("plain_loop", "coding_agent", "research_agent")
+    check_types(python, *(EXAMPLES / f"{name}.py" for name in names), folder=tmp_path)
+
+
+def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path) -> None:
+    """The first fork comes when its session has gone on, and has one of its own. The second is the server's branch."""
+    python = prepared(LANGGRAPH, wheel)
+    write_errand(tmp_path, 1, 6, num_lines=40)
+    write_errand(tmp_path, 2, 1)
+    asked = ("Please do errand 1: 6 steps", "Please do errand 2: 1 steps")
+    printed = run_example("langgraph_clearing", errands, *asked, folder=tmp_path, python=python)
+    assert printed.count("Errand 1 is done.") == 2
+    assert printed.count("Errand 2 is done.") == 3
+    prompts = [int(number) for number in re.findall(r": (\d+) tokens, \d+ computed", printed)]
+    grown = prompts[2] - prompts[1]
+    assert max(prompts[:7]) < prompts[0] + 4 * grown, "six results are in the prompt, and nothing was cleared"
+    parts = [re.findall(r"^(\S+): \d+ tokens", part, re.MULTILINE) for part in printed.split("\n-- ")]
+    (thread,), (other,), (branch,), (again,) = ([*dict.fromkeys(part)] for part in parts)
+    assert other.startswith(f"{thread}@")
+    assert branch not in (thread, other)
+    assert branch == again
+    names = (EXAMPLES / "langgraph_clearing.py", PROGRAMS / "langgraph_async.py", ADAPTERS / "langgraph.py")
+    check_types(python, *names, folder=tmp_path)
+    later = run_program(PROGRAMS / "langgraph_async.py", errands, folder=tmp_path, python=python)
+    assert later.split() == ["thread-async", "True", "None"]
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_the_agents_sdk_has_receipts(wheel: Path, errands: str, tmp_path: Path, api: str) -> None:
+    python = prepared(AGENTS_SDK, wheel)
+    write_errand(tmp_path, 1, 3)
+    asked = ("Please do errand 1: 3 steps", "Thank you.", api)
+    printed = run_example("agents_sdk_responses", errands, *asked, folder=tmp_path, python=python)
+    assert "Errand 1 is done." in printed
+    counts = re.findall(r"prompt (\d+): kept (\d+), moved (\d+), computed (\d+)", printed)
+    assert len(counts) == 5
+    assert all(int(prompt) == int(kept) + int(moved) + int(computed) for prompt, kept, moved, computed in counts)
+    assert all(int(kept) > 0 for _, kept, _, _ in counts[1:])
+    assert re.search(r"the session has \d+ messages", printed)
+    check_types(python, EXAMPLES / "agents_sdk_responses.py", ADAPTERS / "agents_sdk.py", folder=tmp_path)
+
+
+def test_litellm_calls_back_with_receipts(wheel: Path, errands: str, tmp_path: Path) -> None:
+    python = prepared(LITELLM, wheel)
+    printed = run_program(PROGRAMS / "litellm_receipts.py", errands, folder=tmp_path, python=python)
+    assert printed.splitlines() == ["1 True", "1 True"]

@@ -1,0 +1,105 @@
+"""Each reason for which the holes of a request take a step of their own, and the messages that carry a pass."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+from acmserve.engine.vllm.hooks import HolePass
+from acmserve.engine.worker.copies import StepCopies
+from acmserve.engine.worker.messages import StepMetadata
+from acmserve.engine.worker.pass_rule import max_pass_tokens, why_not_in_rows, why_step_by_step
+from acmserve.errors import IntegrityError
+
+FACTS: dict[str, Any] = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
+FULL, WINDOW = FullAttentionSpec(**FACTS), SlidingWindowSpec(sliding_window=64, **FACTS)
+MODEL = {"runner_type": "generate", "is_multimodal_model": False, "uses_mrope": False, "is_encoder_decoder": False}
+SCHEDULER = {
+    "enable_chunked_prefill": True,
+    "max_num_scheduled_tokens": None,
+    "max_num_batched_tokens": 2048,
+    "long_prefill_token_threshold": 0,
+}
+
+
+def config(
+    model: dict[str, Any] | None = None,
+    scheduler: dict[str, Any] | None = None,
+    device: str = "cpu",
+    is_v2: bool = False,
+    speculative: object = None,
+    use_ubatching: bool = False,
+    shares_kv: bool = False,
+) -> Any:
+    """What `pass_rule` reads of vLLM's configuration: everything allows passes, but for what is given."""
+    return SimpleNamespace(
+        model_config=SimpleNamespace(**MODEL | (model or {})),
+        scheduler_config=SimpleNamespace(**SCHEDULER | (scheduler or {})),
+        device_config=SimpleNamespace(device_type=device),
+        use_v2_model_runner=is_v2,
+        speculative_config=speculative,
+        parallel_config=SimpleNamespace(use_ubatching=use_ubatching),
+        cache_config=SimpleNamespace(kv_sharing_fast_prefill=shares_kv),
+    )
+
+
+def test_nothing_keeps_the_holes_of_a_plain_model_on_a_cpu_apart() -> None:
+    assert why_step_by_step(config(), [FULL]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "specs", "reason"),
+    [
+        ({"device": "cuda"}, [FULL], "engine: device cuda"),
+        ({"is_v2": True}, [FULL], "engine: model runner V2"),
+        ({}, [FULL, WINDOW], "model: KV cache groups FullAttentionSpec and SlidingWindowSpec"),
+        ({}, [WINDOW], "model: KV cache groups SlidingWindowSpec"),
+        ({"speculative": object()}, [FULL], "engine: speculative decoding"),
+        ({"scheduler": {"enable_chunked_prefill": False}}, [FULL], "engine: prefill is not chunked"),
+        ({"use_ubatching": True}, [FULL], "engine: micro-batches"),
+        ({"shares_kv": True}, [FULL], "engine: fast prefill with shared KV"),
+        ({"model": {"runner_type": "pooling"}}, [FULL], "model: pooling"),
+        ({"model": {"is_multimodal_model": True}}, [FULL], "model: it takes media"),
+        ({"model": {"uses_mrope": True}}, [FULL], "model: it takes media"),
+        ({"model": {"is_encoder_decoder": True}}, [FULL], "model: encoder and decoder"),
+    ],
+)
+def test_what_was_not_checked_is_off(given: dict[str, Any], specs: list[Any], reason: str) -> None:
+    assert why_step_by_step(config(**given), specs) == reason
+
+
+def test_another_attention_backend_is_named() -> None:
+    def layer(name: str) -> Any:
+        return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name))
+
+    assert why_not_in_rows([layer("CPU_ATTN"), layer("CPU_ATTN")]) is None
+    assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASH_ATTN")]) == "engine: attention backend FLASH_ATTN"
+    assert why_not_in_rows([layer("CPU_ATTN"), SimpleNamespace()]) == "engine: attention backend none"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "size"),
+    [
+        ({}, 2048),
+        ({"max_num_scheduled_tokens": 512}, 512),
+        ({"long_prefill_token_threshold": 100}, 100),
+        ({"long_prefill_token_threshold": 4096}, 2048),
+    ],
+)
+def test_a_pass_has_as_many_tokens_as_a_chunk(scheduler: dict[str, Any], size: int) -> None:
+    assert max_pass_tokens(config(scheduler=scheduler), lambda: None) == size
+    assert max_pass_tokens(config(scheduler=scheduler), lambda: "engine: model runner V2") == 0
+
+
+def test_a_pass_that_no_runner_laid_out_stops_the_worker() -> None:
+    """A runner without our seam would compute its tokens at other positions. So the copies are not made either."""
+    metadata = StepMetadata(StepCopies(passes=(HolePass("r", ((3, 5), (9, 10))),)))
+    with pytest.raises(IntegrityError, match="passes: 1 of this step are not in the runner's batch"):
+        metadata.check_laid_out()
+    metadata.is_laid_out = True
+    metadata.check_laid_out()
+    StepMetadata(StepCopies()).check_laid_out()
