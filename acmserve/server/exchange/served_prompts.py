@@ -34,7 +34,7 @@ MAX_OUTPUTS = 256
 MAX_DESCRIBED_TOKENS = 2**18
 """Longest prompt in which messages are looked for, which decodes it and counts it anew."""
 DEFAULT_BOUND = Bound(4096, 256 * 2**20)
-_CONTEXT_BYTES = 512
+_CONTEXT_BYTES, _SPAN_BYTES = 512, 128
 
 
 class TextTokenizer(Protocol):
@@ -89,9 +89,10 @@ class ServedContext:
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that tokens and outputs take: 4 bytes a token."""
+        """Host memory that tokens and outputs take, 4 bytes a token, and the places of messages that were looked for."""
         last = 0 if self.last is None else self.last.num_bytes
-        return _CONTEXT_BYTES + last + self._num_output_bytes
+        found = 0 if self._found is None else _SPAN_BYTES * len(self._found[1])
+        return _CONTEXT_BYTES + last + self._num_output_bytes + found
 
     @property
     def num_stale(self) -> int:

@@ -1,7 +1,7 @@
 """The inspector: the page `/acm/`, as files of this package.
 
-    /acm/            index.html       the page, the same for everybody
-    /acm/NAME        static/NAME      its modules and its style
+    /acm/            static/index.html    the page, the same for everybody
+    /acm/PATH        static/PATH          its modules and its style: `parts/`, `session/` (one session), `views/`
 
 The page holds no data. It asks `/v1/acm` for it with the API key that its user gives, so the key guards what the page
 shows. It is plain ES modules and no other people's code: there is nothing to build, and a checkout without node serves
@@ -12,8 +12,10 @@ knows neither sessions nor tenants.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -51,9 +53,16 @@ MEDIA_TYPES = {
 
 @cache
 def page_files() -> dict[str, bytes]:
-    """The files of the page by name."""
-    folder = files("acmserve.server.inspector") / "static"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.partition(".")[2] in MEDIA_TYPES}
+    """The files of the page by path."""
+    return dict(_files_below(files("acmserve.server.inspector") / "static", ""))
+
+
+def _files_below(folder: Traversable, place: str) -> Iterator[tuple[str, bytes]]:
+    for file in folder.iterdir():
+        if file.is_dir():
+            yield from _files_below(file, f"{place}{file.name}/")
+        elif file.name.rpartition(".")[2] in MEDIA_TYPES:
+            yield place + file.name, file.read_bytes()
 
 
 def inspector_router() -> APIRouter:
@@ -61,7 +70,7 @@ def inspector_router() -> APIRouter:
     page = APIRouter(prefix=PREFIX, include_in_schema=False)
     page.add_api_route("", _redirect, methods=["GET", "HEAD"])
     page.add_api_route("/", _index, methods=["GET", "HEAD"])
-    page.add_api_route("/{name}", _file, methods=["GET", "HEAD"])
+    page.add_api_route("/{name:path}", _file, methods=["GET", "HEAD"])
     return page
 
 
@@ -87,4 +96,4 @@ def _answer(name: str, request: Request) -> Response:
     headers = HEADERS | {"ETag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers, media_type=MEDIA_TYPES[name.partition(".")[2]])
+    return Response(content, headers=headers, media_type=MEDIA_TYPES[name.rpartition(".")[2]])

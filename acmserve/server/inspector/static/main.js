@@ -1,10 +1,10 @@
 // The page: which view is shown (the part of the address behind `#`), and with which key.
 
-import { ApiError, credentials, setCredentials } from "./api.js";
-import { fill, h } from "./element.js";
-import { showMaps } from "./maps.js";
-import { showSession } from "./session.js";
-import { showSessions } from "./sessions.js";
+import { ApiError, credentials, setCredentials } from "./parts/api.js";
+import { fill, h } from "./parts/element.js";
+import { showMaps } from "./views/maps.js";
+import { showSession } from "./views/session.js";
+import { showSessions } from "./views/sessions.js";
 
 const view = document.getElementById("view");
 const live = document.getElementById("live");

@@ -16,7 +16,7 @@ class TranscriptRow(BaseModel):
     """One message in short: what it weighs, and what became of it."""
 
     index: int = Field(ge=0, description="Its number, as in `GET .../context`.")
-    role: str
+    role: str = Field(description="Whose message it is.")
     origin: Literal["client", "answer", "internal"] = Field(description="Who wrote it, as in `GET .../context`.")
     state: Literal["whole", "hidden", "evicted"] = Field(
         description="`hidden`: a fragment of it is folded, summarized or redacted. `evicted`: an eviction took out its "
@@ -33,8 +33,8 @@ class TranscriptRow(BaseModel):
 class TranscriptPage(BaseModel):
     """A range of messages in short."""
 
-    object: Literal["list"] = "list"
-    data: list[TranscriptRow]
+    object: Literal["list"] = Field(default="list", description="The kind of object.")
+    data: list[TranscriptRow] = Field(description="In the order of the conversation.")
     num_messages: int = Field(ge=0, description="Messages in the whole transcript.")
     has_more: bool = Field(description="Whether messages follow.")
 

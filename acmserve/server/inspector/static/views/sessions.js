@@ -1,9 +1,9 @@
 // The list of sessions: all of this key, with search and sort, kept current by events.
 
-import { get, listen } from "./api.js";
-import { fill, h } from "./element.js";
-import { ago, count, time } from "./format.js";
-import { VirtualList } from "./list.js";
+import { get, listen } from "../parts/api.js";
+import { fill, h } from "../parts/element.js";
+import { ago, count, time } from "../parts/format.js";
+import { VirtualList } from "../parts/list.js";
 
 const PAGE = 1000;
 const ORDERS = {

@@ -13,6 +13,13 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
+export function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  add(element, children);
+  return element;
+}
+
 function add(element, children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false) continue;

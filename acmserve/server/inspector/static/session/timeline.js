@@ -1,9 +1,9 @@
 // The turns of a session: each prompt against its budget, stacked by what became of its tokens, with its edits as marks.
 
-import { fill, h } from "./element.js";
-import { count, short, tokens } from "./format.js";
-import { colour, KINDS } from "./palette.js";
-import { Plot } from "./plot.js";
+import { fill, h } from "../parts/element.js";
+import { count, short, tokens } from "../parts/format.js";
+import { colour, KINDS } from "../parts/palette.js";
+import { Plot } from "../parts/plot.js";
 
 const HEIGHT = 150;
 const TOP = 14;

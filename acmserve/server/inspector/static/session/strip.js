@@ -1,9 +1,9 @@
 // The context as a strip of tokens to scale: of now by message, or of one turn as the engine laid it out.
 
-import { fill, h } from "./element.js";
-import { count, share, tokens } from "./format.js";
-import { colour, KINDS, partsOf, piecesOf } from "./palette.js";
-import { Plot } from "./plot.js";
+import { fill, h } from "../parts/element.js";
+import { count, share, tokens } from "../parts/format.js";
+import { colour, KINDS, partsOf, piecesOf } from "../parts/palette.js";
+import { Plot } from "../parts/plot.js";
 
 const HEIGHT = 72;
 const TOP = 8;

@@ -1,0 +1,156 @@
+"""A server of the routes and the page in this process, with sessions worth looking at. It has no engine.
+
+It asks for an API key below `/v1`, as vLLM's middleware does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from acmserve.context.session.turns.turn import EvictionKind, TurnEdit, TurnEviction, TurnOrigin
+from acmserve.server.context.server import ContextServer
+from acmserve.server.inspector.page import inspector_router
+from tests.support import http
+from tests.support.recorded_turns import after_all, answered, receipt
+from tests.support.server.acm_app import lines, make_app, make_server
+
+KEY = "key-a"
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+MARKED = '<img src="x" onerror="document.title = 1">'
+"""Text of a conversation that a careless page would run."""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A server that answers. `do` runs a function on its event loop, where its sessions live."""
+
+    url: str
+    server: ContextServer
+    loop: asyncio.AbstractEventLoop
+
+    def do(self, act: Callable[[], Any]) -> Any:
+        async def acting() -> Any:
+            return act()
+
+        return asyncio.run_coroutine_threadsafe(acting(), self.loop).result(timeout=60)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return http.post(f"{self.url}/v1/acm/{path}", json=body, headers=AUTHORIZED).raise_for_status().json()
+
+    def put(self, path: str, body: Any) -> Any:
+        return http.put(f"{self.url}/v1/acm/{path}", json=body, headers=AUTHORIZED).raise_for_status().json()
+
+    def get(self, path: str) -> Any:
+        return http.get(f"{self.url}/v1/acm/{path}", headers=AUTHORIZED).raise_for_status().json()
+
+    def make(self, session_id: str, messages: list[dict[str, Any]]) -> None:
+        self.post("sessions", {"session_id": session_id, "messages": messages})
+
+    def record(self, session_id: str, events: list[Any]) -> None:
+        """Let turns, edits and evictions happen to a session."""
+        tenant = self.server.sessions.tenant_of(Headers(AUTHORIZED))
+        session = self.server.store.get(tenant, session_id)
+        self.do(lambda: self.server.store.record(session, after_all(events, session.turns)))
+
+
+@contextmanager
+def inspected_server() -> Iterator[Inspected]:
+    """Runs in a thread until the block ends."""
+    server = make_server(has_api_keys=True)
+    app = make_app(server)
+    app.include_router(inspector_router())
+    app.add_middleware(AskForKey)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        running = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        app.state.server = running
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_until_complete, args=(running.serve([sock]),), daemon=True)
+        thread.start()
+        while not running.started:
+            thread.join(0.02)
+            assert thread.is_alive(), "uvicorn did not start"
+        try:
+            yield Inspected(f"http://127.0.0.1:{sock.getsockname()[1]}", server, loop)
+        finally:
+            running.should_exit = True
+            thread.join(30)
+            loop.close()
+
+
+class AskForKey:
+    """Answers 401 to a request below `/v1` without the key."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"].startswith("/v1"):
+            if Headers(scope=scope).get("Authorization") != AUTHORIZED["Authorization"]:
+                app = JSONResponse({"error": "Unauthorized"}, status_code=401)
+        await app(scope, receive, send)
+
+
+def long_history(num_turns: int, num_lines: int = 6) -> list[dict[str, Any]]:
+    """A system prompt, and turns of an agent that reads logs."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": f"You keep the harbour's records. {MARKED}"}]
+    for turn in range(num_turns):
+        call = {"id": f"c{turn}", "type": "function", "function": {"name": "read", "arguments": f'{{"log": {turn}}}'}}
+        messages.append({"role": "user", "content": f"What does log {turn} say?"})
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{turn}", "content": lines(num_lines, f"log {turn}:")})
+        messages.append({"role": "assistant", "content": f"Log {turn} says nothing of interest."})
+    return messages
+
+
+def served_turns(num_turns: int = 14) -> list[Any]:
+    """Turns as an agent has them: at 9 a move is refused, 12 sees a fold whose text behind it moves, 13 an eviction."""
+    events: list[Any] = []
+    prompt = 300
+    for index in range(num_turns):
+        more: dict[str, Any] = {"budget_tokens": 2400, "first_token_seconds": 0.2 + 0.01 * index, "created_at": 1e9 + index}
+        kept, moved, computed = prompt - 60, 0, 60
+        told: dict[str, Any] = {"fidelity": "reuse"}
+        if index == 0:
+            kept, computed = 0, prompt
+        if index == 9:
+            events.append(TurnEdit("fold", ("f0aa01",), 120, "caller"))
+            kept, computed, told = 200, prompt - 200, told | {"fallback_reason": "source_evicted"}
+        if index == 12:
+            events.append(TurnEdit("fold", ("f1a2b3",), 840, "model"))
+            prompt -= 700
+            kept, moved, computed = 400, prompt - 520, 120
+            told |= {"moves": [{"dst_start": 460, "src_start": 1300, "num_tokens": moved}]}
+        if index == 13:
+            events.append(TurnEviction(EvictionKind.BUDGET, "recency", 260, {"remove": 260}))
+            told |= {"precomputed_tokens": 200}
+        said = receipt(kept, moved, computed, **told)
+        events.append(answered(receipt=said, prompt_tokens=prompt, origin=TurnOrigin(), **more))
+        prompt += 140
+    return events
+
+
+def fill_sessions(inspected: Inspected) -> None:
+    """`harbour`: two folds, a redaction, a budget and turns. `quiet`: nothing yet. `m`: a context map."""
+    inspected.make("harbour", long_history(8))
+    fold = [{"op": "fold", "messages": {"start": start, "end": start + 1}} for start in (3, 11)]
+    redact = {"op": "redact", "messages": {"start": 19, "end": 20}}
+    inspected.post("sessions/harbour/edits", {"edits": [*fold, redact]})
+    inspected.put("sessions/harbour/budget", {"max_tokens": 300, "low_watermark": 250, "policy": "recency"})
+    inspected.post("sessions/harbour/branches", {"description": "look into log 7", "prompt": "Which ship?"})
+    inspected.make("quiet", [])
+    inspected.record("harbour", served_turns())
+    text = "## CONTEXT ROADMAP\n388 records\n## REUSABLE RESULTS\nthe port is 8000"
+    inspected.put("maps/m", {"text": text})
