@@ -18,17 +18,18 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from acmserve.context.session.turns.turn import EvictionKind, TurnEdit, TurnEviction, TurnOrigin
+from acmserve.context.session.render import render
+from acmserve.context.storage.session import Session
+from acmserve.context.transcript.message import texts
 from acmserve.server.context.server import ContextServer
 from acmserve.server.inspector.page import inspector_router
 from tests.support import http
-from tests.support.recorded_turns import after_all, answered, receipt
-from tests.support.server.acm_app import lines, make_app, make_server
+from tests.support.inspector.histories import long_history, served_turns
+from tests.support.recorded_turns import after_all, receipt
+from tests.support.server.acm_app import make_app, make_server
 
 KEY = "key-a"
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
-MARKED = '<img src="x" onerror="document.title = 1">'
-"""Text of a conversation that a careless page would run."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,22 @@ class Inspected:
     def make(self, session_id: str, messages: list[dict[str, Any]]) -> None:
         self.post("sessions", {"session_id": session_id, "messages": messages})
 
+    def session(self, session_id: str) -> Session:
+        return self.server.store.get(self.server.sessions.tenant_of(Headers(AUTHORIZED)), session_id)
+
+    def serve(self, session_id: str) -> None:
+        """What the model sees was a prompt a moment ago. Its middle was moved."""
+        session = self.session(session_id)
+        messages = render(session.state)
+        prompt = self.server.tokenizer.encode(" ".join(text.strip() for each in messages for _, text in texts(each)))
+        third = len(prompt) // 3
+        move = {"dst_start": third, "src_start": third + 90, "num_tokens": third}
+        told = receipt(third, third, len(prompt) - 2 * third, fidelity="reuse", moves=[move])
+        self.do(lambda: self.server.served.of(*session.key).record(messages, prompt, told))
+
     def record(self, session_id: str, events: list[Any]) -> None:
         """Let turns, edits and evictions happen to a session."""
-        tenant = self.server.sessions.tenant_of(Headers(AUTHORIZED))
-        session = self.server.store.get(tenant, session_id)
+        session = self.session(session_id)
         self.do(lambda: self.server.store.record(session, after_all(events, session.turns)))
 
 
@@ -103,45 +116,6 @@ class AskForKey:
         await app(scope, receive, send)
 
 
-def long_history(num_turns: int, num_lines: int = 6) -> list[dict[str, Any]]:
-    """A system prompt, and turns of an agent that reads logs."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": f"You keep the harbour's records. {MARKED}"}]
-    for turn in range(num_turns):
-        call = {"id": f"c{turn}", "type": "function", "function": {"name": "read", "arguments": f'{{"log": {turn}}}'}}
-        messages.append({"role": "user", "content": f"What does log {turn} say?"})
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": f"c{turn}", "content": lines(num_lines, f"log {turn}:")})
-        messages.append({"role": "assistant", "content": f"Log {turn} says nothing of interest."})
-    return messages
-
-
-def served_turns(num_turns: int = 14) -> list[Any]:
-    """Turns as an agent has them: at 9 a move is refused, 12 sees a fold whose text behind it moves, 13 an eviction."""
-    events: list[Any] = []
-    prompt = 300
-    for index in range(num_turns):
-        more: dict[str, Any] = {"budget_tokens": 2400, "first_token_seconds": 0.2 + 0.01 * index, "created_at": 1e9 + index}
-        kept, moved, computed = prompt - 60, 0, 60
-        told: dict[str, Any] = {"fidelity": "reuse"}
-        if index == 0:
-            kept, computed = 0, prompt
-        if index == 9:
-            events.append(TurnEdit("fold", ("f0aa01",), 120, "caller"))
-            kept, computed, told = 200, prompt - 200, told | {"fallback_reason": "source_evicted"}
-        if index == 12:
-            events.append(TurnEdit("fold", ("f1a2b3",), 840, "model"))
-            prompt -= 700
-            kept, moved, computed = 400, prompt - 520, 120
-            told |= {"moves": [{"dst_start": 460, "src_start": 1300, "num_tokens": moved}]}
-        if index == 13:
-            events.append(TurnEviction(EvictionKind.BUDGET, "recency", 260, {"remove": 260}))
-            told |= {"precomputed_tokens": 200}
-        said = receipt(kept, moved, computed, **told)
-        events.append(answered(receipt=said, prompt_tokens=prompt, origin=TurnOrigin(), **more))
-        prompt += 140
-    return events
-
-
 def fill_sessions(inspected: Inspected) -> None:
     """`harbour`: two folds, a redaction, a budget and turns. `quiet`: nothing yet. `m`: a context map."""
     inspected.make("harbour", long_history(8))
@@ -152,5 +126,6 @@ def fill_sessions(inspected: Inspected) -> None:
     inspected.post("sessions/harbour/branches", {"description": "look into log 7", "prompt": "Which ship?"})
     inspected.make("quiet", [])
     inspected.record("harbour", served_turns())
+    inspected.serve("harbour")
     text = "## CONTEXT ROADMAP\n388 records\n## REUSABLE RESULTS\nthe port is 8000"
     inspected.put("maps/m", {"text": text})

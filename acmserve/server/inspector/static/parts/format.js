@@ -10,6 +10,8 @@ export function tokens(number) {
   return `${whole.format(number)} ${number === 1 ? "token" : "tokens"}`;
 }
 
+export const many = (number, thing) => `${count(number)} ${number === 1 ? thing : `${thing}s`}`;
+
 export function short(number) {
   if (number >= 1e6) return `${(number / 1e6).toFixed(number >= 1e7 ? 0 : 1)}M`;
   if (number >= 1e4) return `${Math.round(number / 1e3)}k`;

@@ -30,6 +30,7 @@ export class VirtualList {
     this.length = length;
     this.active = Math.max(0, Math.min(this.active, length - 1));
     this.space.style.height = `${length * this.rowHeight}px`;
+    this.element.style.setProperty("--content", `${length * this.rowHeight + 2}px`);
     this.element.hidden = length === 0;
     this.draw(true);
   }
@@ -90,6 +91,13 @@ export class VirtualList {
     if (top < scrollTop) this.element.scrollTop = top;
     else if (top + this.rowHeight > scrollTop + clientHeight) this.element.scrollTop = top + this.rowHeight - clientHeight;
     this.draw(false);
+  }
+
+  // Shows the first row. What was in sight stands elsewhere now.
+  start() {
+    this.element.scrollTop = 0;
+    this.active = 0;
+    this.draw(true);
   }
 
   go(index, extend, clicked) {

@@ -21,7 +21,7 @@ export class Lanes {
   }
 
   range({ start, end }) {
-    if (start >= end) return "none";
+    if (start >= end) return start > 0 ? `behind ${start - 1}` : "none";
     return h("button", { type: "button", class: "link", onclick: () => this.choose(start, end - 1) },
       end - start === 1 ? String(start) : `${start} to ${end - 1}`);
   }

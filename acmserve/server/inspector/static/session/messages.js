@@ -1,7 +1,7 @@
 // The messages of a session as a list: all or some of them, one or several selected.
 
 import { h } from "../parts/element.js";
-import { count } from "../parts/format.js";
+import { count, many } from "../parts/format.js";
 import { VirtualList } from "../parts/list.js";
 import { kindOf, KINDS } from "../parts/palette.js";
 
@@ -30,14 +30,15 @@ export class Messages {
       enter: (place) => enter(this.places[place]), isMarked: (place) => this.isMarked(this.places[place]),
     });
     this.anchor = 0;
-    const choice = (id, options) => h("select", { id, onchange: () => this.draw() },
+    const choice = (id, options) => h("select", { id, onchange: () => this.reorder() },
       Object.entries(options).map(([name, label]) => h("option", { value: name }, Array.isArray(label) ? label[0] : label)));
     this.which = choice("which", SHOWN);
     this.order = choice("messageOrder", ORDERS);
     this.told = h("p", { class: "quiet", role: "status" });
     this.element = h("section", { class: "panel", "aria-label": "Messages" },
       h("div", { class: "bar" }, h("h2", {}, "Messages"), h("span", { class: "grow" }),
-        h("label", { for: "which" }, "Show"), this.which, h("label", { for: "messageOrder" }, "Sort"), this.order),
+        h("span", { class: "field" }, h("label", { for: "which" }, "Show"), this.which),
+        h("span", { class: "field" }, h("label", { for: "messageOrder" }, "Sort"), this.order)),
       this.told, this.list.element);
   }
 
@@ -62,6 +63,11 @@ export class Messages {
     this.draw();
   }
 
+  reorder() {
+    this.draw();
+    this.list.start();
+  }
+
   draw() {
     const wanted = SHOWN[this.which.value][1];
     this.places = this.rows.filter(wanted).map((row) => row.index);
@@ -69,8 +75,8 @@ export class Messages {
     if (by) this.places.sort((a, b) => by(this.rows[b]) - by(this.rows[a]) || a - b);
     const range = this.isWhole() ? " Shift selects several." : " Select several in order, with all shown.";
     this.told.textContent = this.places.length === this.rows.length
-      ? `${count(this.rows.length)} messages.${this.rows.length ? range : ""}`
-      : `${count(this.places.length)} of ${count(this.rows.length)} messages.`;
+      ? `${many(this.rows.length, "message")}.${this.rows.length ? range : ""}`
+      : `${count(this.places.length)} of ${many(this.rows.length, "message")}.`;
     this.list.set(this.places.length);
   }
 

@@ -9,7 +9,7 @@ const HEIGHT = 150;
 const TOP = 14;
 const BOTTOM = 26;
 const LEAST = 4;
-const MOST = 28;
+const MOST = 44;
 const STACK = ["kept", "precomputed", "moved", "computed"];
 
 export function stackOf(receipt) {
@@ -40,7 +40,8 @@ export class Timeline {
       h("div", { class: "bar" }, h("h2", {}, "Turns"), h("span", { class: "grow" }), h("ul", { class: "legend" },
         h("li", {}, h("span", { class: "glyph" }, "▲"), " edit"), h("li", {}, h("span", { class: "glyph bad" }, "▼"), " eviction"),
         h("li", {}, h("span", { class: "glyph" }, "!"), " move refused"), h("li", {}, h("span", { class: "dash" }), "budget"))),
-      this.plot.element, this.told);
+      this.plot.element, h("ul", { class: "legend" }, STACK.map((kind) =>
+        h("li", { title: KINDS[kind][1] }, h("span", { class: `swatch ${kind}` }), KINDS[kind][0]))), this.told);
   }
 
   set(turns) {

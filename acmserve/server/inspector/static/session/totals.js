@@ -1,7 +1,7 @@
 // What a session cost, and what that saved: one tile a number.
 
 import { fill, h } from "../parts/element.js";
-import { count, seconds, share, short } from "../parts/format.js";
+import { count, many, seconds, share, short } from "../parts/format.js";
 
 export class Totals {
   constructor() {
@@ -19,15 +19,15 @@ export class Totals {
     const limit = budget.budget ? budget.budget.max_tokens : null;
     fill(this.tiles,
       tile("Context now", short(tokensShown), tokensSent > tokensShown
-        ? `${short(tokensSent - tokensShown)} hidden of ${short(tokensSent)}` : `${count(rows.length)} messages`),
+        ? `${short(tokensSent - tokensShown)} hidden of ${short(tokensSent)}` : many(rows.length, "message")),
       tile("Budget", limit === null ? "none" : short(limit),
         limit === null ? "nothing is evicted by itself" : `next prompt ${share(budget.tokens, limit)}, ${budget.budget.policy}`),
-      tile("Turns", count(totals.turns), `${count(totals.edits)} edits, ${count(totals.fallbacks)} refused moves`),
+      tile("Turns", count(totals.turns), `${many(totals.edits, "edit")}, ${many(totals.fallbacks, "refused move")}`),
       tile("Kept", share(totals.kept_tokens, all), `${short(totals.kept_tokens)} of ${short(all)}`),
       tile("Moved", share(totals.moved_tokens, all), short(totals.moved_tokens)),
       tile("Computed", share(totals.computed_tokens, all), short(totals.computed_tokens)),
       tile("Precomputed", short(totals.precomputed_tokens), "of the kept ones"),
-      tile("Evicted", short(totals.evicted_tokens), `${count(totals.evictions)} evictions`),
+      tile("Evicted", short(totals.evicted_tokens), many(totals.evictions, "eviction")),
       tile("Saved", seconds(saved.seconds), `${count(Math.round(saved.money * 1e4) / 1e4)} ${saved.estimate.prices.currency}`));
     const rates = saved.estimate;
     fill(this.how, `${rates.method} Prefill at ${short(Math.round(rates.prefill_rate))} tokens a second, moves at `

@@ -2,6 +2,7 @@
 
 import { listen } from "../parts/api.js";
 import { fill, h, note } from "../parts/element.js";
+import { tokens } from "../parts/format.js";
 import { Actions } from "../session/actions.js";
 import { Lanes } from "../session/lanes.js";
 import { MessagePanel } from "../session/message.js";
@@ -63,7 +64,7 @@ class SessionView {
     this.messages.set(model.rows);
     this.actions.set();
     const { edits, evictions } = model.waiting;
-    const waits = [...edits.map((edit) => edit.kind), ...evictions.map((one) => `eviction of ${one.tokens} tokens`)];
+    const waits = [...edits.map((edit) => edit.kind), ...evictions.map((one) => `eviction of ${tokens(one.tokens)}`)];
     fill(this.waiting, waits.length ? `The next turn will be the first to see: ${waits.join(", ")}.` : null);
     fill(this.kin, kinOf(model.info));
   }

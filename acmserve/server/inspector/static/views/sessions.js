@@ -2,7 +2,7 @@
 
 import { get, listen } from "../parts/api.js";
 import { fill, h } from "../parts/element.js";
-import { ago, count, time } from "../parts/format.js";
+import { ago, count, many, time } from "../parts/format.js";
 import { VirtualList } from "../parts/list.js";
 
 const PAGE = 1000;
@@ -31,7 +31,9 @@ export async function showSessions(view, signal, say) {
   fill(view,
     h("h1", {}, "Sessions"),
     h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); open(0); } },
-      h("label", { for: "search" }, "Search"), search, h("label", { for: "order" }, "Sort by"), order),
+      
+      h("span", { class: "field wide" }, h("label", { for: "search" }, "Search"), search),
+      h("span", { class: "field" }, h("label", { for: "order" }, "Sort by"), order)),
     told, list.element);
   signal.addEventListener("abort", () => list.close());
 
@@ -42,7 +44,7 @@ export async function showSessions(view, signal, say) {
     found.sort(ORDERS[order.value][1]);
     told.textContent = all.size === 0
       ? "No session yet. A chat request with a session id makes one."
-      : `${count(found.length)} of ${count(all.size)} sessions.`;
+      : `${count(found.length)} of ${many(all.size, "session")}.`;
     list.set(found.length);
   }
 
@@ -87,8 +89,8 @@ function row(session) {
     h("span", { class: "name" }, session.session_id),
     h("span", { class: "quiet when", title: time(session.used_at) }, ago(session.used_at)),
     h("span", { class: "quiet facts" },
-      `${count(session.num_messages)} messages`,
-      hidden ? ` · ${count(hidden)} hidden of ${count(session.num_fragments)} fragments` : "",
+      many(session.num_messages, "message"),
+      hidden ? ` · ${count(hidden)} hidden of ${many(session.num_fragments, "fragment")}` : "",
       kin ? ` · ${kin}` : "",
       session.precompute && session.precompute.working ? " · precomputing" : ""),
   ];
