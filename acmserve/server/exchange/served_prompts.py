@@ -89,7 +89,7 @@ class ServedContext:
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that tokens and outputs take, 4 bytes a token, and the places of messages that were looked for."""
+        """Host memory: 4 bytes a token, outputs, and the places of messages that were looked for."""
         last = 0 if self.last is None else self.last.num_bytes
         found = 0 if self._found is None else _SPAN_BYTES * len(self._found[1])
         return _CONTEXT_BYTES + last + self._num_output_bytes + found

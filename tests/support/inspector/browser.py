@@ -74,7 +74,7 @@ class Visit:
         """It asked nobody else for anything, nothing went wrong, and no text of a conversation ran."""
         strange = [asked for asked in self.asked if not asked.startswith((self.url, "blob:", "data:"))]
         assert strange == []
-        assert self.said == []
+        assert self.said == [], "\n".join(self.said)
         assert self.page.title() != "1"
 
 

@@ -32,7 +32,7 @@ def served_turns(num_turns: int = 14) -> list[Any]:
         more: dict[str, Any] = {
             "budget_tokens": 2400,
             "first_token_seconds": 0.2 + 0.01 * index,
-            "created_at": 1e9 + index,
+            "created_at": 1.76e9 + 60 * index,
         }
         kept, moved, computed = prompt - 60, 0, 60
         told: dict[str, Any] = {"fidelity": "reuse"}

@@ -111,8 +111,8 @@ class AskForKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         if scope["type"] == "http" and scope["path"].startswith("/v1"):
-            if Headers(scope=scope).get("Authorization") != AUTHORIZED["Authorization"]:
-                app = JSONResponse({"error": "Unauthorized"}, status_code=401)
+            key = Headers(scope=scope).get("Authorization")
+            app = app if key == AUTHORIZED["Authorization"] else JSONResponse({"error": "Unauthorized"}, 401)
         await app(scope, receive, send)
 
 

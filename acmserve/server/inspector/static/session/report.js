@@ -26,7 +26,7 @@ export function save(name, type, text) {
 
 export const fileName = (id, ending) => `${id.replace(/[^\w.-]+/g, "_").slice(0, 80)}.${ending}`;
 
-// Colours of the page that is open, so that the report has no style of its own to keep.
+// The report is in the colours of the page that is open.
 function style() {
   const now = getComputedStyle(document.documentElement);
   const names = [...Object.keys(KINDS), "ground", "ink", "quiet", "line"];
@@ -41,14 +41,16 @@ function style() {
 export function reportOf(data) {
   const page = document.implementation.createHTMLDocument(`acmserve: ${data.session.session_id}`);
   page.documentElement.lang = "en";
-  page.head.append(h("meta", { charset: "utf-8" }), h("meta", { name: "viewport", content: "width=device-width" }), h("style", {}, style()));
+  page.head.append(h("meta", { charset: "utf-8" }), h("meta", { name: "viewport", content: "width=device-width" }));
   fill(page.body,
     h("h1", {}, data.session.session_id),
     h("p", { class: "quiet" }, `${time(data.exported_at)} · ${count(data.messages.length)} messages · ${count(data.totals.turns)} turns`),
     h("p", {}, Object.entries(KINDS).map(([kind, [name]]) => [h("span", { class: `swatch ${kind}` }), `${name} `])),
     h("h2", {}, "Context"), strip(data.messages), totals(data.totals), turnsOf(data.turns),
     h("h2", {}, "Messages"), data.messages.map((row) => message(row, data.context.messages[row.index])));
-  return `<!doctype html>\n${page.documentElement.outerHTML}\n`;
+  // A style element would be checked against the policy of this page, so it is written, not made.
+  const text = page.documentElement.outerHTML.replace("</head>", `<style>${style()}</style></head>`);
+  return `<!doctype html>\n${text}\n`;
 }
 
 function picture(label, children) {
