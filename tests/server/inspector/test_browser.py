@@ -109,6 +109,9 @@ def test_totals_are_those_of_the_route(visit: Visit, inspected: Inspected) -> No
 def test_a_fold_and_a_restore_by_click(visit: Visit, inspected: Inspected) -> None:
     page = visit.open(f"s/{make(inspected, 'folds')}")
     page.locator(ROWS).nth(3).click()
+    page.get_by_role("listbox", name="Messages").press("Shift+ArrowDown")
+    expect_text(page, "Actions", "messages 3 to 4, 61 tokens")
+    page.locator(ROWS).nth(3).click()
     page.get_by_role("button", name="Fold", exact=True).click()
     page.get_by_text("9 of 55").first.wait_for()
     expect_text(page, "Message", "log 0: 0 says something", "[folded")

@@ -50,6 +50,8 @@ export class MessagePanel {
     this.wanted = index;
     const message = await this.read(index);
     if (this.wanted !== index) return;
+    // Who reads stays at the place in a text that is as it was.
+    if (JSON.stringify(message) === JSON.stringify(this.message)) return;
     this.message = message;
     this.isWhole = false;
     this.draw();

@@ -9,7 +9,7 @@ const SHOWN = {
   all: ["all", () => true],
   changed: ["shown otherwise than sent", (row) => row.state !== "whole" || row.num_tokens !== row.num_tokens_original],
   evicted: ["evicted", (row) => row.state === "evicted"],
-  computed: ["to be computed", (row) => row.num_tokens > 0 && row.kv !== null && row.kv !== "kept"],
+  computed: ["to be computed", (row) => row.num_tokens > 0 && row.kv === "gone"],
 };
 const ORDERS = { order: "in order", size: "largest first", hidden: "most hidden first" };
 

@@ -52,7 +52,7 @@ class SessionView {
 
   async refresh() {
     await this.model.refresh(() => this.draw());
-    this.selected();
+    this.showMessage();
     this.lanes.set(await this.model.lanes(), this.model.rows);
   }
 
@@ -77,10 +77,13 @@ class SessionView {
   }
 
   selected() {
-    const { rows } = this.model;
-    this.actions.set();
-    if (!rows.length) return this.message.empty("The session has no message yet.");
     this.strip.select(this.messages.to);
+    return this.showMessage();
+  }
+
+  showMessage() {
+    this.actions.set();
+    if (!this.model.rows.length) return this.message.empty("The session has no message yet.");
     return this.message.show(this.messages.to).catch((error) => this.signal.aborted || note(error.message, "bad"));
   }
 
