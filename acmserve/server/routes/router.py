@@ -6,6 +6,7 @@
     GET    /sessions/{session_id}/context      what the model sees now
     GET    /sessions/{session_id}/turns        what each of the last turns cost, page by page
     GET    /sessions/{session_id}/totals       what all turns cost, and what that saved
+    GET    /usage                              what many sessions cost
     GET    /sessions/{session_id}/rollout      what was recorded for training
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
