@@ -23,6 +23,7 @@ from acmserve.cli.installation import check_torchvision, missing_package
 from acmserve.cli.model import MODEL
 from acmserve.cli.process_end import ProcessEnd
 from acmserve.cli.serve import SERVE
+from acmserve.cli.top import TOP
 from acmserve.errors import AcmError
 
 DESCRIPTION = "Serve LLM agents whose context edits (fold, delete, restore) keep the KV cache already paid for."
@@ -33,12 +34,21 @@ examples:
   acmserve serve /models/llama --fidelity reuse --max-model-len 32768
   acmserve model smollm2                 print the folder of the bundled model (prepared on first use)
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
+  acmserve top http://localhost:8000     the sessions of a running server, and what they cost, live
   acmserve export rollout.jsonl          training samples of a recorded session, for TRL, verl or your own trainer
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
 
 `acmserve COMMAND --help` says more about each command.
 """
-COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "export": EXPORT, "bench": BENCH}
+COMMANDS = {
+    "serve": SERVE,
+    "top": TOP,
+    "demo": DEMO,
+    "model": MODEL,
+    "doctor": DOCTOR,
+    "export": EXPORT,
+    "bench": BENCH,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

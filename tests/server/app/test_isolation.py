@@ -72,7 +72,7 @@ OWNED = {
 }
 """The routes about what somebody made, with a body that they take."""
 
-LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps")}
+LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps"), ("GET", "/v1/acm/usage")}
 MAKES = {("POST", "/v1/acm/sessions"), ("PUT", "/v1/acm/maps/{external_context_id}")}
 
 TENANTLESS = {
