@@ -156,8 +156,6 @@ def open_call(state: SessionState) -> str | None:
 
 def branch_edits(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> list[TurnEdit]:
     """The branches of the model that were opened and closed in between, as the next turn names them."""
-    if before.branches is after.branches:
-        return []
     was_open = {branch.call_id: branch.is_open for branch in before.branches}
     found = []
     for branch in after.branches:

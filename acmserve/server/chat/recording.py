@@ -79,7 +79,8 @@ def keep(server: ContextServer, session: Session, state: SessionState, *, must: 
         if must:
             raise
         return refused_fields(error)
-    server.sessions.turns.note(session, branch_edits(before, state, server.tokenizer))
+    if state.branches is not before.branches:
+        server.sessions.turns.note(session, branch_edits(before, state, server.tokenizer))
     return {}
 
 

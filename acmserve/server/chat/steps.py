@@ -166,7 +166,7 @@ class ToolLoop:
         turn, state = self.turn, self.turn.session.state
         if state.branch is not None:
             said = f"the model could not be asked: {reason[:MAX_REASON_CHARS]}"
-            turn.server.store.save(turn.session, fail_open(state, said, turn.server.tokenizer))
+            keep(turn.server, turn.session, fail_open(state, said, turn.server.tokenizer), must=True)
         return state.branch is not None
 
     async def _ask(self) -> Response | None:
