@@ -30,7 +30,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatAnswer:
+class EvalAnswer:
     """An answer as the evaluation needs it: `tools` counts the calls of context tools by name.
 
     `num_errors` are calls that were wrong or could not be read. `unmet` says whether a budget was broken.
@@ -43,7 +43,7 @@ class ChatAnswer:
     unmet: bool = False
 
 
-def read_answer(payload: Mapping[str, Any]) -> ChatAnswer:
+def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
     """The answer of a chat request."""
     acm, usage = payload.get("acm") or {}, payload.get("usage") or {}
     steps = acm.get("steps") or []
@@ -55,7 +55,7 @@ def read_answer(payload: Mapping[str, Any]) -> ChatAnswer:
     operations = [operation for step in steps for operation in step.get("operations") or ()]
     num_wrong = sum(bool(operation.get("is_error")) for operation in operations)
     budgets = [acm.get("budget"), *(step.get("budget") for step in steps)]
-    return ChatAnswer(
+    return EvalAnswer(
         text=_text(payload),
         completions=tuple(found),
         tools=Counter(str(operation["tool"]) for operation in operations),

@@ -62,7 +62,8 @@ def _head(report: Mapping[str, Any]) -> list[str]:
 
 
 def _tables(report: Mapping[str, Any]) -> list[tuple[str, Cells, list[Cells]]]:
-    rows, found = report["rows"], []
+    rows = report["rows"]
+    found: list[tuple[str, Cells, list[Cells]]] = []
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]
         title = "All tasks" if task == ALL else task

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import httpx
 
-from acmserve.bench.eval.completion import ChatAnswer, read_answer
+from acmserve.bench.eval.completion import EvalAnswer, read_answer
 from acmserve.errors import AcmError, InvalidRequest, Unavailable
 
 _SECONDS = 1800.0
@@ -58,7 +58,7 @@ class Target:
         target.has_acm = target._knows_sessions()
         return target
 
-    def chat(self, fields: Mapping[str, Any]) -> tuple[ChatAnswer, float]:
+    def chat(self, fields: Mapping[str, Any]) -> tuple[EvalAnswer, float]:
         """One answer, and the seconds that it took. Raises `RefusedSample` and `Unavailable`."""
         begun = time.monotonic()
         answer = self._send("POST", "/v1/chat/completions", {"model": self.model, **self.extra, **fields})

@@ -247,9 +247,13 @@ class ContextMeter:
         return max(0, min(low, budget.max_tokens - self.reserve))
 
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
-        """Evict down to the low watermark, in one batch. `unmet` where even `max_tokens` cannot be met. Pure."""
-        target = self.watermark(budget, measured)
-        return self.judge(registry.policy_of(budget).plan(self.view, target), budget)
+        """Evict down to the low watermark, or else to the budget. `unmet` where even that cannot be met. Pure."""
+        policy, target = registry.policy_of(budget), self.watermark(budget, measured)
+        plan = self.judge(policy.plan(self.view, target), budget)
+        if plan.unmet is None or target >= budget.max_tokens - self.reserve:
+            return plan
+        again = self.judge(policy.plan(self.view, budget.max_tokens - self.reserve), budget)
+        return again if again.unmet is None else plan
 
     def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:
         """The plan with `unmet` where `max_tokens` is not met after it. `reason`: why nothing could be taken."""

@@ -59,7 +59,7 @@ def make(name: str, point: Point, seed: int, material: Any = None) -> list[EvalS
     for kind, text in turns:
         messages.append({"role": "user", "content": f"Write a {kind[0]} about the {kind[1]}."})
         messages.append({"role": "assistant", "content": text})
-    where = {"setting": setting_of(point), "name": f"{setting_of(point)}/{seed}"}
+    where: dict[str, Any] = {"setting": setting_of(point), "name": f"{setting_of(point)}/{seed}"}
     if name == V1:
         return [
             EvalSample(name, question=question, gold=gold, history=tuple(messages), facts={"prefix": prefix}, **where)

@@ -59,7 +59,7 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     return [_sample(where, kind, asked, gold) for kind, asked, gold in _questions(draw, labels, writers)]
 
 
-def _sample(where: Mapping[str, str], kind: str, question: str, gold: str) -> EvalSample:
+def _sample(where: Mapping[str, Any], kind: str, question: str, gold: str) -> EvalSample:
     name = f"{where['group']}/{kind.rpartition('.')[2].lower()}"
     return EvalSample(name=name, question=question, gold=gold, facts={"answer_type": kind}, **where)
 
