@@ -22,7 +22,7 @@ from acmserve.bench.eval.completion import EvalAnswer, read_answer
 from acmserve.errors import AcmError, InvalidRequest, Unavailable
 
 _SECONDS = 1800.0
-_NOT_OF_THE_SAMPLE = frozenset({401, 403, 404, 408, 409, 425, 429})
+_NOT_OF_THE_SAMPLE = frozenset({401, 403, 404, 408, 425, 429})
 _COUNTER = re.compile(r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _SESSIONS, _MAPS = "/v1/acm/sessions", "/v1/acm/maps"
 
@@ -67,7 +67,10 @@ class Target:
             raise Unavailable(f"{self.root} answered {answer.status_code}: {_said(answer)}")
         if answer.status_code >= 400:
             raise RefusedSample(f"{answer.status_code}: {_said(answer)}")
-        return read_answer(answer.json()), seconds
+        try:
+            return read_answer(answer.json()), seconds
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Unavailable(f"{self.root} answered no chat completion: {_said(answer)}") from error
 
     def forget(self, session: str, salt: str) -> None:
         """Delete a session, so that a long run leaves nothing behind."""

@@ -207,3 +207,14 @@ def test_loops_updates_and_differences_are_summed() -> None:
     assert (tools["num_unmet"], tools["update_tokens"], tools["moved_tokens"]) == (1, [50, 10], 24)
     spent = 1.25 * (206 + 50) + 0.1 * 44 + 5 * (18 + 10)
     assert tools["cost"] == pytest.approx(2 * spent / 1e6, abs=1e-9)
+
+
+def test_an_answer_that_is_none_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def odd(path: str, body: Any, key: str | None) -> Answer:
+        return (
+            (200, {"data": [{"id": "toy"}]}) if path == "/v1/models" else (200 if body else 404, "<html>hello</html>")
+        )
+
+    with openai_server(odd) as url:
+        assert run(url, tmp_path) == 2
+    assert "answered no chat completion: <html>hello" in capsys.readouterr().err
