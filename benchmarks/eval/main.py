@@ -17,7 +17,7 @@ from typing import Any
 
 from acmserve.bench.eval.journal import Journal
 from acmserve.bench.eval.page import as_html, as_markdown
-from acmserve.bench.eval.prices import Prices
+from acmserve.bench.eval.prices import Prices, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.summary import summarise
 from acmserve.bench.eval.target import Target
@@ -48,7 +48,6 @@ ways: {}
 
 def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
-    prices = Prices()
     tasks = "\n".join(f"  {task.name:<14}{task.paper}" for task in TASKS.values())
     flags = argparse.ArgumentParser(
         prog="acmserve eval",
@@ -78,10 +77,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--output", type=Path, default=Path("eval"), metavar="FOLDER", help="journal, results and page (%(default)s)"
     )
-    for name, what in (("write", "a computed token"), ("read", "a cached token"), ("output", "a sampled token")):
-        default = getattr(prices, name)
-        flags.add_argument(f"--price-{name}", type=float, default=default, metavar="X", help=f"{what} (%(default)s)")
-    flags.add_argument("--price-base", type=float, default=1.0, metavar="X", help="a million input tokens")
+    add_price_options(flags)
     return flags
 
 
@@ -101,8 +97,7 @@ def main(argv: Sequence[str]) -> int:
         records = play_all(plan, target, journal, progress)
     finally:
         target.close()
-    prices = Prices(options.price_write, options.price_read, options.price_output, options.price_base)
-    report = as_report(plan, records, prices, options.seed, has_acm=target.has_acm)
+    report = as_report(plan, records, prices_of(options), options.seed, has_acm=target.has_acm)
     page = as_markdown(report)
     for name, text in (
         ("results.json", json.dumps(report, indent=1) + "\n"),

@@ -9,10 +9,17 @@ from typing import Any
 import httpx
 
 from acmserve.bench.eval.main import parser, samples_of
+from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.target import Target
+from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
 from tests.support.server.scripts import new_session, tool_call
 
 SMALL = ["--samples", "1", "--seed", "3"]
+
+
+def sample_of(*arguments: str) -> EvalSample:
+    return samples_of(parser().parse_args(["http://nowhere", *SMALL, *arguments]))[0]
 
 
 def play(url: str, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -40,12 +47,17 @@ def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
     assert rows["budget:cwl"]["prompt_tokens"] < rows["reads"]["prompt_tokens"]
     assert rows["map"]["update_tokens"][0] > 0
     assert rows["tools"]["update_tokens"] is None
-    assert httpx.get(f"{scripted_server}/v1/acm/sessions").json()["data"] == []
+    target = Target.find(scripted_server, None, None, {})
+    salts = [Play(target, sample_of(*tasks), way, report["run"], 0).salt for way in rows]
+    target.close()
+    assert len(set(salts)) == len(rows)
+    for salt in salts:
+        assert httpx.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
 
 
 def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_path: Path) -> None:
     arguments = ["--tasks", "longbench-v2", "--set", "longbench-v2.tokens=300", "--ways", "tools"]
-    (sample,) = samples_of(parser().parse_args(["http://nowhere", *SMALL, *arguments]))
+    sample = sample_of(*arguments)
     calls = [tool_call("search_context", query="left a box"), tool_call("search_context", query="")]
     script = {"script_id": new_session(), "script": [*calls, f"The correct answer is ({sample.gold})"]}
     report = play(scripted_server, tmp_path, *arguments, "--request", json.dumps({"vllm_xargs": script}))
