@@ -114,6 +114,14 @@ class EpisodeGraph:
         return None if self._current is None else self._current.episode()
 
     @property
+    def beginning(self) -> int:
+        """The entries in front of the first marked episode, or of the first step where none is marked."""
+        if self.prologue_end is not None:
+            return self.prologue_end
+        lines = self.outline.lines
+        return next((entry for entry, line in enumerate(lines) if line.role is Role.ASSISTANT), len(lines))
+
+    @property
     def names(self) -> Mapping[str, tuple[int, Kind]]:
         """Number and kind of every named episode, in order of the starts."""
         return self._named

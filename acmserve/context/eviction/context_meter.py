@@ -218,16 +218,11 @@ class ContextMeter:
     def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
         """What `auto` needs: how this session grows and is evicted, and the rates of its engine in tokens a second."""
         growth = fmean(self._growths) if self._growths else max(1.0, budget.max_tokens * _FIRST_GROWTH_PART)
-        start = self.graph.prologue_end
         return Measured(
             growth=growth,
             prefill_rate=prefill_rate,
             move_rate=move_rate,
-            protected=max(
-                0,
-                self.token_counts.base_tokens
-                + self.token_counts.between(0, len(self._entries) if start is None else start),
-            ),
+            protected=max(0, self.token_counts.base_tokens + self.token_counts.between(0, self.graph.beginning)),
             growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
             piece=fmean(self._pieces) if self._pieces else None,
             piece_variation=pstdev(self._pieces) / fmean(self._pieces) if len(self._pieces) > 1 else 0.0,
