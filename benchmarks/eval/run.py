@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from acmserve.bench.eval.journal import Journal
@@ -26,7 +26,7 @@ from acmserve.bench.eval.ways import EvalWay, find_way
 class EvalPlan:
     """What a run plays. `budget` is in tokens, or a share of each sample's own where it is below 1.
 
-    `skipped` names ways that are not played at all, each with the reason.
+    `skipped` names ways that are not played at all, each with the reason. `request` are fields of every request.
     """
 
     samples: tuple[EvalSample, ...]
@@ -34,11 +34,18 @@ class EvalPlan:
     model: str
     budget: float
     skipped: Mapping[str, str]
+    request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """Tells two runs apart: 16 hex digits over everything that decides what is asked."""
-        told = [self.model, self.budget, [way.name for way in self.ways], [asdict(one) for one in self.samples]]
+        told = [
+            self.model,
+            self.budget,
+            dict(self.request),
+            [way.name for way in self.ways],
+            [asdict(one) for one in self.samples],
+        ]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
     def budget_of(self, sample: EvalSample) -> int:
@@ -58,7 +65,7 @@ def make_plan(target: Target, samples: Sequence[EvalSample], names: Sequence[str
             skipped[way.name] = "; ".join(sorted(reasons))
         else:
             ways.append(way)
-    return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped)
+    return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped, target.extra)
 
 
 def play_all(plan: EvalPlan, target: Target, journal: Journal, say: Callable[[str], None]) -> list[dict[str, Any]]:

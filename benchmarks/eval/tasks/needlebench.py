@@ -28,6 +28,7 @@ RELATIONS = (
     *("father", "mother", "dad", "mom", "grandfather", "grandmother"),
     *("maternal grandmother", "maternal grandfather", "paternal grandfather", "paternal grandmother"),
 )
+_CLEANED = str.maketrans({"\\": "", '"': "", "'": "", "~": " "})
 _SENTENCES = (
     "{elder} is the {relation} of {younger}.",
     "The {relation} of {younger} is {elder}.",
@@ -73,8 +74,8 @@ def boxed_name(answer: str) -> str | None:
     boxes = re.findall(r"\\boxed\{+((?:\\text\{[^{}]*\}|[^{}])*)\}", answer)
     if not boxes:
         return None
-    name = re.sub(r"\\text\{([^}]+)\}", r"\1", boxes[-1]).replace("\\", "")
-    return re.sub(r"\s+", " ", name).strip().replace('"', "").replace("'", "").replace("~", " ").strip()
+    name = re.sub(r"\\text\{([^{}]*)\}", r"\1", boxes[-1])
+    return " ".join(name.translate(_CLEANED).split())
 
 
 def name_score(answer: str, gold: str) -> float:

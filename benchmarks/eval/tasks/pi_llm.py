@@ -33,9 +33,8 @@ TRACKED_KEYS = (
     "cosmos", "Asian place", "watercraft", "quodruped", "physics", "electronics", "dish", "chemical", "aquatic animal",
 )
 # fmt: on
-_ANNOUNCES = re.compile(
-    r"(?:most recent|final|last|latest|current|up-to-date|asked|queried)\s+(?:value|word|term)", re.IGNORECASE
-)
+_TIMES = ("current", "latest", "last", "final", "most recent", "up-to-date", "asked", "queried")
+_ANNOUNCES = re.compile(rf"({'|'.join(_TIMES)})\s+(value|term|word)", re.IGNORECASE)
 _QUOTES = "\"'[]{}()<>*` "
 
 
