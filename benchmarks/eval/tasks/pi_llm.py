@@ -116,7 +116,7 @@ def read_values(answer: str, keys: Sequence[str]) -> dict[str, str]:
     for key in keys:
         name = rf"[\"'<\[]?{re.escape(key)}[\"'>\]]?"
         said = re.findall(rf"value\s+(?:of|for)\s+(?:the\s+)?(?:key\s+)?{name}\s+(?:is|was):?\s+([^\n,.;:]+)", text)
-        said = said or has_list * re.findall(rf"(?:^|[\n;,{{]|- )\s*{name}\s*:\s*([^\n,.;:]+)", text)
+        said = said or has_list * re.findall(rf"(?:^|[-,.;:\n])\s*{name}\s*:\s*([^\n,.;:]+)", text)
         if said:
             found[key] = said[-1].strip(_QUOTES)
     return found
