@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--data", action="append", default=[], metavar="TASK=FILE", help="your file of a task")
     flags.add_argument(
         "--budget", type=_budget, default=0.5, metavar="N", help="tokens, or 50%% of each sample's own (default 50%%)"
+    )
+    flags.add_argument(
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        help="of each answer, for a model that reasons first (the task's own)",
     )
     flags.add_argument("--request", type=_fields, default={}, metavar="JSON", help="fields of every request")
     flags.add_argument("--quick", action="store_true", help="one context for each setting: a look, not a result")
@@ -150,7 +156,8 @@ def samples_of(options: argparse.Namespace) -> list[EvalSample]:
             grid = {**task.published, **given.get(task.name, {})}
         path = Path(paths[task.name]) if task.name in paths else None
         found += make_samples(task, num, options.seed, grid, path)
-    return found
+    most = options.max_tokens
+    return found if most is None else [replace(sample, max_tokens=most) for sample in found]
 
 
 def _key() -> str | None:

@@ -95,17 +95,13 @@ def test_scores_are_those_of_the_answers_and_what_cannot_be_done_is_named(
 
 
 def test_reads_give_the_context_as_results_of_calls(tmp_path: Path) -> None:
-    known = samples(["--tasks", "longbench-v2", "--samples", "1"])
+    one = ["--tasks", "longbench-v2", "--samples", "1"]
+    known = samples(one)
     toy = Toy(known, wrong=lambda one: False)
     with openai_server(toy) as url:
-        assert (
-            cli(
-                ["eval", url, "--output", str(tmp_path), "--tasks", "longbench-v2", "--samples", "1", "--ways", "reads"]
-            )
-            == 0
-        )
+        assert cli(["eval", url, "--output", str(tmp_path), *one, "--ways", "reads", "--max-tokens", "9"]) == 0
     (body,) = toy.bodies
-    assert body["tool_choice"] == "none"
+    assert (body["tool_choice"], body["max_tokens"]) == ("none", 9)
     assert "".join(one["content"] for one in body["messages"] if one["role"] == "tool") == known[0].context
     calls = [one["tool_calls"][0]["id"] for one in body["messages"] if one.get("tool_calls")]
     assert calls == [one["tool_call_id"] for one in body["messages"] if one["role"] == "tool"]
