@@ -19,13 +19,13 @@ from acmserve.bench.eval.journal import Journal
 from acmserve.bench.eval.page import as_html, as_markdown
 from acmserve.bench.eval.prices import Prices, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
-from acmserve.bench.eval.summary import summarise
+from acmserve.bench.eval.summary import by_setting, summarise
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import TASKS, check_parameters, find_task, make_samples
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.options import positive, progress
-from acmserve.errors import InvalidRequest
+from acmserve.errors import AcmError, InvalidRequest
 
 _KEYS = ("ACMSERVE_API_KEY", "OPENAI_API_KEY")
 DESCRIPTION = (
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
             progress(f"skipped: {way}: {reason}")
         if not plan.ways:
             raise InvalidRequest("--ways", "leaves nothing to play: each way is skipped.", "Name 'baseline'.")
-        options.output.mkdir(parents=True, exist_ok=True)
+        _make_folder(options.output)
         journal = Journal(options.output / "journal.jsonl", plan.digest)
         records = play_all(plan, target, journal, progress)
     finally:
@@ -132,6 +132,7 @@ def as_report(
         "prices": asdict(prices),
         "skipped": dict(plan.skipped),
         "rows": summarise(records, baselines, prices),
+        "settings": by_setting(records),
         "records": list(records),
     }
 
@@ -158,6 +159,13 @@ def samples_of(options: argparse.Namespace) -> list[EvalSample]:
         found += make_samples(task, num, options.seed, grid, path)
     most = options.max_tokens
     return found if most is None else [replace(sample, max_tokens=most) for sample in found]
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AcmError(f"--output {path} cannot be made: {error.strerror}. Name a folder of your own.") from error
 
 
 def _key() -> str | None:

@@ -69,7 +69,23 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, Cells, list[Cells]]]:
         title = "All tasks" if task == ALL else task
         found.append((title, _SCORE_HEADS, [_scores(row) for row in mine]))
         found.append((f"{title}: tokens", _TOKEN_HEADS, [_tokens(row) for row in mine]))
+        found += _by_setting(title, [row for row in report["settings"] if row["task"] == task])
     return found
+
+
+def _by_setting(title: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Cells, list[Cells]]]:
+    """Scores of each way, a column for each setting. Nothing where there is one alone."""
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    if len(settings) < 2:
+        return []
+    scores = {(row["way"], row["setting"]): row for row in rows}
+    ways = dict.fromkeys(row["way"] for row in rows)
+    cells = [[way, *(_score(scores.get((way, setting))) for setting in settings)] for way in ways]
+    return [(f"{title}: by setting", ("way", *settings), cells)]
+
+
+def _score(row: Mapping[str, Any] | None) -> str:
+    return "-" if row is None else f"{100 * row['score']:.1f} {_between(row['score_interval'])}"
 
 
 _SCORE_HEADS = ("way", "n", "refused", "score", "beside", "cost", "seconds", "tool calls", "wrong calls")
@@ -83,7 +99,7 @@ def _scores(row: Mapping[str, Any]) -> Cells:
     )
     return (
         *(row["way"], str(row["num_samples"]), str(row["num_refused"])),
-        f"{100 * row['score']:.1f} {_between(row['score_interval'])}",
+        _score(row),
         *(beside.strip(), f"{row['cost']:.6f}", f"{row['seconds']:.1f}", tools, str(row["num_tool_errors"])),
     )
 

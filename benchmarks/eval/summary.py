@@ -40,6 +40,24 @@ def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: P
     return rows
 
 
+def by_setting(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One row for each task, setting and way, in the order of the records: the papers' tables."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for record in records:
+        groups.setdefault((record["task"], record["setting"], record["way"]), []).append(record["score"])
+    return [
+        {
+            "task": task,
+            "setting": setting,
+            "way": way,
+            "num_samples": len(scores),
+            "score": round(statistics.fmean(scores), 4),
+            "score_interval": bounded_interval(scores, 0.0, 1.0),
+        }
+        for (task, setting, way), scores in groups.items()
+    ]
+
+
 def _row(task: str, way: str, records: Sequence[Record], baseline: Sequence[Record], prices: Prices) -> dict[str, Any]:
     scores = [record["score"] for record in records]
     completions = [Completion(*counts) for record in records for counts in record["completions"]]

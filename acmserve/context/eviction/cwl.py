@@ -43,21 +43,11 @@ from acmserve.errors import InvalidRequest
 
 BULK_TOOLS = frozenset({"grep", "glob", "find", "ls", "search", "list_files", "list_directory", "rg"})
 INTERMEDIATE_TOOLS = frozenset({"read", "bash", "read_file", "cat", "view", "shell"})
-ACT_TOOLS = frozenset(
-    {
-        "edit",
-        "write",
-        "edit_file",
-        "write_file",
-        "create_file",
-        "delete_file",
-        "multiedit",
-        "notebookedit",
-        "apply_patch",
-    }
-    | {"str_replace", "str_replace_editor", "str_replace_based_edit_tool", "replace", "insert", "replace_in_file"}
-    | {"write_to_file", "update_file", "move_file", "patch"}
-)
+ACT_TOOLS = frozenset({
+    "edit", "edit_file", "multiedit", "notebookedit", "write", "write_file", "write_to_file", "create_file", "insert",
+    "replace", "replace_in_file", "str_replace", "str_replace_editor", "str_replace_based_edit_tool", "update_file",
+    "apply_patch", "patch", "move_file", "delete_file",
+})  # fmt: skip
 LEVELS = (Level.REASONING, Level.BULK, Level.INTERMEDIATE, Level.REMOVE)
 LEVEL_OPTIONS = (
     Option("bulk_tools", OptionKind.TOOLS, BULK_TOOLS, "Tools whose results list much; they go first"),
@@ -69,7 +59,7 @@ LEVEL_OPTIONS = (
 class Cwl:
     """Acts before explorations, the oldest first, level by level. Tools of neither set go with the rest."""
 
-    summary: ClassVar[str] = "episodes marked with `delimiter`, acts before what they depend on"
+    summary: ClassVar[str] = "episodes, marked with `delimiter` or inferred, acts before what they depend on"
     options: ClassVar[tuple[Option, ...]] = (
         *LEVEL_OPTIONS,
         Option("act_tools", OptionKind.TOOLS, ACT_TOOLS, "Tools that change something, where no episode is marked"),

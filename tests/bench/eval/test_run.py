@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def test_scores_are_those_of_the_answers_and_what_cannot_be_done_is_named(
         ("all", "baseline"): pytest.approx(5 / 6, abs=1e-4),
     }
     assert ("mrcr", "rag") not in rows
+    settings = {(row["task"], row["way"]): row for row in report["settings"]}
+    assert settings["babilong", "baseline"]["setting"] == "tokens1000"
+    assert settings["babilong", "baseline"]["score"] == 0.5
     row = rows["babilong", "baseline"]
     assert (row["prompt_tokens"], row["kept_tokens"], row["computed_tokens"]) == (200, 80, 120)
     assert row["cost"] == pytest.approx((120 * 1.25 + 80 * 0.1 + 14 * 5) / 1e6, abs=1e-9)
@@ -166,6 +170,7 @@ def test_a_refused_sample_scores_nothing_and_is_counted(tmp_path: Path) -> None:
         (["--set", "mrcr.needles=x"], "no whole numbers"),
         (["--tasks", "mrcr", "--data", "oolong=a.json"], "does not name 'oolong'"),
         (["--ways", "tools"], "each way is skipped"),
+        (["--ways", "baseline", "--output", "/dev/null/x"], "cannot be made"),
     ],
 )
 def test_wrong_flags_are_named(
@@ -174,6 +179,15 @@ def test_wrong_flags_are_named(
     with openai_server(Toy([], lambda one: False)) as url:
         assert cli(["eval", url, "--output", str(tmp_path), *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_settings_stand_side_by_side(tmp_path: Path) -> None:
+    arguments = ["--tasks", "frames", "--samples", "2", "--ways", "baseline"]
+    with openai_server(Toy(samples(arguments), wrong=lambda one: one.setting.startswith("articles3"))) as url:
+        assert cli(["eval", url, "--output", str(tmp_path), *arguments]) == 0
+    page = (tmp_path / "page.md").read_text()
+    assert "| way | articles2-tokens1000 | articles3-tokens1000 |" in page
+    assert re.search(r"\| baseline \| 100\.0 \[\d+, 100\] \| 0\.0 \[0, \d+\] \|", page)
 
 
 def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
