@@ -154,11 +154,6 @@ class Maps:
         query = FinishedQuery(messages, session.session_id, turn.update)
         self.updates.schedule(turn.held, query)
 
-    async def waited_for(self, tenant: str, options: MapOptions | None) -> None:
-        """Return at once, or where the request asks to wait, once the updates of its map are done."""
-        if options is not None and options.wait:
-            await self.updates.done((tenant, options.external_context_id))
-
     async def close(self) -> None:
         """End the updates that are under way."""
         await self.updates.close()

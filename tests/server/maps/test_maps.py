@@ -200,24 +200,23 @@ def test_a_request_may_wait_for_the_updates_of_its_map() -> None:
             return await super().ask(question, options)
 
     maps = make_maps(Gated())
-    waiting = MapOptions("corpus", wait=True)
+    key = ("", "corpus")
 
     async def run() -> None:
-        await maps.waited_for("", waiting)
+        await maps.updates.done(key)
         session = session_of(user("How many?"))
         turn = maps.begin(session, OPTIONS, session.state)
         session.state = append_answer(session.state, says("388"))
         maps.finished(turn, session)
-        await maps.waited_for("", OPTIONS)
-        given_up = asyncio.create_task(maps.waited_for("", waiting))
-        asked = asyncio.create_task(maps.waited_for("", waiting))
+        given_up = asyncio.create_task(maps.updates.done(key))
+        asked = asyncio.create_task(maps.updates.done(key))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not asked.done()
         given_up.cancel()
         gate.set()
         await asked
-        assert maps.store.get(("", "corpus")).context_map.num_steps == 1
+        assert maps.store.get(key).context_map.num_steps == 1
 
     asyncio.run(run())
 
