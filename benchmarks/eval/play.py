@@ -22,13 +22,17 @@ from acmserve.context.transcript.message import Message
 
 @dataclass(slots=True)
 class Play:
-    """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote."""
+    """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote.
+
+    `before` are questions about the same context that were asked before, with their answers in this way.
+    """
 
     target: Target
     sample: EvalSample
     way: str
     run: str
     budget: int
+    before: Sequence[tuple[str, str]] = ()
     completions: list[Completion] = field(default_factory=list)
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0

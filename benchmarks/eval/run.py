@@ -77,15 +77,24 @@ def play_all(plan: EvalPlan, target: Target, journal: Journal, say: Callable[[st
     for number, (sample, way) in enumerate(pairs, start=1):
         if (sample.task, sample.name, way.name) in journal.records:
             continue
-        record = _play(plan, target, sample, way)
+        record = _play(plan, target, sample, way, _asked_before(plan, journal, sample, way))
         journal.add(record)
         told = record["error"] or f"score {record['score']:.2f}"
         say(f"{number} of {len(pairs)}: {sample.task} {sample.name}, {way.name}: {told}, {record['seconds']:.1f} s")
     return [journal.records[sample.task, sample.name, way.name] for sample, way in pairs]
 
 
-def _play(plan: EvalPlan, target: Target, sample: EvalSample, way: EvalWay) -> dict[str, Any]:
-    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample))
+def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: EvalWay) -> list[tuple[str, str]]:
+    """Questions about the same context that stand in front of this one, with what was answered in this way."""
+    same = [one for one in plan.samples if one.group and (one.task, one.group) == (sample.task, sample.group)]
+    asked = same[: same.index(sample)] if sample in same else []
+    return [(one.question, journal.records[one.task, one.name, way.name]["answer"]) for one in asked]
+
+
+def _play(
+    plan: EvalPlan, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample), before)
     try:
         answer = way.play(play)
     except RefusedSample as refused:

@@ -7,6 +7,7 @@
     tools-guided    the same with the prompt that the paper wrote for the task
     branches        the tools `branch` and `return`
     map             a context map, shared by the questions about one context
+    shared          all questions about one context in one conversation, as the PEEK paper's Shared Chat
     rag, memagent   what needs no server of ours: retrieval, and a memory that is rewritten part by part
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
@@ -16,7 +17,7 @@ baseline. Where a task is a conversation by itself, it stays one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.bench.agent.scripted_agent import function_tool
@@ -104,12 +105,20 @@ def _map(play: Play) -> str:
     return play.ask_and_learn(play.sample.messages(), acm)
 
 
+def _shared(play: Play) -> str:
+    first, *rest = [question for question, _ in play.before] + [play.sample.question]
+    messages = replace(play.sample, question=first).messages()
+    for (_, answer), question in zip(play.before, rest, strict=True):
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": question}]
+    return play.ask(messages)
+
+
 def _no_preset(sample: EvalSample) -> str:
     return "" if find_task(sample.task).preset else "the paper has no prompt for this task"
 
 
 def _no_group(sample: EvalSample) -> str:
-    return "" if sample.group else "each context has one question, so a map has nothing to learn for"
+    return "" if sample.group else "each context has one question, so there is nothing to share"
 
 
 def _no_context(sample: EvalSample) -> str:
@@ -129,6 +138,7 @@ WAYS: dict[str, EvalWay] = {
         ),
         EvalWay("branches", "branches", True, _branches),
         EvalWay("map", "context map", True, _map, _no_group),
+        EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
         EvalWay("rag", "retrieval (BM25)", False, play_retrieval, _no_context),
         EvalWay("memagent", "memory, rewritten part by part", False, play_memagent, _no_context),
     )

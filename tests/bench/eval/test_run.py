@@ -181,6 +181,21 @@ def test_wrong_flags_are_named(
     assert told in capsys.readouterr().err
 
 
+def test_shared_questions_stand_in_one_conversation_also_after_a_cut(tmp_path: Path) -> None:
+    arguments = ["--tasks", "oolong", "--samples", "1", "--ways", "shared"]
+    known = samples(arguments)
+    first, second = Toy(known, lambda one: False, most=2), Toy(known, lambda one: False)
+    with openai_server(first) as url:
+        assert cli(["eval", url, "--output", str(tmp_path), *arguments]) == 2
+    with openai_server(second) as url:
+        assert cli(["eval", url, "--output", str(tmp_path), *arguments]) == 0
+    bodies = [*first.bodies, *second.bodies]
+    assert [len(body["messages"]) for body in bodies] == [1, 3, 5, 7]
+    assert bodies[3]["messages"][:5] == bodies[2]["messages"]
+    assert bodies[3]["messages"][0]["content"] == f"{known[0].context}\n\n{known[0].question}"
+    assert [one["content"] for one in bodies[3]["messages"][1::2]] == [one.gold for one in known[:3]]
+
+
 def test_settings_stand_side_by_side(tmp_path: Path) -> None:
     arguments = ["--tasks", "frames", "--samples", "2", "--ways", "baseline"]
     with openai_server(Toy(samples(arguments), wrong=lambda one: one.setting.startswith("articles3"))) as url:
