@@ -80,7 +80,7 @@ def _by_setting(title: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str
         return []
     scores = {(row["way"], row["setting"]): row for row in rows}
     ways = dict.fromkeys(row["way"] for row in rows)
-    cells = [[way, *(_score(scores.get((way, setting))) for setting in settings)] for way in ways]
+    cells: list[Cells] = [[way, *(_score(scores.get((way, setting))) for setting in settings)] for way in ways]
     return [(f"{title}: by setting", ("way", *settings), cells)]
 
 
