@@ -7,11 +7,13 @@ PACKAGES := $(VENV)/packages.stamp
 BUILT := $(VENV)/build.stamp
 DOCS := build/docs-venv
 WHEEL := build/wheel-venv
+INSPECTOR := build/inspector
+DEPLOY := build/deploy-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples inspector serve lint bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,9 +38,13 @@ test: setup ## run the whole test suite, in three processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
 
 fleet: export OMP_WAIT_POLICY ?= passive
-fleet: setup ## test two pipeline stages, two engines, and two API servers
+fleet: setup ## test two workers, two pipeline stages, two engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
-		tests/server/app/test_isolation.py $(ARGS)
+		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py $(ARGS)
+
+replicas: export ACMSERVE_REPLICAS ?= 1
+replicas: setup ## test two servers behind each router that is installed: vllm-router, haproxy
+	@$(BIN)/python -m pytest -rs tests/docs/test_scale.py $(ARGS)
 
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does
@@ -59,6 +65,15 @@ clients: setup ## install real agents from the registries, drive each by our ser
 examples: export ACMSERVE_EXAMPLES ?= 1
 examples: setup ## run every example and adapter against our server, in environments without vLLM
 	@$(BIN)/python -m pytest tests/clients/test_examples.py $(ARGS)
+
+$(INSPECTOR)/packages.stamp: $(PACKAGES) requirements/inspector.lock
+	@$(BIN)/python -m pip install --quiet --target $(INSPECTOR) --upgrade --requirement requirements/inspector.lock
+	@touch $@
+
+inspector: export ACMSERVE_INSPECTOR ?= 1
+inspector: export PYTHONPATH := $(CURDIR)/$(INSPECTOR)
+inspector: setup $(INSPECTOR)/packages.stamp ## drive the page /acm/ in this machine's Chromium, with ten thousand messages and axe-core
+	@$(BIN)/python -m pytest tests/server/inspector $(ARGS)
 
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)
@@ -89,7 +104,7 @@ learned-loop: setup ## test the tool loop with a model that decides by itself, t
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does
-	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py $(ARGS)
+	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py tests/server/routes/test_hand_over.py $(ARGS)
 
 respell: export ACMSERVE_RESPELL_FACTOR ?= 50
 respell: setup ## resend fifty times as many sessions in the words of other clients as the suite does
@@ -130,6 +145,14 @@ $(WHEEL)/packages.stamp: requirements/wheel.lock
 
 wheel: $(WHEEL)/packages.stamp ## build the sdist and from it a manylinux wheel, into dist/
 	@requirements/install.sh wheel $(WHEEL)
+
+$(DEPLOY)/packages.stamp: requirements/deploy.lock
+	@$(or $(PYTHON),python3) -m venv $(DEPLOY)
+	@$(DEPLOY)/bin/pip install --quiet --requirement requirements/deploy.lock
+	@touch $@
+
+deploy: setup $(DEPLOY)/packages.stamp ## check deploy/: schemas, alarms, and a Prometheus that scrapes a server
+	@PATH="$$PATH:$(CURDIR)/$(DEPLOY)/bin" $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 clean: ## remove the virtual environment and everything built (prepared models stay in the cache)
 	rm -rf $(VENV) build dist *.egg-info acmserve/*.so

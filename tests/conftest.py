@@ -33,7 +33,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("acmserve")
 
 SCOPES = {
-    "scripted_server": ("tests/server/", "tests/docs/test_blocks.py"),
+    "scripted_server": (
+        *("tests/server/", "tests/docs/test_blocks.py"),
+        *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
+    ),
     "server": (
         "tests/docs/test_first_pages.py",
         "tests/server/app/test_http.py",
@@ -46,6 +49,7 @@ SCOPES = {
 ALONE = (
     *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
     *("tests/server/identity/", "tests/server/launch/", "tests/server/options/", "tests/server/routes/"),
+    *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
     "tests/server/budget/test_templates.py",
     "tests/server/messages/test_compaction_routes.py",
     "tests/server/messages/test_context_management_routes.py",

@@ -35,7 +35,7 @@ LAYERS = (
     "engine.requests engine.worker",
     "engine.scheduling",
     "engine.plugin",
-    "server.vllm server.http",
+    "server.vllm server.http server.inspector",
     "server.identity",
     "server.options server.exchange server.budget",
     "server.models",

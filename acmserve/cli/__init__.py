@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from acmserve import __version__
 from acmserve.cli.bench import BENCH
+from acmserve.cli.calibrate import CALIBRATE
 from acmserve.cli.demo import DEMO
 from acmserve.cli.doctor import DOCTOR
 from acmserve.cli.eval import EVAL
@@ -34,6 +35,7 @@ examples:
   acmserve serve /models/llama --fidelity reuse --max-model-len 32768
   acmserve model smollm2                 print the folder of the bundled model (prepared on first use)
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
+  acmserve calibrate /models/llama       how far may KV be moved on this model before answers change
   acmserve export rollout.jsonl          training samples of a recorded session, for TRL, verl or your own trainer
   acmserve eval http://localhost:8000/v1 --quick   right answers with context tools, budgets and maps, on any server
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
@@ -45,6 +47,7 @@ COMMANDS = {
     "demo": DEMO,
     "model": MODEL,
     "doctor": DOCTOR,
+    "calibrate": CALIBRATE,
     "export": EXPORT,
     "eval": EVAL,
     "bench": BENCH,

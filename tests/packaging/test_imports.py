@@ -31,6 +31,7 @@ WITH_VLLM = {
     "torchvision",
     "transformers",
     "triton",
+    "uvicorn",
 }
 """What vLLM brings. acmserve asks for none of them, because vLLM knows which versions fit."""
 

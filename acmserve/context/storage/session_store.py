@@ -8,7 +8,7 @@ is read when it is asked for. Without a file, what leaves memory is gone.
 
 The file is written with best effort. Where that fails memory changes all the same, `Session.unsaved` says why, and the
 session is written whole with its next save, or beside that of another. `on_gone` hears of sessions that are gone,
-`on_leave` of those that left memory only, `on_failure` of every write that failed.
+`on_leave` of those that left memory only, `on_failure` of every write that failed, `on_saved` of every new state.
 
 Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
 more. A stream that nobody ever reads has no other end.
@@ -21,7 +21,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -32,18 +32,13 @@ from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
-from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
+from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse, ignore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.stored_sessions import StoredSessions
 from acmserve.errors import Conflict, NotFound, StorageFailed
 
 _EMPTY = SessionState()
-# Written beside another session, once the file can be written again.
-_MAX_HEALED = 8
-
-
-def _ignore(heard: object) -> None:
-    """Nobody listens."""
+_MAX_HEALED = 8  # written beside another session, once the file can be written again
 
 
 class SessionStore:
@@ -56,9 +51,10 @@ class SessionStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.limits = limits or SessionLimits()
-        self.on_gone: Callable[[Key], None] = _ignore
-        self.on_leave: Callable[[Key], None] = _ignore
-        self.on_failure: Callable[[StorageFailed], None] = _ignore
+        self.on_gone: Callable[[Key], None] = ignore
+        self.on_leave: Callable[[Key], None] = ignore
+        self.on_failure: Callable[[StorageFailed], None] = ignore
+        self.on_saved: Callable[[Session], None] = ignore
         self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
@@ -90,8 +86,7 @@ class SessionStore:
         session = self._sessions.get(key)
         if session is None:
             assert self._stored is not None
-            session = self._stored.read(key)
-            self._sessions[key] = session
+            session = self._sessions[key] = self._stored.read(key)
             self.num_bytes += session.num_bytes
         session.used_at = now
         self._sessions.move_to_end(key)
@@ -161,6 +156,10 @@ class SessionStore:
     def is_erasing(self, tenant: str, session_id: str) -> bool:
         """Whether a session was deleted whose text the file may still hold."""
         return self._stored is not None and self._stored.is_erasing((tenant, session_id))
+
+    def check_room(self, session: Session, num_bytes: int, without: Collection[Key]) -> None:
+        """Raise `Conflict` where so much does not fit beside other accounts. What is `without` is about to go."""
+        check_room(session, num_bytes, {k: s for k, s in self._sessions.items() if k not in without}, self.limits)
 
     def discard(self, session: Session) -> None:
         """Take back a session that was made a moment ago. What of it is in the file goes when it can be written."""
@@ -261,6 +260,7 @@ class SessionStore:
         if self._stored is not None and failure is None:
             self._heal(self._stored, _MAX_HEALED)
         self._tell()
+        self.on_saved(session)
 
     def _size_of(self, key: Key) -> int:
         return self._sessions[key].sizes.num_bytes if key in self._sessions else 0

@@ -72,6 +72,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     answer = _answer_once if chat.loop is None else _answer_in_loop
     watched = is_watched(server, session, chat)
     answered = False
+    server.events.publish(session.key, "turn_started")
     try:
         chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
@@ -81,6 +82,8 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
         answered = response is not None and response.status_code == 200
         return response
     finally:
+        if not answered:
+            server.events.publish(session.key, "turn_failed")
         if is_new and not answered and not session.state.entries:
             server.store.discard(session)
 

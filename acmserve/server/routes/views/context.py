@@ -84,7 +84,7 @@ def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None
         for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True))
         for inside in (branch_at(state.branches, index),)
     ]
-    fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
+    fragments = [fragment_view(state, fragment, tokenizer) for fragment in state.fragments]
     num_tokens = sum(message.num_tokens for message in messages)
     num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(restore_all(state)))
     redacted = (f for f in fragments if f.state == Visibility.REDACTED.value)
@@ -116,7 +116,8 @@ def _piece(piece: Piece) -> FragmentPiece:
     return FragmentPiece(index=entry, part=part, start=piece.start, end=piece.end)
 
 
-def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
+def fragment_view(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
+    """One fragment: where it lies, and what the model sees of it."""
     pieces = [_piece(piece) for piece in fragment.pieces]
     gone = fragment.visibility is Visibility.REDACTED
     return ContextFragment(
