@@ -130,6 +130,7 @@ def as_report(
         "num_samples": len(plan.samples),
         "budget": plan.budget,
         "prices": asdict(prices),
+        "ways": {way.name: way.title for way in plan.ways},
         "skipped": dict(plan.skipped),
         "rows": summarise(records, baselines, prices),
         "settings": by_setting(records),

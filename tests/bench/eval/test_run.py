@@ -93,6 +93,7 @@ def test_scores_are_those_of_the_answers_and_what_cannot_be_done_is_named(
     page = (tmp_path / "page.md").read_text()
     assert page.strip() in capsys.readouterr().out
     assert "skipped: tools: the server has no acmserve" in page
+    assert "- rag: retrieval (BM25)" in page
     assert "| baseline | 2 | 0 | 50.0 [" in page
     assert "<td>baseline</td>" in (tmp_path / "page.html").read_text()
     assert all("acm" not in body and "session_id" not in body for body in toy.bodies)
