@@ -25,6 +25,7 @@ from acmserve.cli.installation import check_torchvision, missing_package
 from acmserve.cli.model import MODEL
 from acmserve.cli.process_end import ProcessEnd
 from acmserve.cli.serve import SERVE
+from acmserve.cli.top import TOP
 from acmserve.errors import AcmError
 
 DESCRIPTION = "Serve LLM agents whose context edits (fold, delete, restore) keep the KV cache already paid for."
@@ -36,6 +37,7 @@ examples:
   acmserve model smollm2                 print the folder of the bundled model (prepared on first use)
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
   acmserve calibrate /models/llama       how far may KV be moved on this model before answers change
+  acmserve top http://localhost:8000     the sessions of a running server, and what they cost, live
   acmserve export rollout.jsonl          training samples of a recorded session, for TRL, verl or your own trainer
   acmserve eval http://localhost:8000/v1 --quick   right answers with context tools, budgets and maps, on any server
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
@@ -44,6 +46,7 @@ examples:
 """
 COMMANDS = {
     "serve": SERVE,
+    "top": TOP,
     "demo": DEMO,
     "model": MODEL,
     "doctor": DOCTOR,
