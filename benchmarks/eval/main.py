@@ -24,7 +24,8 @@ from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import TASKS, check_parameters, find_task, make_samples
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import DEFAULT_WAYS, WAYS
-from acmserve.bench.harness.options import positive, progress
+from acmserve.bench.harness.options import positive
+from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError, InvalidRequest
 
 _KEYS = ("ACMSERVE_API_KEY", "OPENAI_API_KEY")
