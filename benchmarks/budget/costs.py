@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.eval.prices import Prices
+from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.harness.markdown_text import count
 
 BASELINE, COMPACTION = "uncapped", "compaction"
 
 
-def cost_of(run: Mapping[str, Any], prices: Prices) -> float:
+def cost_of(run: Mapping[str, Any], prices: PriceRatios) -> float:
     """What one run cost, in the money of the prices."""
     computed = run["total_computed_tokens"] + run["summary_computed_tokens"]
     prompts = run["total_prompt_tokens"] + run["summary_prompt_tokens"]
@@ -27,7 +27,7 @@ def cost_of(run: Mapping[str, Any], prices: Prices) -> float:
 
 
 def _costs(report: Report) -> Iterator[list[str]]:
-    prices = Prices(**report.get("prices", {}))
+    prices = PriceRatios(**report.get("prices", {}))
     costs = {run["name"]: cost_of(run, prices) for run in report["runs"]}
     for run in report["runs"]:
         cost = costs[run["name"]]

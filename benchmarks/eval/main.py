@@ -17,7 +17,7 @@ from typing import Any
 
 from acmserve.bench.eval.journal import Journal
 from acmserve.bench.eval.page import as_html, as_markdown
-from acmserve.bench.eval.prices import Prices, add_price_options, prices_of
+from acmserve.bench.eval.prices import PriceRatios, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.summary import by_setting, summarise
 from acmserve.bench.eval.target import Target
@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def as_report(
-    plan: EvalPlan, records: Sequence[Mapping[str, Any]], prices: Prices, seed: int, *, has_acm: bool
+    plan: EvalPlan, records: Sequence[Mapping[str, Any]], prices: PriceRatios, seed: int, *, has_acm: bool
 ) -> dict[str, Any]:
     """The one JSON: how it was run, the rows, and every record."""
     baselines = {way.name: way.baseline for way in plan.ways}
@@ -131,6 +131,7 @@ def as_report(
         "num_samples": len(plan.samples),
         "budget": plan.budget,
         "prices": asdict(prices),
+        "ways": {way.name: way.title for way in plan.ways},
         "skipped": dict(plan.skipped),
         "rows": summarise(records, baselines, prices),
         "settings": by_setting(records),

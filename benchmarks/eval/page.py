@@ -57,6 +57,7 @@ def _head(report: Mapping[str, Any]) -> list[str]:
         f"{report['num_samples']} samples, seed {report['seed']}, run {report['run']}",
         f"budget: {size}",
         f"prices: {told} times the input price, which is {prices['base']:g} for a million tokens",
+        *(f"{way}: {title}" for way, title in report["ways"].items()),
         *(f"skipped: {way}: {reason}" for way, reason in report["skipped"].items()),
     ]
 

@@ -19,8 +19,8 @@ _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """Ratios to the input price, and that price for a million tokens."""
+class PriceRatios:
+    """What tokens cost, in input prices. `base` is the input price of a million tokens."""
 
     write: float = 1.25
     read: float = 0.1
@@ -38,16 +38,16 @@ class Prices:
 
 def add_price_options(parser: argparse.ArgumentParser) -> None:
     """Add `--price-write`, `--price-read`, `--price-output` and `--price-base`."""
-    prices = Prices()
+    prices = PriceRatios()
     for name, what in (("write", "a computed token"), ("read", "a cached token"), ("output", "a sampled token")):
         help_text = f"{what}, in input prices (%(default)s)"
         parser.add_argument(f"--price-{name}", type=_price, default=getattr(prices, name), metavar="X", help=help_text)
     parser.add_argument("--price-base", type=_price, default=prices.base, metavar="X", help="a million input tokens")
 
 
-def prices_of(options: argparse.Namespace) -> Prices:
+def prices_of(options: argparse.Namespace) -> PriceRatios:
     """The prices that the flags give."""
-    return Prices(options.price_write, options.price_read, options.price_output, options.price_base)
+    return PriceRatios(options.price_write, options.price_read, options.price_output, options.price_base)
 
 
 def _price(text: str) -> float:

@@ -14,13 +14,13 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, bounded_interval
 from acmserve.bench.eval.completion import Completion
-from acmserve.bench.eval.prices import Prices
+from acmserve.bench.eval.prices import PriceRatios
 
 ALL = "all"
 Record = Mapping[str, Any]
 
 
-def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: Prices) -> list[dict[str, Any]]:
+def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: PriceRatios) -> list[dict[str, Any]]:
     """Rows in the order of the records, and at the end one for each way over all tasks.
 
     `baselines` has each way, in order, with the way that it is compared with.
@@ -58,7 +58,9 @@ def by_setting(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(task: str, way: str, records: Sequence[Record], baseline: Sequence[Record], prices: Prices) -> dict[str, Any]:
+def _row(
+    task: str, way: str, records: Sequence[Record], baseline: Sequence[Record], prices: PriceRatios
+) -> dict[str, Any]:
     scores = [record["score"] for record in records]
     completions = [Completion(*counts) for record in records for counts in record["completions"]]
     updates = [record["update"] for record in records if record["update"] is not None]

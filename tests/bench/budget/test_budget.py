@@ -24,7 +24,7 @@ from acmserve.bench.budget.runs import (
     make_runs,
     new_tokens,
 )
-from acmserve.bench.eval.prices import Prices
+from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.options import as_json
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
@@ -121,8 +121,8 @@ def test_the_recorded_report_reads() -> None:
 def test_costs_follow_from_the_counts_and_the_prices() -> None:
     run = {"total_computed_tokens": 100, "summary_computed_tokens": 20, "total_prompt_tokens": 1_000}
     run |= {"summary_prompt_tokens": 120, "summary_completion_tokens": 10}
-    assert cost_of(run, Prices()) == pytest.approx((1.25 * 120 + 0.1 * 1_000 + 5 * 10) / 1e6)
-    assert cost_of(run, Prices(write=1, read=1, output=0, base=2)) == pytest.approx(2 * 1_120 / 1e6)
+    assert cost_of(run, PriceRatios()) == pytest.approx((1.25 * 120 + 0.1 * 1_000 + 5 * 10) / 1e6)
+    assert cost_of(run, PriceRatios(write=1, read=1, output=0, base=2)) == pytest.approx(2 * 1_120 / 1e6)
     rows = {row[0]: row[-2:] for row in COSTS.rows(RECORDED)}
     assert rows["no budget"] == ["", "+257 %"]
     assert rows["CWL exact, batched"] == ["-79 %", "-25 %"]

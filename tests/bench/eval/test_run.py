@@ -12,7 +12,7 @@ import pytest
 
 from acmserve.bench.eval.journal import Journal
 from acmserve.bench.eval.main import parser, samples_of
-from acmserve.bench.eval.prices import Prices
+from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.summary import summarise
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
@@ -93,6 +93,7 @@ def test_scores_are_those_of_the_answers_and_what_cannot_be_done_is_named(
     page = (tmp_path / "page.md").read_text()
     assert page.strip() in capsys.readouterr().out
     assert "skipped: tools: the server has no acmserve" in page
+    assert "- rag: retrieval (BM25)" in page
     assert "| baseline | 2 | 0 | 50.0 [" in page
     assert "<td>baseline</td>" in (tmp_path / "page.html").read_text()
     assert all("acm" not in body and "session_id" not in body for body in toy.bodies)
@@ -225,7 +226,7 @@ def test_loops_updates_and_differences_are_summed() -> None:
             "b", "tools", 1.0, [[0, 0, 100, 0], [0, 20, 5, 9]], tools={"fold_fragment": 1}, num_errors=2, unmet=True
         ),
     ]
-    base, tools = summarise(records, {"baseline": "baseline", "tools": "baseline"}, Prices(base=2.0))
+    base, tools = summarise(records, {"baseline": "baseline", "tools": "baseline"}, PriceRatios(base=2.0))
     assert base["difference"] is None
     assert (tools["difference"], tools["tools"], tools["num_tool_errors"]) == (0.5, {"fold_fragment": 4}, 2)
     assert (tools["first_prompt"], tools["last_prompt"], tools["reduction"]) == (100, 25, 0.75)
