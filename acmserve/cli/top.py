@@ -63,8 +63,9 @@ def _run(parsed: argparse.Namespace) -> int:
     from acmserve.top.problems import explained
 
     view = TopView(sort=parsed.sort, is_reversed=parsed.reverse, text=parsed.filter)
-    if parsed.api_key is not None and not parsed.api_key.isascii():
-        raise AcmError("the API key has characters that no HTTP header can carry")
+    for flag, value in (("--api-key", parsed.api_key), ("--cache-salt", parsed.cache_salt)):
+        if value and not (value.isascii() and value.isprintable()):
+            raise AcmError(f"{flag} has characters that no HTTP header can carry, a line break perhaps")
     with ServerHandle(parsed.url, api_key=parsed.api_key, cache_salt=parsed.cache_salt, timeout=_SECONDS) as server:
         try:
             page = server.usage(parsed.limit)

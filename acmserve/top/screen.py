@@ -49,6 +49,10 @@ class UsageWatch:
             except AcmClientError as error:
                 page, at, _ = self.latest
                 self.latest = (page, at, self._explain(error))
+            except RuntimeError:
+                # The client was closed behind a question.
+                if not self._is_over.is_set():
+                    raise
 
 
 def run_screen(watch: UsageWatch, url: str, view: TopView, console: Console, keyboard: Keyboard) -> None:

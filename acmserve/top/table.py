@@ -97,7 +97,8 @@ class TopScreen:
             f"{name.removesuffix('_tokens')} {short_count(sum(getattr(one.totals, name) for one in rows))}"
             for name in ("kept_tokens", "moved_tokens", "computed_tokens", "precomputed_tokens", "fallbacks")
         )
-        return Text(first, style="bold", no_wrap=True, overflow="ellipsis"), _line(f"{sums}  computed {share(rows)}")
+        second = f"{sums}  {share(rows)} of all prompts computed"
+        return Text(first, style="bold", no_wrap=True, overflow="ellipsis"), _line(second)
 
     def _foot(self, rows: Sequence[UsageOfSession], view: TopView, num_shown: int) -> Text:
         if self.problem:

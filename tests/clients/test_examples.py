@@ -1,7 +1,7 @@
 """`make examples`: every example and adapter by our server, in environments that have the wheel and no vLLM.
 
 The environments are those of `make clients`, with the wheel in them. It is built without a compiler, so any machine can
-install it. mypy checks the client there as the user of a framework does.
+install it. mypy and pyright check the client there as the user of a framework does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from tests.support.client.examples import EXAMPLES, HEAVY, run_example, run_prog
 from tests.support.clients.conversation import write_errand
 from tests.support.clients.installed import (
     AGENTS_SDK,
+    CLIENTS,
     LANGGRAPH,
     LITELLM,
     MONITOR,
     OPENAI,
+    PYRIGHT,
     Package,
     command_failure,
     install_failure,
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.skipif(
 
 ADAPTERS = EXAMPLES.parent / "acmserve" / "client" / "adapters"
 PROGRAMS = EXAMPLES.parent / "tests" / "support" / "client" / "programs"
+WITH_OPENAI = tuple(EXAMPLES / f"{name}.py" for name in ("plain_loop", "coding_agent", "research_agent"))
 NEEDED = ("httpx>=0.27", "mypy==2.4.1")
 """What is put beside the wheel. Nothing else of what acmserve depends on is."""
 
@@ -78,8 +82,23 @@ def test_examples_that_need_openais_client_alone(wheel: Path, errands: str, tmp_
     asked = (str(tmp_path), "errand 2: 2 steps", "And the mill?")
     research = run_example("research_agent", errands, *asked, folder=tmp_path, python=python)
     assert research.count(f"map {tmp_path.name}: version ") == 2
-    names = ("plain_loop", "coding_agent", "research_agent")
-    check_types(python, *(EXAMPLES / f"{name}.py" for name in names), folder=tmp_path)
+    check_types(python, *WITH_OPENAI, folder=tmp_path)
+
+
+def test_pyright_finds_what_mypy_finds(wheel: Path, tmp_path: Path) -> None:
+    """The same programs in strict mode. A wrong call is the control."""
+    prepared(OPENAI, wheel)
+    assert install_failure(PYRIGHT) is None
+    for file in WITH_OPENAI:
+        shutil.copy(file, tmp_path)
+    config = {"typeCheckingMode": "strict", "venvPath": str(CLIENTS), "venv": OPENAI.folder}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    command = [str(PYRIGHT.program("pyright")), "--project", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "wrong.py").write_text("from acmserve.client import ServerHandle\nServerHandle('u').usage('3')\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("error:")) == (1, 1), done.stdout
 
 
 def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class TurnSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class PricesOfServer:
     """What tokens cost on this server. `write`, `read` and `output` are multiples of `input`."""
 
     currency: str
@@ -113,7 +113,7 @@ class SavingsEstimate:
     prefill_rate: float
     move_rate: float
     rates: Literal["measured", "assumed"]
-    prices: Prices
+    prices: PricesOfServer
 
 
 @dataclass(frozen=True, slots=True)

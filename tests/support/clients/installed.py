@@ -69,6 +69,7 @@ AGENTS_SDK = Package("agents", "pip", ("openai-agents==0.24.0",))
 ANTHROPIC = Package("anthropic", "pip", ("anthropic==2.13.0",))
 LITELLM = Package("litellm", "pip", ("litellm==1.110.2",))
 MONITOR = Package("monitor", "pip", ("rich==15.0.0",))
+PYRIGHT = Package("pyright", "npm", ("pyright@1.1.414",))
 OPENAI = Package("openai", "pip", ("openai==3.54.0", "anthropic==2.13.0"))
 
 

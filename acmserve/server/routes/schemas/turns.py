@@ -121,7 +121,7 @@ class _Sums(BaseModel):
     repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
     output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
     evicted_tokens: int = Field(ge=0, description="Tokens that evictions took out of prompts.")
-    edits: int = Field(ge=0, description="Edits of models and callers.")
+    edits: int = Field(ge=0, description="Edits of models and callers, and branches that opened or ended.")
     evictions: int = Field(ge=0, description="Evictions that took something out.")
     fallbacks: int = Field(ge=0, description="Turns that were computed although a move was asked for.")
     background_tokens: int = Field(
