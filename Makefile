@@ -7,11 +7,12 @@ PACKAGES := $(VENV)/packages.stamp
 BUILT := $(VENV)/build.stamp
 DOCS := build/docs-venv
 WHEEL := build/wheel-venv
+DEPLOY := build/deploy-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel clean
+.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +135,14 @@ $(WHEEL)/packages.stamp: requirements/wheel.lock
 
 wheel: $(WHEEL)/packages.stamp ## build the sdist and from it a manylinux wheel, into dist/
 	@requirements/install.sh wheel $(WHEEL)
+
+$(DEPLOY)/packages.stamp: requirements/deploy.lock
+	@$(or $(PYTHON),python3) -m venv $(DEPLOY)
+	@$(DEPLOY)/bin/pip install --quiet --requirement requirements/deploy.lock
+	@touch $@
+
+deploy: setup $(DEPLOY)/packages.stamp ## check deploy/: schemas, alarms, and a Prometheus that scrapes a server
+	@PATH="$$PATH:$(CURDIR)/$(DEPLOY)/bin" $(BIN)/python -m pytest tests/deploy $(ARGS)
 
 clean: ## remove the virtual environment and everything built (prepared models stay in the cache)
 	rm -rf $(VENV) build dist *.egg-info acmserve/*.so

@@ -6,6 +6,8 @@ A caller who embeds the engine catches `AcmError`. The server maps `InvalidReque
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class AcmError(Exception):
     """Root of the tree."""
@@ -45,9 +47,11 @@ class Unavailable(AcmError):
 class StorageFailed(AcmError):
     """The sessions' file cannot be read or written now. The server goes on.
 
-    `reason` is short and stable: `full`, `locked`, `read_only`, `damaged`, `replaced` or `failed`. `problem` and
-    `remedy` are for clients and name no path. The message itself is for the operator, and names the file.
+    `reason` is short and stable, one of `REASONS`. `problem` and `remedy` are for clients and name no path. The message
+    itself is for the operator, and names the file.
     """
+
+    REASONS: ClassVar = ("full", "locked", "read_only", "damaged", "replaced", "failed")
 
     def __init__(self, where: str, reason: str, problem: str, remedy: str) -> None:
         super().__init__(f"{where} {problem}. {remedy}")

@@ -33,7 +33,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("acmserve")
 
 SCOPES = {
-    "scripted_server": ("tests/server/", "tests/docs/test_blocks.py"),
+    "scripted_server": (
+        *("tests/server/", "tests/docs/test_blocks.py"),
+        *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
+    ),
     "server": (
         "tests/docs/test_first_pages.py",
         "tests/server/app/test_http.py",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from acmserve import __version__
 from acmserve.cli.bench import BENCH
+from acmserve.cli.calibrate import CALIBRATE
 from acmserve.cli.demo import DEMO
 from acmserve.cli.doctor import DOCTOR
 from acmserve.cli.export import EXPORT
@@ -33,12 +34,21 @@ examples:
   acmserve serve /models/llama --fidelity reuse --max-model-len 32768
   acmserve model smollm2                 print the folder of the bundled model (prepared on first use)
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
+  acmserve calibrate /models/llama       how far may KV be moved on this model before answers change
   acmserve export rollout.jsonl          training samples of a recorded session, for TRL, verl or your own trainer
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
 
 `acmserve COMMAND --help` says more about each command.
 """
-COMMANDS = {"serve": SERVE, "demo": DEMO, "model": MODEL, "doctor": DOCTOR, "export": EXPORT, "bench": BENCH}
+COMMANDS = {
+    "serve": SERVE,
+    "demo": DEMO,
+    "model": MODEL,
+    "doctor": DOCTOR,
+    "calibrate": CALIBRATE,
+    "export": EXPORT,
+    "bench": BENCH,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from acmserve.errors import InvalidRequest
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, Thresholds
+from acmserve.plan.calibration import read_calibration
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
 from acmserve.plan.request import check_fidelity
 from acmserve.validation import unknown_key
@@ -36,6 +38,7 @@ class EngineConfig:
     `min_move_tokens` are computed. `keep_tail` keeps the last partial block of a sequence reusable.
     `num_threads` copies KV with that many threads (0: as many as the engine computes with). On hybrid models, what is
     kept of one prompt for later edits has at most `max_boundary_mib`, and a quarter of the KV blocks (0: none is kept).
+    `calibration` is a file of `acmserve calibrate`: how bold `auto` is on this model (empty: as on ours).
 
     Background requests (`precompute` in a request's params) begin when nobody else was there for `precompute_quiet_s`
     seconds, and compute at most `precompute_chunk_tokens` in one step. At the rate of the step before, a step takes no
@@ -52,6 +55,7 @@ class EngineConfig:
     keep_tail: bool = True
     num_threads: int = 0
     max_boundary_mib: int = 1024
+    calibration: str = ""
     precompute_chunk_tokens: int = 256
     precompute_chunk_s: float = 0.2
     precompute_quiet_s: float = 0.05
@@ -88,6 +92,17 @@ class EngineConfig:
     @property
     def max_boundary_bytes(self) -> int:
         return self.max_boundary_mib * _MIB
+
+    def thresholds(self, model: Mapping[str, Any]) -> Thresholds | None:
+        """How bold `auto` is on a model, given by its Hugging Face configuration. None: it moves nothing.
+
+        Raises `AcmError` for a calibration that cannot be read, or was measured on another model.
+        """
+        if not self.calibration:
+            return DEFAULT_THRESHOLDS
+        found = read_calibration(self.calibration, "calibration")
+        found.check_model(model, f"calibration {self.calibration}")
+        return found.thresholds
 
 
 def engine_config(**settings: Any) -> dict[str, Any]:

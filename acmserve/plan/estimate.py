@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from acmserve.plan.auto import AutoDecision
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.pieces import EditPlan, Move
@@ -140,14 +140,23 @@ def forecast(
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
     repair: Repair = DEFAULT_REPAIR,
     max_rotations: int = MAX_ROTATIONS,
+    thresholds: Thresholds | None = DEFAULT_THRESHOLDS,
 ) -> Forecast:
     """Foretell the receipt of `prompt` (int32 [n], n >= 1) asked for with `fidelity`, and `repair` if that counts.
 
     `max_rotations` is the engine's bound, which depends on the type of its KV cache (`plan/rules/rotations.py`).
+    `thresholds` are those of its calibration, if it has one.
     """
     sources = [sequence.as_source() for sequence in served.sequences]
     wish = RequestedFidelity(fidelity, repair)
-    planned = plan_wish(prompt, sources, wish, min_move_tokens=min_move_tokens, max_rotations=max_rotations)
+    planned = plan_wish(
+        prompt,
+        sources,
+        wish,
+        min_move_tokens=min_move_tokens,
+        max_rotations=max_rotations,
+        thresholds=thresholds,
+    )
     plan = planned.plan
     num_moved = sum(move.num_tokens for move in plan.moves)
     num_repaired = sum(end - start for start, end in planned.anew)

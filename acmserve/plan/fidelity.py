@@ -23,6 +23,7 @@ from acmserve.plan.auto import (
     grain_of,
     measure,
 )
+from acmserve.plan.calibration import NEVER_MOVES
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair, without
@@ -61,13 +62,16 @@ def plan_wish(
     refusal: str | None = None,
     media_shift_positions: bool = False,
     has_passes: bool = True,
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    thresholds: Thresholds | None = DEFAULT_THRESHOLDS,
 ) -> FidelityPlan:
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
     `num_cached`, `min_move_tokens`, `max_rotations` and `media_shift_positions` as in `plan_edit`. `sources` are the
     newest first. `has_passes`: all holes of a request are computed in one forward pass (`auto.grain_of`).
+    Without `thresholds`, `auto` moves nothing.
     """
+    if wish.fidelity == "auto" and thresholds is None:
+        refusal = refusal or NEVER_MOVES
 
     def plan(allow_moves: bool, least: int) -> EditPlan:
         return plan_edit(
@@ -82,7 +86,7 @@ def plan_wish(
 
     if wish.fidelity == "exact" or refusal is not None:
         return FidelityPlan(plan(False, min_move_tokens), choice=refused(wish, refusal))
-    if wish.fidelity == "auto":
+    if wish.fidelity == "auto" and thresholds is not None:
         return _plan_auto(plan, prompt, sources, wish, grain_of(min_move_tokens, has_passes), thresholds)
     most = plan(True, min_move_tokens)
     if wish.fidelity == "repair":

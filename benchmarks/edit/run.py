@@ -4,16 +4,18 @@
     append   right behind it, a plain append of as many new tokens in the same session: the floor
              these two follow each other in every round, on markers and messages of its own
     repair   the same turns and the same edit under `repair`: the head of each moved piece is computed
+    auto     the same under `auto`, which may compute what it does not dare to move
     exact    the same under `exact`
     stock    the same prompts in an engine without acmserve, its prefix caching on
+    defaults the same prompts in one that nobody tuned: vLLM's own precision, and compiled
     llamacpp the same prompts in llama.cpp's server with --cache-reuse, where there is one
 
 Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
 
 The gate of a cell: `exact` moved nothing and gives the stock engine's first token, receipts sum to their prompts, and
 what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts, too). A red
-cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, so its first token is compared with
-nobody's.
+cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and vLLM at its defaults in
+bfloat16. Their first tokens are compared with nobody's.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ from acmserve.bench.harness.options import as_gate
 
 MOVING = ("reuse", "repair")
 REUSE, REPAIR = MOVING
-APPEND, EXACT, STOCK, LLAMA_CPP = "append", "exact", "stock", "llamacpp"
-SERIES = (*MOVING, APPEND, EXACT, STOCK, LLAMA_CPP)
+APPEND, AUTO, EXACT, STOCK, LLAMA_CPP = "append", "auto", "exact", "stock", "llamacpp"
+DEFAULTS = "defaults"
+SERIES = (*MOVING, APPEND, AUTO, EXACT, STOCK, DEFAULTS, LLAMA_CPP)
 MIN_REUSED_SHARE = 0.9
 
 
@@ -52,10 +55,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class EditEngines:
-    """Who is asked: ours, one without acmserve, and llama.cpp's server where there is one."""
+    """Who is asked: ours, two without acmserve, and llama.cpp's server where there is one."""
 
     ours: EngineProcess
     stock: EngineProcess
+    defaults: EngineProcess
     llama: LlamaProcess | None = None
 
 
@@ -65,10 +69,9 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
     cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
     firsts = [_ask_edit(engines.ours, cell, one, REUSE, f"{key} {number}", key) for number, one in enumerate(rounds)]
     found = {REUSE: firsts[0]}
-    found |= {name: _ask_edit(engines.ours, cell, edit, name, key, key) for name in (REPAIR, EXACT)}
-    for tokens in edit.turns:
-        engines.stock.ask(Ask(tokens, key))
-    expected = _timed(engines.stock, Ask(edit.prompt, key), STOCK, cell).token_ids
+    found |= {name: _ask_edit(engines.ours, cell, edit, name, key, key) for name in (REPAIR, AUTO, EXACT)}
+    expected = _ask_stock(engines.stock, cell, edit, STOCK, key)
+    _ask_stock(engines.defaults, cell, edit, DEFAULTS, key)
     if found[EXACT] != expected:
         cell.failures.append(f"exact gave token {found[EXACT]}, the stock engine {expected}")
     for fidelity in MOVING:
@@ -91,6 +94,13 @@ def _ask_edit(ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, se
     if fidelity == REUSE:
         _timed(ours, asked[-1], APPEND, cell)
     return first
+
+
+def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, key: str) -> Tokens:
+    """The turns and the edit without a session. The first token after the edit."""
+    for tokens in edit.turns:
+        engine.ask(Ask(tokens, key))
+    return _timed(engine, Ask(edit.prompt, key), series, cell).token_ids
 
 
 def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:

@@ -13,8 +13,12 @@ _TURNS = {
     ("fold", "reuse"): "fold, `reuse`",
     ("two-holes", "append"): "plain append, {} new tokens",
     ("two-holes", "reuse"): "two folds, `reuse`",
+    ("fold", "repair"): "fold, `repair`",
+    ("fold", "auto"): "fold, `auto`",
+    ("two-holes", "auto"): "two folds, `auto`",
     ("fold", "exact"): "fold, `exact` (default)",
-    ("fold", "stock"): "fold, stock vLLM with prefix caching",
+    ("fold", "stock"): "fold, stock vLLM, same flags",
+    ("fold", "defaults"): "fold, stock vLLM at its own defaults",
 }
 _KINDS = ("append", "reuse", "repair", "exact", "stock", "llamacpp")
 
@@ -25,10 +29,10 @@ def cell_of(report: Report, kind: str) -> Any:
     return cell
 
 
-def times_sooner(report: Report) -> float:
-    """How many times sooner than on stock vLLM the first token comes after a fold under `reuse`."""
+def times_sooner(report: Report, series: str = "reuse", stock: str = "stock") -> float:
+    """How many times sooner than on a stock vLLM the first token comes after a fold."""
     medians = cell_of(report, "fold")["medians"]
-    return float(medians["stock"] / medians["reuse"])
+    return float(medians[stock] / medians[series])
 
 
 def _turns(report: Report) -> Iterator[list[str]]:

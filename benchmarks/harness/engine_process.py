@@ -7,9 +7,11 @@ it the same number of threads; an idle engine's threads sleep. Errors of the chi
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.errors import AcmError
@@ -20,10 +22,13 @@ _STOP_SECONDS = 30.0
 class EngineProcess:
     """Starts at once; `wait_ready` returns when the engine answers; leaving the `with` block stops the process."""
 
-    def __init__(self, model: Path, with_acmserve: bool, kv_gib: int = 2) -> None:
+    def __init__(
+        self, model: Path, with_acmserve: bool, kv_gib: int = 2, settings: Mapping[str, Any] | None = None
+    ) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, other_end = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(other_end, model, with_acmserve, kv_gib), daemon=True)
+        told = (other_end, model, with_acmserve, kv_gib, settings or {})
+        self._process = spawn.Process(target=_serve, args=told, daemon=True)
         self._process.start()
         other_end.close()
 
@@ -62,9 +67,9 @@ class EngineProcess:
         return received
 
 
-def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int) -> None:
+def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int, settings: Mapping[str, Any]) -> None:
     try:
-        engine = LocalEngine(model, with_acmserve, kv_gib)
+        engine = LocalEngine(model, with_acmserve, kv_gib, **settings)
     except AcmError as error:
         pipe.send(error)
         return

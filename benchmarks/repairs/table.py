@@ -37,8 +37,8 @@ def _task(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     for row in every:
         by_role = {other["role"]: other["kl"] for other in rows if other["way"] == row["way"]}
-        kl = f"{row['kl']:.3f}{_between(row['kl_interval'], 1, 3)}"
-        beside = f"{100 * row['right_beside_exact']:+.1f}{_between(row['right_beside_exact_interval'], 100, 1)}"
+        kl = f"{row['kl']:.3f}{between(row['kl_interval'], 1, 3)}"
+        beside = f"{100 * row['right_beside_exact']:+.1f}{between(row['right_beside_exact_interval'], 100, 1)}"
         cells = f"{_percent(row['moved_share']):>7}{kl:>23}" + "".join(f"{by_role[role]:>12.3f}" for role in ROLES)
         lines.append(f"  {row['way']:<42}{cells}{_percent(row['right']):>7}{beside:>20}")
     return lines
@@ -54,7 +54,7 @@ def _harm(harm: Mapping[str, Any]) -> list[str]:
 
 def _control(control: Mapping[str, Any]) -> list[str]:
     told = ", ".join(
-        f"{name} {100 * control[name]:+.1f}{_between(control[f'{name}_interval'], 100, 1)}"
+        f"{name} {100 * control[name]:+.1f}{between(control[f'{name}_interval'], 100, 1)}"
         for name in ("asked", "later", "flattered")
     )
     return [f"the control beside reuse, in points: {told}"]
@@ -64,5 +64,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _between(interval: Sequence[float] | None, times: float, digits: int) -> str:
+def between(interval: Sequence[float] | None, times: float, digits: int) -> str:
+    """An interval in brackets, or nothing where there is none."""
     return "" if interval is None else f" [{times * interval[0]:.{digits}f}, {times * interval[1]:.{digits}f}]"

@@ -16,6 +16,7 @@ import pytest
 
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import AcmError, InvalidRequest
+from acmserve.plan.calibration import FORMAT, VERSION
 from acmserve.server.app.early_checks import check_command_line, check_model_folder, check_port, check_settings
 from acmserve.server.app.flags import build_parser
 from acmserve.server.options.config import ContextConfig
@@ -119,6 +120,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "KV": ("{llama} --port=0 --kv-cache-memory-bytes 99k", "cannot hold one request of 2048 tokens"),
     "configuration": ("{llama} --config {folder}/gone.yaml", "--config {folder}/gone.yaml: there is no such file"),
+    "calibration": ("{llama} --port=0 --calibration {folder}/gone.json", "gone.json cannot be read: No such file"),
     "socket": ("{llama} --uds {folder}/file", "--uds {folder}/file is there already; remove it where no server"),
 }
 """What is wrong with a start -> the command line, and what the one line on stderr says of it."""
@@ -163,6 +165,15 @@ def test_every_flag_of_ours_is_read(flags: list[str]) -> None:
     check("smollm2", "--port", "0")
     with pytest.raises(InvalidRequest, match=flags[0].removeprefix("--").replace("-", "[-_]")):
         check("smollm2", "--port", "0", *flags)
+
+
+def test_a_calibration_of_another_model_is_refused(tmp_path: Path, names: dict[str, object]) -> None:
+    shape = {"architecture": "LlamaForCausalLM", "num_layers": 2, "hidden_size": 64, "vocab_size": 9}
+    head = {"format": FORMAT, "version": VERSION, "model": "small", "level": "exact", "thresholds": None}
+    (tmp_path / "c.json").write_text(json.dumps(head | {"shape": shape}), encoding="utf-8")
+    check(str(names["llama"]), "--port", "0", "--max-model-len", "16", "--kv-cache-memory-bytes", "1g")
+    with pytest.raises(AcmError, match="measured on small, which is another model: hidden_size is 256, and was 64"):
+        check(str(names["llama"]), "--port", "0", "--calibration", str(tmp_path / "c.json"))
 
 
 @pytest.mark.parametrize("budget", ["50%", "80k", '{"max_tokens": "50%", "low_watermark": 60000, "policy": "recency"}'])

@@ -115,8 +115,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.boundaries = EditBoundaryKeeper(rules, max_bytes, num_blocks, is_kept)
         rooms = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
         media = MediaRule.of_model(self._vllm_config.model_config)
-        hash_function = block_pool.block_hash_function(self._vllm_config)
-        self.arrivals = Arrivals(*rooms, hash_function, self._vllm_config.num_prefill_lookahead_tokens, media)
+        thresholds = self.config.thresholds(self._vllm_config.model_config.hf_config.to_dict())
+        more = (self._vllm_config.num_prefill_lookahead_tokens, media, thresholds)
+        self.arrivals = Arrivals(*rooms, block_pool.block_hash_function(self._vllm_config), *more)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]

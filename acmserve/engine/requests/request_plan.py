@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from acmserve.engine.requests.receipt import KVOrigin, Span
 from acmserve.engine.requests.session_request import ReusableRange
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
-from acmserve.plan.auto import AutoDecision
+from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Thresholds
 from acmserve.plan.fidelity import FidelityPlan, RequestedFidelity, plan_wish, refused
 from acmserve.plan.lineage import LineageMark, move_key, order_of
 from acmserve.plan.match import common_prefix
@@ -80,7 +80,7 @@ class PlanInputs:
     `num_cached` tokens are cached exactly. `forgotten` are sources that a redaction took away on this very arrival.
     They serve nothing any more. `refusal` says why nothing can be reused, `move_refusal` why nothing can be moved.
     `dropped_reason` says why sources of the session were dropped before. `num_lookahead`: see `plan.rules.lookahead`.
-    `states` are the rules of a model with recurrent layers, None without.
+    `states` are the rules of a model with recurrent layers, None without. `thresholds`: see `plan.fidelity.plan_wish`.
     """
 
     request: Request
@@ -101,6 +101,7 @@ class PlanInputs:
     media_shift_positions: bool = False
     states: StateRules | None = None
     has_passes: bool = True
+    thresholds: Thresholds | None = DEFAULT_THRESHOLDS
 
     @property
     def may_move(self) -> bool:
@@ -135,6 +136,7 @@ class PlanInputs:
             refusal=self.move_refusal,
             media_shift_positions=self.media_shift_positions,
             has_passes=self.has_passes,
+            thresholds=self.thresholds,
         )
         return replace(found, plan=move_between_states(end_early(found.plan, self.num_lookahead), self.states))
 

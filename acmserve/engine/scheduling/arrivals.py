@@ -31,6 +31,7 @@ from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.vllm.model.media_rule import MediaRule
+from acmserve.plan.auto import Thresholds
 from acmserve.plan.owner import Owner
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
 
@@ -47,7 +48,7 @@ NO_PRECOMPUTE = "precompute: not supported for this model"
 class Arrivals:
     """See the module. `plans` are those in the making, `loads` the adapters that requests may run with.
 
-    `num_lookahead`: see `plan.rules.lookahead`.
+    `num_lookahead`: see `plan.rules.lookahead`. `thresholds` are those of `auto`, None where it moves nothing.
     """
 
     lineage_keys = True
@@ -64,6 +65,7 @@ class Arrivals:
         hash_function: Callable[[Any], bytes],
         num_lookahead: int,
         media: MediaRule,
+        thresholds: Thresholds | None,
     ) -> None:
         self.plans = PlanQueue(self._make_plan)
         self.loads = AdapterLoads()
@@ -76,6 +78,7 @@ class Arrivals:
         self._hash_function = hash_function
         self._num_lookahead = num_lookahead
         self._media = media
+        self._thresholds = thresholds
         self._media_ids = MediaIds()
 
     def add(
@@ -169,6 +172,7 @@ class Arrivals:
             num_lookahead=self._num_lookahead,
             media_shift_positions=self._media.media_shift_positions,
             states=self._moves.groups.state_rules,
+            thresholds=self._thresholds,
         )
 
     def _why_no_sources(self, owner: Owner) -> str | None:

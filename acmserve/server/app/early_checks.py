@@ -1,7 +1,7 @@
 """What is refused of a command line while nothing heavy is imported: within a second, and before an engine starts.
 
     flags         names that are nearly known, `--dtype`, `--config`, files of TLS
-    our flags     budget, policies, precompute, observations, prices, places of session ids, embedder
+    our flags     calibration, budget, policies, precompute, observations, prices, places of session ids, embedder
     --data-dir    the sessions' file is opened once, and given back
     MODEL         a path without a model, a name that no cache has and no hub can tell, a size that cannot be
     --port        a port that another process has, a socket that is there already
@@ -14,6 +14,7 @@ configuration file for example. Nothing is refused that vLLM would accept.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 from argparse import Namespace
@@ -29,6 +30,7 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
+from acmserve.plan.calibration import read_calibration
 from acmserve.server.app.launch.flag_names import OneLineParser, check_flag_names
 from acmserve.server.app.launch.hub_model import check_hub_model
 from acmserve.server.app.launch.model_size import (
@@ -69,6 +71,8 @@ def check_command_line(ours: Namespace, rest: Sequence[str], environ: Mapping[st
     _check_values(plain)
     if plain.model not in (None, BUNDLED_MODEL):
         check_model_folder(plain.model)
+    if ours.calibration is not None:
+        _check_calibration(ours.calibration, plain.model)
     if plain.model is not None and plain.has_plain_model:
         _check_model(plain.model, plain, environ)
     port = plain.port or (None if plain.config else str(DEFAULT_PORT))
@@ -88,6 +92,15 @@ def _check_values(plain: Namespace) -> None:
         file = getattr(plain, flag)
         if file is not None and not Path(file).is_file():
             raise AcmError(f"--{flag.replace('_', '-')} {file}: there is no such file; name one that can be read")
+
+
+def _check_calibration(file: str, model: str | None) -> None:
+    """Raise AcmError for a calibration that cannot be read, or is not for the model in this folder."""
+    found = read_calibration(file, "--calibration")
+    folder = smollm2.default_folder() if model == BUNDLED_MODEL else Path(model or "").expanduser()
+    config = folder / "config.json"
+    if model is not None and config.is_file():
+        found.check_model(json.loads(config.read_text(encoding="utf-8")), f"--calibration {file}")
 
 
 def _check_model(name: str, plain: Namespace, environ: Mapping[str, str]) -> None:

@@ -76,6 +76,11 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"pieces shorter than this are computed rather than moved (default {EngineConfig().min_move_tokens})",
     )
     parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="how bold `auto` is, as `acmserve calibrate` measured it on this model (default: as on smollm2)",
+    )
+    parser.add_argument(
         "--model-alias",
         "--model_alias",
         action="append",

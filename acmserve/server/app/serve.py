@@ -216,6 +216,7 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
             ("default_fidelity", ours.fidelity),
             ("max_sessions", ours.max_sessions),
             ("min_move_tokens", ours.min_move_tokens),
+            ("calibration", ours.calibration),
         )
         if value is not None
     }

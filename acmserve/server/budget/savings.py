@@ -42,6 +42,12 @@ class Savings:
         return self.stock_cost - self.cost
 
 
+def saved_seconds(totals: TurnTotals, rates: Rates) -> float:
+    """What stock vLLM would have computed longer. Never below 0, since moving is never slower than computing."""
+    num_saved = totals.moved_tokens + totals.precomputed_tokens
+    return num_saved / rates.prefill_rate - totals.moved_tokens / rates.move_rate
+
+
 def estimate_savings(totals: TurnTotals, rates: Rates, prices: TokenPrices) -> Savings:
     """See the module. Rates are those of now."""
     num_saved = totals.moved_tokens + totals.precomputed_tokens
@@ -50,7 +56,7 @@ def estimate_savings(totals: TurnTotals, rates: Rates, prices: TokenPrices) -> S
     num_paid_everywhere = num_read * prices.read + num_written * prices.write + totals.output_tokens * prices.output
     return Savings(
         tokens=num_saved,
-        seconds=num_saved / rates.prefill_rate - totals.moved_tokens / rates.move_rate,
+        seconds=saved_seconds(totals, rates),
         cost=prices.input * (num_paid_everywhere + totals.moved_tokens * prices.read),
         stock_cost=prices.input * (num_paid_everywhere + totals.moved_tokens * prices.write),
         prefill_rate=rates.prefill_rate,

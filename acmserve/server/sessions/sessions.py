@@ -62,7 +62,7 @@ class Sessions:
     ) -> None:
         self.store = store
         self.served = served
-        self.turns = TurnRecorder(store)
+        self.turns = TurnRecorder(store, rates=rates)
         self._rates = rates
         self._rules = rules
         self._default_fidelity = default_fidelity

@@ -29,6 +29,10 @@ LOCK_WAIT = Histogram(
 SESSIONS = Gauge("acmserve:sessions", "Sessions in memory.")
 SESSION_BYTES = Gauge("acmserve:session_bytes", "Bytes of the transcripts in memory.")
 
+# An alarm sees the first failure only where its series was there before, at 0.
+for _reason in StorageFailed.REASONS:
+    FAILURES.labels(_reason)
+
 logger = logging.getLogger(f"vllm.{__name__}")
 
 

@@ -5,7 +5,7 @@
 
 An eviction in front of a request counts where the session keeps it: in a tool loop always, elsewhere where the request
 was answered. Decision: a record fails no request. Where none can be written the log says so once, and the answer goes
-on. It knows no routes and no engine.
+on. What is recorded is counted on /metrics, too, so that both have the same sums. It knows no routes and no engine.
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import StorageFailed
 from acmserve.server.budget.enforcement import Enforced
+from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.ended_request import EndedRequest
+from acmserve.server.sessions.turn_counters import count_evictions, count_turn
 
 MAX_ID_CHARS = 128
 """A request's id is the client's own where it sends `X-Request-Id`."""
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
+_Changed = tuple[TurnHistory, Sequence[TurnEviction]]
+"""A history, and the evictions that are new in it."""
+
 
 class TurnRecorder:
-    """See the module. `clock` gives seconds since the epoch."""
+    """See the module. `clock` gives seconds since the epoch, `rates` say what a turn saved."""
 
-    def __init__(self, store: SessionStore, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: SessionStore, clock: Callable[[], float] = time.time, rates: Rates | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._rates = rates or Rates()
         self._has_warned = False
 
     def begin(self, session: Session, origin: TurnOrigin, enforced: Enforced | None = None) -> RunningTurn:
@@ -59,24 +65,33 @@ class TurnRecorder:
         return None
 
     def end(self, running: RunningTurn, request: EndedRequest) -> None:
-        """Record a turn."""
-        self._record(running.session, lambda history: _with_turn(history, running, request, self._clock()))
+        """Record a turn, and what its prompt had evicted."""
+        recorded = self._record(running.session, lambda history: _with_turn(history, running, request, self._clock()))
+        if recorded is not None:
+            report = None if running.enforced is None else running.enforced.report
+            is_over_budget = report is not None and report["unmet"] is not None
+            count_turn(recorded.turns[-1], self._rates, is_over_budget=is_over_budget)
 
     def note(self, session: Session, edits: Sequence[TurnEdit] = (), evictions: Sequence[TurnEviction] = ()) -> None:
         """Edits and evictions were made, and stored."""
         if edits or evictions:
-            self._record(session, lambda history: history.noted(edits, evictions))
+            self._record(session, lambda history: (history.noted(edits, evictions), evictions))
 
-    def _record(self, session: Session, changed: Callable[[TurnHistory], TurnHistory]) -> None:
+    def _record(self, session: Session, changed: Callable[[TurnHistory], _Changed]) -> TurnHistory | None:
+        """Store a changed history, and count its new evictions. None where nobody holds the session."""
         if not self._store.holds(session):
-            return
+            return None
         try:
-            self._store.record(session, changed(session.turns))
+            history, evictions = changed(session.turns)
+            self._store.record(session, history)
+            count_evictions(evictions)
         except Exception:
             # Whatever it was, the client's answer does not wait for it.
             if not self._has_warned:
                 self._has_warned = True
                 logger.exception("acmserve: a turn of session %r is in no record", session.session_id)
+            return None
+        return history
 
 
 @dataclass(slots=True)
@@ -95,27 +110,27 @@ class RunningTurn:
         self.use = None
 
 
-def _with_turn(history: TurnHistory, running: RunningTurn, request: EndedRequest, now: float) -> TurnHistory:
+def _with_turn(history: TurnHistory, running: RunningTurn, request: EndedRequest, now: float) -> _Changed:
     """The history with a turn that ended `now`, and with what its prompt had evicted."""
+    evictions: Sequence[TurnEviction] = ()
     enforced, origin = running.enforced, running.origin
     report = None if enforced is None else enforced.report
     if enforced is not None and (request.end is TurnEnd.ANSWERED or origin.step is not None):
         evictions, cleared = find_evictions(enforced, history.cleared)
         history = replace(history.noted(evictions=evictions), cleared=cleared)
-    return history.taken(
-        SessionTurn(
-            created_at=now - request.seconds,
-            origin=origin,
-            request_id=request.request_id[:MAX_ID_CHARS],
-            receipt=request.receipt,
-            prompt_tokens=request.prompt_tokens,
-            output_tokens=request.output_tokens,
-            budget_tokens=None if report is None else report["max_tokens"],
-            first_token_seconds=request.first_token_seconds,
-            seconds=request.seconds,
-            end=request.end,
-        )
+    turn = SessionTurn(
+        created_at=now - request.seconds,
+        origin=origin,
+        request_id=request.request_id[:MAX_ID_CHARS],
+        receipt=request.receipt,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        budget_tokens=None if report is None else report["max_tokens"],
+        first_token_seconds=request.first_token_seconds,
+        seconds=request.seconds,
+        end=request.end,
     )
+    return history.taken(turn), evictions
 
 
 def find_evictions(enforced: Enforced, cleared: Mapping[str, int]) -> tuple[list[TurnEviction], Mapping[str, int]]:

@@ -13,6 +13,7 @@ import pytest
 
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.fragments import redact
+from acmserve.context.storage import database
 from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
@@ -105,6 +106,12 @@ def test_memory_goes_on_and_the_file_heals(
     store.save(other, conversation(["a save of another session"]))
     assert [s.unsaved for s in (session, other, made)] == [None, None, None]
     store.check_integrity()
+
+
+def test_every_reason_is_listed() -> None:
+    """`/metrics` has each of them from the start, at 0, so that an alarm sees the first failure."""
+    said = {failure[1] for failure in database._FAILURES} | {database._FAILED[0], "replaced"}
+    assert said == set(StorageFailed.REASONS)
 
 
 def test_a_session_that_cannot_be_written_anywhere_is_gone_and_not_as_it_was(store: SessionStore) -> None:

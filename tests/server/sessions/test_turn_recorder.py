@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
@@ -18,6 +19,7 @@ from acmserve.context.storage.session import Session
 from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
+from acmserve.server.budget.savings import saved_seconds
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.sessions.turn_recorder import MAX_ID_CHARS, find_evictions
@@ -69,6 +71,13 @@ def last(session: Session) -> SessionTurn:
     return session.turns.turns[-1]
 
 
+def counted(name: str, **labels: str) -> float:
+    """A counter of /metrics."""
+    found = REGISTRY.get_sample_value(f"acmserve:{name}_total", labels)
+    assert found is not None
+    return found
+
+
 def test_an_answered_request_is_one_turn(server: ContextServer, session: Session) -> None:
     exchange = asked(server, session)
     said(exchange, kept=3, computed=4)
@@ -104,7 +113,7 @@ def test_one_that_breaks_off_is_a_turn_with_what_was_heard(
 
 
 def test_edits_and_evictions_stand_in_the_turn_behind_them(server: ContextServer, session: Session) -> None:
-    client = make_client(server)
+    client, before = make_client(server), counted("evictions", kind="caller")
     steps = [{"role": role, "content": lines(20)} for role in ("assistant", "user")]
     server.store.save(session, adopt(session.state, [*HISTORY, *steps, *steps, *steps]).state)
     budget = {"max_tokens": 500, "low_watermark": 100, "policy": "recency"}
@@ -126,6 +135,7 @@ def test_edits_and_evictions_stand_in_the_turn_behind_them(server: ContextServer
         ("restore", -saved[0], "caller"),
     ]
     gone = evicted["tokens_before"] - evicted["tokens_after"]
+    assert counted("evictions", kind="caller") - before == 1
     assert gone > 0
     assert [(one.kind, one.name, one.num_tokens) for one in last(session).evictions] == [
         (EvictionKind.CALLER, "recency", gone)
@@ -138,6 +148,7 @@ REPORT = {
     "policy": "cwl",
     "evicted_tokens": 30,
     "evicted": [{"levels": {"remove": 10, "clear_result": 5}}, {"levels": {"remove": 15}}],
+    "unmet": None,
 }
 
 
@@ -182,11 +193,32 @@ def test_what_a_prompt_is_the_first_to_have_evicted(
 def test_an_eviction_counts_where_the_session_keeps_it(
     server: ContextServer, session: Session, end: str, step: int | None, num_evicted: int
 ) -> None:
+    before = counted("evicted_tokens", kind="budget")
     exchange = asked(server, session, Enforced(session.state, REPORT), step)
     said(exchange, computed=9, finished=end == "answered")
     exchange.end(TurnEnd.ABORTED)
+    assert counted("evicted_tokens", kind="budget") - before == num_evicted
     assert last(session).budget_tokens == 500
     assert session.turns.totals.evicted_tokens == num_evicted == sum(one.num_tokens for one in last(session).evictions)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_turn_over_its_budget_is_counted(server: ContextServer, session: Session, is_over: bool) -> None:
+    before = counted("budget_unmet")
+    report = REPORT | {"unmet": {"message": "the prologue stays", "tokens_over": 9} if is_over else None}
+    exchange = asked(server, session, Enforced(session.state, report))
+    said(exchange, computed=9, finished=True)
+    assert counted("budget_unmet") - before == is_over
+
+
+def test_seconds_saved_are_those_of_the_receipts(server: ContextServer, session: Session) -> None:
+    server.budgets.rates.note(1000, 0, 10.0)
+    before = counted("saved_seconds")
+    for counts in ({"computed": 9}, {"kept": 500, "precomputed_tokens": 300, "computed": 9}, {"moved": 200}):
+        said(asked(server, session), finished=True, **counts)
+    saved = counted("saved_seconds") - before
+    assert saved == pytest.approx(saved_seconds(session.turns.totals, server.budgets.rates))
+    assert saved > 4
 
 
 def test_a_record_that_fails_fails_no_request(
@@ -196,10 +228,12 @@ def test_a_record_that_fails_fails_no_request(
         raise Conflict("session_id", "no room")
 
     monkeypatch.setattr(server.store, "record", refuse)
+    before = counted("saved_seconds")
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
-            said(asked(server, session), computed=9, finished=True)
+            said(asked(server, session), moved=9, finished=True)
     assert session.turns.turns == ()
+    assert counted("saved_seconds") == before
     assert len([line for line in caplog.records if "is in no record" in line.getMessage()]) == 1
 
 

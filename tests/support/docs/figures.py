@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from acmserve.bench.calibrate.choice import HARM_NATS, MAX_FAMILY_KL, MAX_KL, MAX_LOSS
 from acmserve.bench.edit.table import times_sooner
 from acmserve.bench.harness.markdown_text import points
 from acmserve.bench.report.sections.answers import count_answers, task_row
@@ -91,6 +92,10 @@ FIGURES = (
     Figure("1.5 times", "", lambda: DEFAULT_THRESHOLDS.max_plain_ratio, "{:.1f} times", (FIDELITY,)),
     Figure("12 times", "", lambda: DEFAULT_THRESHOLDS.max_removed_ratio, "{:.0f} times", (FIDELITY,)),
     Figure("3 times", "", lambda: DEFAULT_THRESHOLDS.max_inserted_ratio, "{:.0f} times", (FIDELITY,)),
+    Figure("0.04 nats", "", lambda: MAX_KL, "{} nats", (FIDELITY,)),
+    Figure("0.1 nats", "", lambda: MAX_FAMILY_KL, "{} nats", (FIDELITY,)),
+    Figure("more than 0.1 nats", "", lambda: HARM_NATS, "more than {} nats", (FIDELITY,)),
+    Figure("2 points", "", lambda: 100 * MAX_LOSS, "{:.0f} points", (FIDELITY,)),
     Figure("0.2 s", "", lambda: EngineConfig().precompute_chunk_s, "{:g} s", (PRECOMPUTE,)),
     Figure("60 s", "", lambda: EngineConfig().precompute_min_age_s, "{:g} s", (PRECOMPUTE,)),
 )

@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from acmserve.engine.config import MOVE_REFUSAL_CALL, EngineConfig
+from acmserve.plan.calibration import read_calibration
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.options.config import ContextConfig
 
@@ -56,12 +57,14 @@ async def tell_start(app: FastAPI) -> None:
 def banner_lines(args: Namespace, address: str, window: int, refusal: str | None) -> list[str]:
     """The banner. `refusal` is why the engine moves no KV, None where it does."""
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
-    config, fidelity = ContextConfig.parse(extra), EngineConfig.parse(extra).default_fidelity
+    config, engine = ContextConfig.parse(extra), EngineConfig.parse(extra)
+    fidelity = engine.default_fidelity
     names = args.served_model_name or [args.model]
     precompute = config.precompute_options
     told = {
         "model": f"{', '.join([names] if isinstance(names, str) else names)}, {window:,} tokens",
         "fidelity": f"{fidelity}: {MEANINGS[fidelity]}",
+        **({"auto": _auto(engine.calibration)} if engine.calibration else {}),
         "moves": f"none, every answer is exact: {refusal}" if refusal else _moves(fidelity),
         "sessions": _sessions(config),
         "keys": "asked for" if has_api_keys(args) else "none, whoever reaches the address reads every session",
@@ -72,6 +75,11 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
 
 def _moves(fidelity: str) -> str:
     return "allowed, where a request asks for reuse, repair or auto" if fidelity == "exact" else "allowed"
+
+
+def _auto(calibration: str) -> str:
+    found = read_calibration(calibration, "calibration")
+    return f"at level {found.level}, as measured on {found.model}"
 
 
 def _sessions(config: ContextConfig) -> str:
