@@ -7,12 +7,13 @@ PACKAGES := $(VENV)/packages.stamp
 BUILT := $(VENV)/build.stamp
 DOCS := build/docs-venv
 WHEEL := build/wheel-venv
+INSPECTOR := build/inspector
 DEPLOY := build/deploy-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples serve lint bench docs wheel deploy clean
+.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples inspector serve lint bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,8 +63,18 @@ clients: setup ## install real agents from the registries, drive each by our ser
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
 
 examples: export ACMSERVE_EXAMPLES ?= 1
+examples: export OMP_WAIT_POLICY ?= passive
 examples: setup ## run every example and adapter against our server, in environments without vLLM
 	@$(BIN)/python -m pytest tests/clients/test_examples.py $(ARGS)
+
+$(INSPECTOR)/packages.stamp: $(PACKAGES) requirements/inspector.lock
+	@$(BIN)/python -m pip install --quiet --target $(INSPECTOR) --upgrade --requirement requirements/inspector.lock
+	@touch $@
+
+inspector: export ACMSERVE_INSPECTOR ?= 1
+inspector: export PYTHONPATH := $(CURDIR)/$(INSPECTOR)
+inspector: setup $(INSPECTOR)/packages.stamp ## drive the page /acm/ in this machine's Chromium, with ten thousand messages and axe-core
+	@$(BIN)/python -m pytest tests/server/inspector $(ARGS)
 
 sanitize: setup ## test the C++ extension with address and undefined-behaviour sanitizers
 	@csrc/sanitize.sh $(VENV) $(ARGS)

@@ -6,6 +6,7 @@ install it. mypy checks the client there as the user of a framework does.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,10 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from acmserve.client import SessionHandle
 from tests.support.archives import build, copy_tracked
 from tests.support.client.examples import EXAMPLES, HEAVY, run_example, run_program
 from tests.support.clients.conversation import write_errand
-from tests.support.clients.installed import AGENTS_SDK, LANGGRAPH, LITELLM, OPENAI, Package, install
+from tests.support.clients.installed import (
+    AGENTS_SDK,
+    LANGGRAPH,
+    LITELLM,
+    MONITOR,
+    OPENAI,
+    Package,
+    command_failure,
+    install_failure,
+)
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("ACMSERVE_EXAMPLES"), reason="`make examples` installs frameworks from registries"
@@ -34,12 +45,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("build_wheel", tree, tmp_path_factory.mktemp("wheel"), CXX="no-such-compiler")
 
 
-def prepared(package: Package, wheel: Path) -> str:
+def prepared(package: Package, wheel: Path, *needed: str) -> str:
     """The interpreter of an environment with the package and the wheel."""
-    install(package)
-    pip = [str(package.program("pip")), "install", "--quiet", "--disable-pip-version-check"]
-    for asked in ((*NEEDED,), ("--no-deps", "--force-reinstall", str(wheel))):
-        subprocess.run([*pip, *asked], check=True)
+    assert install_failure(package) is None
+    for asked in (needed or NEEDED, ("--no-deps", "--force-reinstall", str(wheel))):
+        assert command_failure(package.pip(*asked)) is None
     python = str(package.program("python"))
     code = f"import importlib.util as u; print([name for name in {HEAVY!r} if u.find_spec(name)])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
@@ -114,3 +124,14 @@ def test_litellm_calls_back_with_receipts(wheel: Path, errands: str, tmp_path: P
     python = prepared(LITELLM, wheel)
     printed = run_program(PROGRAMS / "litellm_receipts.py", errands, folder=tmp_path, python=python)
     assert printed.splitlines() == ["1 True", "1 True"]
+
+
+def test_the_monitor_runs_on_what_the_wheel_asks_for(wheel: Path, errands: str, tmp_path: Path) -> None:
+    prepared(MONITOR, wheel, str(wheel))
+    with SessionHandle(errands, "monitored") as session:
+        session.create([{"role": "user", "content": "Hello."}])
+    command = [str(MONITOR.program("acmserve")), "top", errands, "--filter", "monitored"]
+    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True, cwd=tmp_path).stdout)
+    assert [one["session_id"] for one in told["sessions"]] == ["monitored"]
+    table = subprocess.run([*command, "--once"], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert len(table.splitlines()) == 2

@@ -68,6 +68,14 @@ def files_of(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in found if path.parent.suffix != ".egg-info"}
 
 
+def page_of(checkout: Path) -> set[str]:
+    """The files of the inspector, which the server reads from where it is installed."""
+    folder = checkout / "acmserve/server/inspector/static"
+    found = {path.relative_to(checkout).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert "acmserve/server/inspector/static/index.html" in found
+    return found
+
+
 def metadata_of(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read(f"acmserve-{__version__}.dist-info/METADATA").decode())
 
@@ -99,7 +107,7 @@ def test_the_wheel_holds_each_file_of_the_product_once(checkout: Path, wheel: zi
     names = [name for name in wheel.namelist() if not name.startswith(f"acmserve-{__version__}.dist-info/")]
     (extension,) = (name for name in names if name.endswith(".so"))
     assert extension.startswith("acmserve/_native.")
-    assert sorted(names) == sorted({*expected, *DATA, extension})
+    assert sorted(names) == sorted({*expected, *DATA, *page_of(checkout), extension})
     assert {"acmserve/kernels/rope.py", "acmserve/bench/edit/main.py"} <= set(names)
 
 

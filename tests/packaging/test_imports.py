@@ -31,6 +31,7 @@ WITH_VLLM = {
     "torchvision",
     "transformers",
     "triton",
+    "uvicorn",
 }
 """What vLLM brings. acmserve asks for none of them, because vLLM knows which versions fit."""
 
@@ -55,6 +56,7 @@ DISTRIBUTIONS = {
     "agents": "openai-agents",
     "langchain_core": "langchain",
     "langchain_openai": "langchain",
+    "yaml": "pyyaml",
 }
 """Import names that no distribution has, or that come with another one."""
 

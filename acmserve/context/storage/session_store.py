@@ -8,7 +8,7 @@ is read when it is asked for. Without a file, what leaves memory is gone.
 
 The file is written with best effort. Where that fails memory changes all the same, `Session.unsaved` says why, and the
 session is written whole with its next save, or beside that of another. `on_gone` hears of sessions that are gone,
-`on_leave` of those that left memory only, `on_failure` of every write that failed.
+`on_leave` of those that left memory only, `on_failure` of every write that failed, `on_saved` of every new state.
 
 Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
 more. A stream that nobody ever reads has no other end.
@@ -38,8 +38,7 @@ from acmserve.context.storage.stored_sessions import StoredSessions
 from acmserve.errors import Conflict, NotFound, StorageFailed
 
 _EMPTY = SessionState()
-# Written beside another session, once the file can be written again.
-_MAX_HEALED = 8
+_MAX_HEALED = 8  # written beside another session, once the file can be written again
 
 
 class SessionStore:
@@ -55,6 +54,7 @@ class SessionStore:
         self.on_gone: Callable[[Key], None] = ignore
         self.on_leave: Callable[[Key], None] = ignore
         self.on_failure: Callable[[StorageFailed], None] = ignore
+        self.on_saved: Callable[[Session], None] = ignore
         self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
@@ -86,8 +86,7 @@ class SessionStore:
         session = self._sessions.get(key)
         if session is None:
             assert self._stored is not None
-            session = self._stored.read(key)
-            self._sessions[key] = session
+            session = self._sessions[key] = self._stored.read(key)
             self.num_bytes += session.num_bytes
         session.used_at = now
         self._sessions.move_to_end(key)
@@ -261,6 +260,7 @@ class SessionStore:
         if self._stored is not None and failure is None:
             self._heal(self._stored, _MAX_HEALED)
         self._tell()
+        self.on_saved(session)
 
     def _size_of(self, key: Key) -> int:
         return self._sessions[key].sizes.num_bytes if key in self._sessions else 0

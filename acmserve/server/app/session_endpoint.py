@@ -60,6 +60,7 @@ from acmserve.server.exchange.exchange import tap_generate
 from acmserve.server.exchange.redaction import Engines
 from acmserve.server.http.tenants import CallerMiddleware, Tenants
 from acmserve.server.http.vendor_route import VendorRoute
+from acmserve.server.inspector.page import inspector_router
 from acmserve.server.messages.context_editor import ContextEditor
 from acmserve.server.messages.route import answer_messages, count_messages
 from acmserve.server.models.message_roles import open_roles
@@ -114,6 +115,7 @@ class SessionEndpoint:
         on_shutdown(app, ENGINE_DEATH.look)
         if _has_sessions(app.state.args):
             app.include_router(router())
+            app.include_router(inspector_router())
             _replace_health(app)
             on_startup(app, tell_start)
             on_shutdown(app, _close)

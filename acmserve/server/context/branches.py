@@ -13,9 +13,12 @@ of the same id by its mark (`context.session.branches.parent`).
 
 from __future__ import annotations
 
+from acmserve.context.edits.cost import num_saved_by
 from acmserve.context.session.branches.branching import Spent, count_spent
 from acmserve.context.session.branches.fork import fork, num_complete, place_result
 from acmserve.context.session.branches.parent import mark_of
+from acmserve.context.session.rollout.record import Initiator
+from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
@@ -74,8 +77,10 @@ def give_back(server: ContextServer, branch: Session, parent: Session, message: 
             f"the model of {parent.session_id!a} waits for results of its tool calls.",
             "Send the message as the result of such a call with the session's next request, and delete the branch.",
         )
-    state = place_result(parent.state, branch.session_id, own, message, spent_by(server, branch))
-    server.store.save(parent, state)
+    before, spent = parent.state, spent_by(server, branch)
+    server.store.save(parent, place_result(before, branch.session_id, own, message, spent))
+    saved = num_saved_by(before, parent.state, server.tokenizer)
+    server.sessions.turns.note(parent, [TurnEdit("return", (), saved, Initiator.CALLER.value)])
     server.delete(branch)
 
 

@@ -4,6 +4,7 @@
     editor      tool calls and edits of a session
     identifier  which session, and which thread of it, a request belongs to
     budgets     budgets and meters        maps    context maps        precompute    contexts computed between turns
+    events      what happens to sessions, for whoever listens
 
 Chat and routes take what they use from here. Knows no HTTP and no block tables. Decision: budgets, maps and
 precompute are asked only by a request that uses them, so that a plain turn runs through few rooms.
@@ -22,6 +23,7 @@ from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.turn import EvictionKind, TurnEviction
+from acmserve.context.storage.head import head_of
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
@@ -44,6 +46,7 @@ from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
+from acmserve.server.sessions.events import SessionEvents
 from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
@@ -111,6 +114,8 @@ class ContextServer:
         self._renderers = renderers
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
+        store.on_saved = self._saved
+        self.events = SessionEvents()
         self.maps.store.on_failure = failures.note
         watch_store(store)
 
@@ -201,8 +206,22 @@ class ContextServer:
         if self.identifier.threads is not None:
             self.identifier.threads.drop_forks(session)
 
+    def _saved(self, session: Session) -> None:
+        if not self.events.is_heard(session.tenant):
+            return
+        head = head_of(session)
+        self.events.publish(
+            session.key,
+            "changed",
+            used_at=head.used_at,
+            num_messages=head.num_messages,
+            num_fragments=head.num_fragments,
+            num_hidden_fragments=head.num_hidden_fragments,
+        )
+
     def _gone(self, key: Key) -> None:
         """A session is gone for good: so is what was served to it, and what was made for it."""
+        self.events.publish(key, "deleted")
         self.served.drop(*key)
         self.identifier.forget(key)
         self._left(key)

@@ -31,8 +31,10 @@ from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.exchange.foldable_pieces import PieceFinder
 
 MAX_OUTPUTS = 256
+MAX_DESCRIBED_TOKENS = 2**18
+"""Longest prompt in which messages are looked for, which decodes it and counts it anew."""
 DEFAULT_BOUND = Bound(4096, 256 * 2**20)
-_CONTEXT_BYTES = 512
+_CONTEXT_BYTES, _SPAN_BYTES = 512, 128
 
 
 class TextTokenizer(Protocol):
@@ -78,6 +80,7 @@ class ServedContext:
         self._tokenizer = tokenizer
         self._outputs: OrderedDict[bytes, NDArray[np.int32]] = OrderedDict()
         self._num_output_bytes = 0
+        self._found: tuple[NDArray[np.int32], list[tuple[int, int] | None]] | None = None
 
     @property
     def num_served(self) -> int:
@@ -86,9 +89,10 @@ class ServedContext:
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that tokens and outputs take: 4 bytes a token."""
+        """Host memory: 4 bytes a token, outputs, and the places of messages that were looked for."""
         last = 0 if self.last is None else self.last.num_bytes
-        return _CONTEXT_BYTES + last + self._num_output_bytes
+        found = 0 if self._found is None else _SPAN_BYTES * len(self._found[1])
+        return _CONTEXT_BYTES + last + self._num_output_bytes + found
 
     @property
     def num_stale(self) -> int:
@@ -168,7 +172,8 @@ class ServedContext:
             return ["gone"] * len(messages)
         spans = self._spans(tokenizer)
         described: list[str | None] = []
-        unchanged = True
+        unchanged, moves = True, self.last.fidelity != "exact"
+        served = {tuple(texts(old)) for old in self.last.messages} if moves else set()
         for index, message in enumerate(messages):
             answered = unchanged and index == len(self.last.messages) and texts(message) == [(None, self.last.answer)]
             known = index < len(self.last.messages) and texts(self.last.messages[index]) == texts(message)
@@ -178,10 +183,7 @@ class ServedContext:
             elif answered:
                 described.append("kept")
             else:
-                moves_next = self.last.fidelity != "exact" and any(
-                    texts(message) == texts(old) for old in self.last.messages
-                )
-                described.append("moved" if moves_next else "gone")
+                described.append("moved" if tuple(texts(message)) in served else "gone")
         return described
 
     def _state_of(self, span: tuple[int, int] | None) -> str | None:
@@ -193,8 +195,19 @@ class ServedContext:
         return "kept" if num_moved == 0 else "moved" if num_moved == end - start else "partly moved"
 
     def _spans(self, tokenizer: Tokenizer) -> list[tuple[int, int] | None]:
-        """Token span of each served message in the prompt, None where its text is not found there."""
+        """Token span of each served message in the prompt, None where its text is not found there.
+
+        What was found is remembered as long as the prompt is the last one. A very long prompt is not looked into.
+        """
         assert self.last is not None
+        if self._found is None or self._found[0] is not self.last.prompt_token_ids:
+            self._found = self.last.prompt_token_ids, self._find_spans(tokenizer)
+        return self._found[1]
+
+    def _find_spans(self, tokenizer: Tokenizer) -> list[tuple[int, int] | None]:
+        assert self.last is not None
+        if self.num_served > MAX_DESCRIBED_TOKENS:
+            return [None] * len(self.last.messages)
         prompt = self._tokenizer.decode(self.last.prompt_token_ids.tolist())
         starts = tokenizer.starts(prompt)
         if len(starts) != len(self.last.prompt_token_ids):

@@ -4,8 +4,13 @@
     POST   /sessions                           make          GET  list
     GET    /sessions/{session_id}              show          DELETE
     GET    /sessions/{session_id}/context      what the model sees now
+    GET    /sessions/{session_id}/messages     one row a message, page by page
+    GET    /sessions/{session_id}/messages/{index}  as sent, and as the model sees it
+    GET    /sessions/{session_id}/events       what happens to it, while it happens
+    GET    /events                             what happens to all sessions
     GET    /sessions/{session_id}/turns        what each of the last turns cost, page by page
     GET    /sessions/{session_id}/totals       what all turns cost, and what that saved
+    GET    /usage                              what many sessions cost
     GET    /sessions/{session_id}/rollout      what was recorded for training
     GET    /sessions/{session_id}/export       for another server       POST .../import  from another one
     POST   /sessions/{session_id}/tools/{name} execute one tool call
@@ -40,12 +45,14 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.branches import branches_router
 from acmserve.server.routes.budget import budget_router
 from acmserve.server.routes.edits import edits_router
+from acmserve.server.routes.events import events_router
 from acmserve.server.routes.hand_over import hand_over_router
 from acmserve.server.routes.maps import maps_router
 from acmserve.server.routes.prepare import prepare_router
 from acmserve.server.routes.rollout import rollout_router
 from acmserve.server.routes.sessions import sessions_router
 from acmserve.server.routes.tools import tools_router
+from acmserve.server.routes.transcript import transcript_router
 from acmserve.server.routes.turns import turns_router
 
 PREFIX = "/v1/acm"
@@ -63,6 +70,8 @@ def router() -> APIRouter:
         budget_router,
         rollout_router,
         hand_over_router,
+        transcript_router,
+        events_router,
         turns_router,
         branches_router,
         maps_router,

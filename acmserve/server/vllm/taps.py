@@ -5,6 +5,7 @@
     logger of the engine client    the end of an engine that was asked for is no error
     route function __signature__   FastAPI reads it to learn what a body may hold
     app lifespan                   what runs in the background ends with the server
+    app.state.server               uvicorn's server, which waits for all answers before it ends
 
 Does not know sessions: who taps hands in what is to happen.
 """
@@ -80,3 +81,11 @@ def on_shutdown(app: FastAPI, close: Callable[[FastAPI], Awaitable[None]]) -> No
             await close(app)
 
     app.router.lifespan_context = closing
+
+
+def is_stopping(app: FastAPI) -> bool:
+    """Whether the server of this app is about to end, because it was asked to or because its engine died.
+
+    It waits for every answer that is still written. An app that runs in no server of vLLM never stops.
+    """
+    return bool(getattr(getattr(app.state, "server", None), "should_exit", False))

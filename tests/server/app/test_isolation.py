@@ -52,6 +52,9 @@ OWNED = {
     ("GET", "/v1/acm/sessions/{session_id}/context"): None,
     ("POST", "/v1/acm/sessions/{session_id}/edits"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
     ("GET", "/v1/acm/sessions/{session_id}/episodes"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/events"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/messages"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/messages/{index}"): None,
     ("POST", "/v1/acm/sessions/{session_id}/evict"): {"budget": {"max_tokens": 2000}},
     ("POST", "/v1/acm/sessions/{session_id}/prepare"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
     ("GET", "/v1/acm/sessions/{session_id}/prepare/{prepare_id}"): None,
@@ -73,7 +76,8 @@ OWNED = {
 }
 """The routes about what somebody made, with a body that they take."""
 
-LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps")}
+LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps"), ("GET", "/v1/acm/usage")}
+STREAMS = {("GET", "/v1/acm/events")}
 MAKES = {
     ("POST", "/v1/acm/sessions"),
     ("POST", "/v1/acm/sessions/{session_id}/import"),
@@ -111,7 +115,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_every_route_stands_in_the_matrix(url: str) -> None:
     paths = http.get(f"{url}/openapi.json").json()["paths"]
     served = {(method.upper(), path) for path, methods in paths.items() for method in methods}
-    known = {("POST", path) for path in SPELLINGS} | (set() if FLEET else {*OWNED, *LISTS, *MAKES})
+    known = {("POST", path) for path in SPELLINGS} | (set() if FLEET else {*OWNED, *LISTS, *STREAMS, *MAKES})
     assert {(method, path) for method, path in served - known if path not in TENANTLESS} == set()
     assert known <= served
 
@@ -144,7 +148,7 @@ def test_a_prompt_is_new_to_other_tenants(url: str, path: str) -> None:
 
 def _send(url: str, method: str, path: str, headers: dict[str, str], body: Any) -> int:
     named = path.format(
-        session_id="mine", branch_id="b1", prepare_id="p1", name="context_search", external_context_id="mine"
+        session_id="mine", index=0, branch_id="b1", prepare_id="p1", name="context_search", external_context_id="mine"
     )
     return http._ask(method, url + named, headers=headers, **({} if body is None else {"json": body})).status_code
 
@@ -170,7 +174,15 @@ def test_what_somebody_made_is_not_there_for_others(url: str) -> None:
 
 
 @pytest.mark.skipif(FLEET, reason="two API servers hold no transcripts")
-@pytest.mark.parametrize(("method", "path"), sorted({*OWNED, *LISTS, *MAKES}))
+@pytest.mark.parametrize(("method", "path"), sorted({*OWNED, *LISTS, *STREAMS, *MAKES}))
 def test_without_a_key_there_is_no_answer(url: str, method: str, path: str) -> None:
     assert _send(url, method, path, {}, {}) == 401
     assert _send(url, method, path, {"Authorization": "Bearer key-c"}, {}) == 401
+
+
+@pytest.mark.skipif(FLEET, reason="two API servers hold no transcripts")
+def test_the_inspector_is_a_page_without_data(url: str) -> None:
+    """Whoever reaches the server may load the page. All that it shows comes from the routes above."""
+    page = http.get(f"{url}/acm/")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]

@@ -105,6 +105,26 @@ def test_kv_of_messages_is_kept_moved_or_gone(tokenizer: Any) -> None:
     assert context.describe_kv([messages[0], answer], counter) == ["kept", "gone"]
 
 
+def test_a_prompt_is_looked_into_once_and_what_was_found_counts(tokenizer: Any) -> None:
+    class Counting(ServedTokenizer):
+        num_asked = 0
+
+        def starts(self, text: str) -> Any:
+            self.num_asked += 1
+            return super().starts(text)
+
+    context, counter = ServedContext(tokenizer), Counting(tokenizer)
+    messages = [{"role": "user", "content": "The port is 8000."}]
+    context.record(messages, tokenizer.encode("The port is 8000."), receipt(0, []))
+    before = context.num_bytes
+    assert context.describe_kv(messages, counter) == context.describe_kv(messages, counter) == ["kept"]
+    assert counter.num_asked == 1
+    assert context.num_bytes > before
+    context.record(messages, tokenizer.encode("The port is 8000."), receipt(0, []))
+    context.describe_kv(messages, counter)
+    assert counter.num_asked == 2, "a new prompt is looked into anew"
+
+
 def test_sessions_of_two_tenants_are_two(tokenizer: Any) -> None:
     contexts = ServedContexts(tokenizer)
     assert contexts.of("a", "s") is contexts.of("a", "s")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,9 +34,14 @@ OPERATIONS = {
     "acm_export_session",
     "acm_import_session",
     "acm_get_context",
+    "acm_list_messages",
+    "acm_get_message",
+    "acm_listen",
+    "acm_listen_to_session",
     "acm_get_rollout",
     "acm_list_turns",
     "acm_get_totals",
+    "acm_list_usage",
     "acm_call_tool",
     "acm_edit_session",
     "acm_get_budget",
@@ -146,6 +152,7 @@ def test_the_routes_do_what_the_document_says(case: schemathesis.Case) -> None:
     exists, only the session knows.
     """
     APP.state.acm_server = server_with_one()
+    APP.state.server = SimpleNamespace(should_exit=True)  # streams of events end at once
     case.call_and_validate(excluded_checks=[positive_data_acceptance])
     if "session_id" in case.path_parameters:
         names = tool_names("sculptor")

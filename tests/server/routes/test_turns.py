@@ -17,7 +17,7 @@ FOLD = TurnEdit("fold", ("f1a2b3",), 40, "model")
 def server() -> ContextServer:
     server = make_server()
     session = server.store.create("", "s")
-    moved = answered(receipt=receipt(3, 4, 5, moves=[MOVE]), origin=TurnOrigin("/v1/responses", 2))
+    moved = answered(receipt=receipt(3, 4, 5, moves=[MOVE]), origin=TurnOrigin("/v1/responses", 2, branch="call_7"))
     store = [FOLD, moved, answered(receipt=None, first_token_seconds=None), answered(), FOLD]
     server.store.record(session, after_all(store))
     return server
@@ -32,6 +32,7 @@ def test_turns_come_in_order_with_all_that_is_known(server: ContextServer) -> No
         "route": "/v1/responses",
         "step": 2,
         "purpose": "answer",
+        "branch": "call_7",
         "request_id": "chatcmpl-1",
         "end": "answered",
         "receipt": receipt(3, 4, 5, moves=[MOVE]),

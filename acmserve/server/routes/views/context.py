@@ -37,7 +37,6 @@ PREVIEW_CHARS = 80
 
 def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
     """The session without its contents. `precompute` is what holds for it, `is_working` whether it works now."""
-    thread = head.thread if head.parent is None else None
     return SessionInfo(
         session_id=head.session_id,
         suite=head.suite,
@@ -47,7 +46,7 @@ def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: b
         num_fragments=head.num_fragments,
         num_hidden_fragments=head.num_hidden_fragments,
         branch_of=head.parent,
-        thread_of=None if thread is None or thread.family == head.session_id else thread.family,
+        thread_of=head.thread_of,
         precompute=PrecomputeView.model_validate({**precompute.as_dict(), "working": is_working}),
     )
 
@@ -84,7 +83,7 @@ def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None
         for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True))
         for inside in (branch_at(state.branches, index),)
     ]
-    fragments = [_fragment(state, fragment, tokenizer) for fragment in state.fragments]
+    fragments = [fragment_view(state, fragment, tokenizer) for fragment in state.fragments]
     num_tokens = sum(message.num_tokens for message in messages)
     num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(restore_all(state)))
     redacted = (f for f in fragments if f.state == Visibility.REDACTED.value)
@@ -116,7 +115,8 @@ def _piece(piece: Piece) -> FragmentPiece:
     return FragmentPiece(index=entry, part=part, start=piece.start, end=piece.end)
 
 
-def _fragment(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
+def fragment_view(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
+    """One fragment: where it lies, and what the model sees of it."""
     pieces = [_piece(piece) for piece in fragment.pieces]
     gone = fragment.visibility is Visibility.REDACTED
     return ContextFragment(

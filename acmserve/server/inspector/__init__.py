@@ -1,0 +1,1 @@
+"""The page `/acm/`, which shows sessions."""
