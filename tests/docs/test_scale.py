@@ -123,6 +123,20 @@ def moved_behind_edits(url: str) -> list[int]:
         return list(clients.map(go_on, names))
 
 
+def branch_of(url: str, name: str) -> dict[str, Any]:
+    """What the first turn of a branch says of it. The header has its parent's name, the body its own."""
+    turn(url, name, [f"{name}: {'The harbour log tells of ships. ' * 60}"])
+    headers, prompt = {"X-Session-ID": name}, {"description": "look", "prompt": "Look around."}
+    made = http.post(f"{url}/v1/acm/sessions/{name}/branches", json=prompt, headers=headers).raise_for_status().json()
+    body = {"model": "llama", "max_tokens": 4, "session_id": made["branch_id"]}
+    context = http.get(f"{url}/v1/acm/sessions/{made['branch_id']}/context", headers=headers).raise_for_status().json()
+    body["messages"] = [each["message"] for each in context["messages"]] + [{"role": "user", "content": "Look."}]
+    answer = http.post(f"{url}/v1/chat/completions", json=body, headers=headers).raise_for_status().json()
+    assert answer["acm"]["session_id"] == made["branch_id"]
+    receipt: dict[str, Any] = answer["acm"]["receipt"]
+    return receipt
+
+
 def sessions_of(page: Page, port: str) -> set[str]:
     listed = http.get(f"{page.url(port)}/v1/acm/sessions?limit=1000").raise_for_status().json()["data"]
     return {session["session_id"] for session in listed}
@@ -140,6 +154,8 @@ def test_a_router_that_knows_sessions_keeps_each_with_its_kv(page: Page, program
         assert len(first) + len(second) == NUM_SESSIONS + 1
         assert first & second == set()
         assert min(len(first), len(second)) > 0, "both work"
+        kept = [branch_of(page.url(port), uuid.uuid4().hex)["kept_tokens"] for _ in range(4)]
+        assert min(kept) > 100, "a branch meets the KV of its parent"
     finally:
         os.kill(int((page.folder / pid_file).read_text()), signal.SIGTERM)
 
