@@ -36,7 +36,8 @@ from tests.support.walk import Walk, count_walk
 #   history, normal_form, observations                   messages appended, digested, and judged to be results or not
 #   render, message                                      the fold that was asked for
 #   session_store, codecs/rows                           what the turn weighs, and its new rows
-MAX_FILES = 21
+#   events                                               whoever watches the session hears of it
+MAX_FILES = 22
 # What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates,
 # the receipt's header, the record of the turn (ended_request, turn, history, totals) and its time for operators.
 MAX_FILES_WITH_ENGINE = MAX_FILES + 9
@@ -74,7 +75,7 @@ class Chats(Handler):
 
 async def _generate(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
     completion = SimpleNamespace(index=0, token_ids=[], text="")
-    acm = {"session_id": "s", "receipt": {"fidelity": "exact", "moves": []} | COUNTS}
+    acm = {"session_id": "s", "receipt": {"fidelity": "exact", "moves": [], "fallback_reason": None} | COUNTS}
     counts = {"num_cached_tokens": 0, "num_cache_creation_tokens": 0}
     yield SimpleNamespace(kv_transfer_params={"acm": acm}, finished=True, outputs=[completion], **counts)
 
