@@ -13,7 +13,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples inspector serve lint bench docs wheel deploy clean
+.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples inspector serve lint bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,9 +38,13 @@ test: setup ## run the whole test suite, in three processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
 
 fleet: export OMP_WAIT_POLICY ?= passive
-fleet: setup ## test two pipeline stages, two engines, and two API servers
+fleet: setup ## test two workers, two pipeline stages, two engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
-		tests/server/app/test_isolation.py $(ARGS)
+		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py $(ARGS)
+
+replicas: export ACMSERVE_REPLICAS ?= 1
+replicas: setup ## test two servers behind each router that is installed: vllm-router, haproxy
+	@$(BIN)/python -m pytest -rs tests/docs/test_scale.py $(ARGS)
 
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does
@@ -100,7 +104,7 @@ learned-loop: setup ## test the tool loop with a model that decides by itself, t
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does
-	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py $(ARGS)
+	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py tests/server/routes/test_hand_over.py $(ARGS)
 
 respell: export ACMSERVE_RESPELL_FACTOR ?= 50
 respell: setup ## resend fifty times as many sessions in the words of other clients as the suite does

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs.pages import FIRST_PAGES, Block, blocks_of, page_names, read_page
+from tests.support.docs.pages import FIRST_PAGES, FLEET_PAGES, Block, blocks_of, page_names, read_page
 from tests.support.docs.runner import BlockFailure, PageRunner, compare, has_blocks, run_page
 from tests.support.server.scripted_server import MODEL, TEMPLATE
 
@@ -27,7 +27,9 @@ def model(scripted_server: str, scripted_folder: Path, tmp_path_factory: pytest.
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in page_names() if has_blocks(name) and name not in FIRST_PAGES])
+@pytest.mark.parametrize(
+    "name", [name for name in page_names() if has_blocks(name) and name not in (*FIRST_PAGES, *FLEET_PAGES)]
+)
 def test_blocks_print_what_the_page_shows(name: str, scripted_server: str, model: Path, tmp_path: Path) -> None:
     run_page(name, PageRunner(tmp_path, scripted_server.removeprefix("http://"), MODEL, model))
 

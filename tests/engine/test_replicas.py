@@ -1,10 +1,11 @@
-"""Two data-parallel engines: after a redaction neither moves KV that has seen the redacted text."""
+"""Two data-parallel engines: a session stays with its KV, and after a redaction neither moves what saw the text."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,60 @@ async def _moved_after_redaction(generate: Generate, session: str) -> Sequence[i
     return [receipt["moved_tokens"] for receipt in receipts]
 
 
-async def _run(model: Path) -> tuple[Engines, Sequence[int], Sequence[int], int]:
+async def _kept_of_turns(generate: Generate, session: str, rank: int | None = None, *, is_named: bool = True) -> int:
+    """Tokens that three turns keep, the second of which has folded the first. Without a name only vLLM balances."""
+    history = text(600, session)
+    folded = cut(history, 300, 420, text(11, "marker"))
+    kept = 0
+    for turn in (history, folded, [*folded, *text(90, "more")]):
+        if is_named:
+            receipt = (await _ask(generate, turn, SessionParams(session, "exact"), rank))["receipt"]
+            kept += receipt["kept_tokens"]
+        else:
+            kept += await _ask_plainly(generate, turn, session)
+    return kept
+
+
+async def _ask_plainly(generate: Generate, tokens: Tokens, name: str) -> int:
+    """Tokens of a request without a session that vLLM found in its cache."""
+    CURRENT.set(None)
+    sampling = SamplingParams(temperature=0, max_tokens=1, detokenize=False)
+    prompt = {"type": "token", "prompt_token_ids": tokens}
+    found = 0
+    async for output in generate(prompt, sampling, f"{name}-{len(tokens)}"):
+        found = max(found, output.num_cached_tokens or 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tokens kept in all turns of some sessions: `placed` by name, `on_one` engine, and `balanced` by vLLM."""
+
+    placed: int
+    on_one: int
+    balanced: int
+
+
+async def _kept(generate: Generate) -> Kept:
+    """Six sessions take turns. Each of the three runs has names, and so texts, of its own."""
+    totals = []
+    for run, rank, is_named in (("placed", None, True), ("alone", 0, True), ("plain", None, False)):
+        totals.append(sum([await _kept_of_turns(generate, f"{run}-{i}", rank, is_named=is_named) for i in range(6)]))
+    return Kept(*totals)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What both engines said: tokens moved after a redaction, by engine, and after one that reached one of them."""
+
+    engines: Engines
+    redacted: Sequence[int]
+    control: Sequence[int]
+    num_forgotten: int
+    kept: Kept
+
+
+async def _run(model: Path) -> Ran:
     args: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "block_size": 32, **TINY_SETTINGS}
     llm = AsyncLLM.from_engine_args(
         AsyncEngineArgs(str(model), data_parallel_size=2, disable_log_stats=True, **args, **engine_config())
@@ -62,16 +116,27 @@ async def _run(model: Path) -> tuple[Engines, Sequence[int], Sequence[int], int]
         redacted = await _moved_after_redaction(everywhere, "everywhere")
         control = await _moved_after_redaction(alone, "one")
         acm = await _ask(everywhere, REDACTED, SessionParams("everywhere", forget=True))
-        return engines, redacted, control, acm["forgotten_by"]
+        return Ran(engines, redacted, control, acm["forgotten_by"], await _kept(everywhere))
     finally:
         llm.shutdown()
 
 
-def test_every_engine_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        return asyncio.run(_run(TWO_LAYERS.write(tmp_path_factory.mktemp("replicas"))))
+
+
+def test_every_engine_forgets(ran: Ran) -> None:
     """With the control: a redaction that reaches one engine leaves the other as it was."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    engines, redacted, control, num_forgotten = asyncio.run(_run(TWO_LAYERS.write(tmp_path)))
-    assert engines == Engines(2, 2)
-    assert redacted == [0, 0]
-    assert sorted(moved > 300 for moved in control) == [False, True]
-    assert num_forgotten == 2
+    assert ran.engines == Engines(2, 2)
+    assert ran.redacted == [0, 0]
+    assert sorted(moved > 300 for moved in ran.control) == [False, True]
+    assert ran.num_forgotten == 2
+
+
+def test_a_session_keeps_as_much_as_with_one_engine(ran: Ran) -> None:
+    """The control: vLLM's own balancer sends the turns of a session here and there."""
+    assert ran.kept.placed == ran.kept.on_one > 6 * 600
+    assert ran.kept.balanced < 0.7 * ran.kept.on_one

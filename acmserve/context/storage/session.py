@@ -17,6 +17,10 @@ from acmserve.errors import InvalidRequest, StorageFailed
 Key = tuple[str, str]
 
 
+def ignore(heard: object) -> None:
+    """Nobody listens."""
+
+
 class SessionUse:
     """Somebody works with a session, which therefore stays in memory."""
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -32,17 +32,13 @@ from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
-from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse
+from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse, ignore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.stored_sessions import StoredSessions
 from acmserve.errors import Conflict, NotFound, StorageFailed
 
 _EMPTY = SessionState()
 _MAX_HEALED = 8  # written beside another session, once the file can be written again
-
-
-def _ignore(heard: object) -> None:
-    """Nobody listens."""
 
 
 class SessionStore:
@@ -55,10 +51,10 @@ class SessionStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.limits = limits or SessionLimits()
-        self.on_gone: Callable[[Key], None] = _ignore
-        self.on_leave: Callable[[Key], None] = _ignore
-        self.on_failure: Callable[[StorageFailed], None] = _ignore
-        self.on_saved: Callable[[Session], None] = _ignore
+        self.on_gone: Callable[[Key], None] = ignore
+        self.on_leave: Callable[[Key], None] = ignore
+        self.on_failure: Callable[[StorageFailed], None] = ignore
+        self.on_saved: Callable[[Session], None] = ignore
         self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
@@ -160,6 +156,10 @@ class SessionStore:
     def is_erasing(self, tenant: str, session_id: str) -> bool:
         """Whether a session was deleted whose text the file may still hold."""
         return self._stored is not None and self._stored.is_erasing((tenant, session_id))
+
+    def check_room(self, session: Session, num_bytes: int, without: Collection[Key]) -> None:
+        """Raise `Conflict` where so much does not fit beside other accounts. What is `without` is about to go."""
+        check_room(session, num_bytes, {k: s for k, s in self._sessions.items() if k not in without}, self.limits)
 
     def discard(self, session: Session) -> None:
         """Take back a session that was made a moment ago. What of it is in the file goes when it can be written."""

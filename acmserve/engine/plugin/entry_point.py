@@ -19,7 +19,7 @@ def register() -> None:
     except EngineMismatch as mismatch:
         logger.error("acmserve is off: %s", mismatch)
         return
-    from acmserve.engine.requests.admission import read_params
+    from acmserve.engine.requests.session_rank import place_request
     from acmserve.engine.vllm.install import install
 
-    install(CONNECTOR_NAME, "acmserve.engine.plugin.connector", read_params)
+    install(CONNECTOR_NAME, "acmserve.engine.plugin.connector", place_request)

@@ -7,7 +7,7 @@
     Worker.acm_move_refusal                     added: the front end asks why no KV is moved
     GPUModelRunner._prepare_inputs              the holes of a request stand where they belong (`hole_rows.py`)
     GPUModelRunner._build_attention_metadata    each of them is a row of attention
-    InputProcessor.process_inputs               a malformed session is refused in the front end
+    InputProcessor.process_inputs               a malformed session is refused in the front end, another gets its rank
     EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
     VllmConfig._post_init_kv_transfer_config    a start that would replace our connector in silence is refused
 
@@ -27,11 +27,15 @@ from acmserve.engine.vllm.hooks import ConnectorHooks
 from acmserve.engine.vllm.scheduler import compose_scheduler
 from acmserve.errors import EngineMismatch
 
-CheckRequest = Callable[[Any, str | None], object]
-"""Raises for malformed `SamplingParams`, or a malformed session id of vLLM's own field."""
+_NOT_ASKED = object()
+PlaceRequest = Callable[[Any, str | None, int], int | None]
+"""The rank, among so many, of `SamplingParams` and vLLM's own session id, None where any will do.
+
+Raises where one of them is malformed.
+"""
 
 
-def install(name: str, module: str, check_request: CheckRequest) -> None:
+def install(name: str, module: str, place_request: PlaceRequest) -> None:
     """Put the seams in place for connector class `name` of `module`. Safe to call more than once."""
     from vllm.config import VllmConfig
     from vllm.config.scheduler import SchedulerConfig
@@ -51,7 +55,7 @@ def install(name: str, module: str, check_request: CheckRequest) -> None:
     _wrap(GPUModelRunner, "_prepare_inputs", hole_rows.prepare_inputs)
     _wrap(GPUModelRunner, "_build_attention_metadata", hole_rows.build_attention_metadata)
     _wrap(EngineCore, "add_lora", _note_adapter)
-    _wrap(InputProcessor, "process_inputs", functools.partial(_check_session, name, check_request))
+    _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, name, place_request))
 
 
 def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
@@ -107,9 +111,9 @@ def _note_adapter(original: Callable[..., bool], core: Any, lora_request: Any) -
     return original(core, lora_request)
 
 
-def _check_session(
+def _place_session(
     connector: str,
-    check_request: CheckRequest,
+    place_request: PlaceRequest,
     original: Callable[..., Any],
     processor: Any,
     request_id: str,
@@ -120,5 +124,12 @@ def _check_session(
 ) -> Any:
     transfer = processor.vllm_config.kv_transfer_config
     if transfer is not None and transfer.kv_connector == connector:
-        check_request(params, kwargs.get("session_id"))
+        rank = place_request(params, kwargs.get("session_id"), _num_ranks(processor.vllm_config.parallel_config))
+        if rank is not None and kwargs.get("data_parallel_rank", _NOT_ASKED) is None:
+            kwargs["data_parallel_rank"] = rank
     return original(processor, request_id, prompt, params, *args, **kwargs)
+
+
+def _num_ranks(parallel: Any) -> int:
+    """The ranks that a front end chooses from, as `process_inputs` counts them."""
+    return int(parallel.data_parallel_size_local if parallel.local_engines_only else parallel.data_parallel_size)

@@ -148,7 +148,10 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.speculative:SpeculativeConfig", use_eagle="self", use_eagle_block_drop="self"),
     *attributes("vllm.config.speculative:SpeculativeConfig", "method draft_model_config parallel_drafting"),
     *attributes("vllm.config.vllm:VllmConfig", "speculative_config num_prefill_lookahead_tokens use_v2_model_runner"),
-    *attributes("vllm.config.parallel:ParallelConfig", "use_ubatching"),
+    *attributes(
+        "vllm.config.parallel:ParallelConfig",
+        "use_ubatching data_parallel_size data_parallel_size_local local_engines_only",
+    ),
     *methods("vllm.v1.engine.core:EngineCore", add_lora="self lora_request"),
     *attributes("vllm.v1.engine.core:EngineCore", "scheduler"),
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),

@@ -33,6 +33,7 @@ from acmserve.server.app.early_checks import (
     context_flags,
 )
 from acmserve.server.app.flags import build_parser
+from acmserve.server.app.launch.api_servers import settle_api_servers
 from acmserve.server.app.launch.flag_names import OneLineParser, one_line, reason_of
 from acmserve.server.app.launch.model_size import default_cpu_kv_gib
 from acmserve.server.options.config import ContextConfig
@@ -67,7 +68,9 @@ def main(argv: Sequence[str]) -> int:
     add_aliases(args, ours.model_alias or (), os.environ)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
     listen_locally(args, _say)
-    check_settings(ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config))
+    config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
+    settle_api_servers(args, config, _say)
+    check_settings(config)
     if args.uds is None and not args.headless:
         check_port(args.host, args.port)
     configure_logging_from_args(args)

@@ -39,6 +39,7 @@ from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
+from acmserve.server.app.launch.api_servers import check_api_servers
 from acmserve.server.app.launch.banner import tell_start
 from acmserve.server.app.openapi import document_requests, documented
 from acmserve.server.app.paths import (
@@ -70,7 +71,7 @@ from acmserve.server.options.config import ContextConfig
 from acmserve.server.responses.compact import compact_route
 from acmserve.server.responses.route import answer_responses
 from acmserve.server.routes.health import HEALTH_PATH, health_route
-from acmserve.server.routes.router import router
+from acmserve.server.routes.router import router, router_without_sessions
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
 from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
@@ -119,6 +120,8 @@ class SessionEndpoint:
             on_startup(app, tell_start)
             on_shutdown(app, _close)
             _add_compact(app, routes)
+        else:
+            app.include_router(router_without_sessions(app.state.args.api_server_count))
         for route in routes:
             app.router.add_api_route(
                 route.path,
@@ -156,6 +159,7 @@ class SessionEndpoint:
         if _has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)
         else:
+            check_api_servers(args.api_server_count, config)
             state.acm_identifier = open_identifier(config)
 
 

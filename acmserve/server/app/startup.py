@@ -25,6 +25,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.identity.sources import parse_sources
 from acmserve.server.models.embedder import parse_embedder
+from acmserve.server.models.model_identity import ModelIdentity, open_identity
 from acmserve.server.models.piece_counter import piece_counter
 from acmserve.server.models.prompt_renderer import PromptRenderers
 from acmserve.server.models.summarizer import open_summarizer
@@ -70,7 +71,16 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         rollout=config.rollout,
         prices=config.token_prices,
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
+        identity=_open_identity(engine_client, args, tokenizer),
     )
+
+
+def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:
+    """What an export of a session says of the served model."""
+    names = args.served_model_name or [args.model]
+    kwargs = getattr(args, "default_chat_template_kwargs", None)
+    config = engine_client.model_config.hf_text_config
+    return open_identity([names] if isinstance(names, str) else names, tokenizer, args.chat_template, kwargs, config)
 
 
 def open_identifier(

@@ -29,7 +29,7 @@ from acmserve.server.chat.model_step import Step, StepReader, add_completion_tok
 from acmserve.server.chat.options import Turn
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.chat.steps import Endpoint, ToolLoop
-from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
+from acmserve.server.exchange.receipt_header import receipt_line, session_headers, session_line
 from acmserve.server.http.errors import problem_response
 from acmserve.server.vllm.handlers import create_error_response, with_sse_keep_alive
 
@@ -51,7 +51,7 @@ async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[
     response = await loop.ask()
     if isinstance(response, StreamingResponse):
         events = with_sse_keep_alive(_stream(loop, response), _keep_alive_seconds(raw_request))
-        headers = {RECEIPT_HEADER: session_line(turn.session.session_id)}
+        headers = session_headers(turn.session.session_id, session_line(turn.session.session_id))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     while isinstance(response, JSONResponse) and response.status_code == 200:
         step = read_whole(bytes(response.body), loop.spoken, loop.marks)
@@ -78,7 +78,7 @@ def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
     payload["usage"] = add_completion_tokens(payload["usage"], loop.num_completion_tokens - step.num_completion_tokens)
     payload |= {"acm": loop.acm} | loop.edited
     headers = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
-    headers[RECEIPT_HEADER] = receipt_line(loop.acm)
+    headers |= session_headers(loop.turn.session.session_id, receipt_line(loop.acm))
     return JSONResponse(payload, headers=headers, background=response.background)
 
 

@@ -38,6 +38,7 @@ from acmserve.server.exchange.events import Event, log
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.models.model_identity import ModelIdentity
 from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.options.prices import TokenPrices
@@ -77,12 +78,14 @@ class ContextServer:
         rollout: bool = False,
         call_marks: Sequence[str] = (),
         prices: TokenPrices | None = None,
+        identity: ModelIdentity | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
         self.max_tool_calls = max_tool_calls
         self.observations, self.rollout, self.call_marks = observations, rollout, call_marks
         self.prices = prices or TokenPrices()
+        self.identity = identity or ModelIdentity()
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.server.exchange.answer import stream_with_field, stream_with_receipt
 from acmserve.server.exchange.exchange import Exchange
-from acmserve.server.exchange.receipt_header import RECEIPT_HEADER, receipt_line, session_line
+from acmserve.server.exchange.receipt_header import receipt_line, session_headers, session_line
 
 
 def deliver(response: Response | None, exchange: Exchange) -> Response | None:
@@ -21,12 +21,12 @@ def deliver(response: Response | None, exchange: Exchange) -> Response | None:
     Errors pass as they are, and so does None: the client has gone.
     """
     if isinstance(response, StreamingResponse):
-        response.headers[RECEIPT_HEADER] = session_line(exchange.session_id)
+        response.headers.update(session_headers(exchange.session_id, session_line(exchange.session_id)))
         response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
         return response
     if response is None or response.status_code != 200 or exchange.acm is None:
         return response
-    response.headers[RECEIPT_HEADER] = receipt_line(exchange.acm)
+    response.headers.update(session_headers(exchange.session_id, receipt_line(exchange.acm)))
     return _joined(response, "acm", exchange.acm)
 
 

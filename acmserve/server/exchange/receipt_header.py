@@ -1,6 +1,9 @@
 """The receipt in one line, as a header of the answer. For clients and proxies that drop fields which they do not know.
 
     X-ACM-Receipt: session=agent-7; fidelity=reuse; prompt=640; kept=128; moved=480; computed=32
+    X-Session-ID: agent-7
+
+A proxy in front of several replicas learns the session from the second one, which has the name that requests have.
 
 Decision: values are percent-encoded. A session id may be any text, a line break included, and a header is one line of
 ASCII. The headers of a stream are sent before the receipt is known, so they name the session alone.
@@ -11,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
+
+from acmserve.server.identity.sources import SESSION_HEADER
 
 RECEIPT_HEADER = "X-ACM-Receipt"
 _COUNTS = ("prompt", "kept", "moved", "computed")
@@ -29,3 +34,9 @@ def receipt_line(acm: Mapping[str, Any]) -> str:
 def session_line(session_id: str) -> str:
     """The header's value where the receipt is not known yet."""
     return receipt_line({"session_id": session_id})
+
+
+def session_headers(session_id: str, line: str) -> dict[str, str]:
+    """The headers of an answer: `line` as its receipt, and the session's id as it is, where a header can say it."""
+    is_plain = session_id.isascii() and session_id.isprintable() and session_id == session_id.strip()
+    return {RECEIPT_HEADER: line} | ({SESSION_HEADER: session_id} if is_plain else {})

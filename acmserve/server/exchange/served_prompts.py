@@ -135,6 +135,11 @@ class ServedContext:
             self._outputs.popitem(last=False)
         self._num_output_bytes = sum(len(key) + tokens.nbytes for key, tokens in self._outputs.items())
 
+    def outputs(self) -> list[tuple[str, list[int]]]:
+        """The answers that are remembered, as text and sampled tokens. `remember_output` takes them elsewhere."""
+        sampled = [tokens.tolist() for tokens in self._outputs.values()]
+        return [(self._tokenizer.decode(tokens), tokens) for tokens in sampled]
+
     def take_over(self, other: ServedContext) -> None:
         """Begin with the memory of another session."""
         self.last, self._outputs = other.last, OrderedDict(other._outputs)
@@ -255,6 +260,11 @@ class ServedContexts:
         sizes = {key: context.num_bytes for key, context in self._contexts.items()}
         for victim in plan_victims(sizes, self._bound, lambda key: key == spared):
             del self._contexts[victim]
+
+    def outputs(self, tenant: str, session_id: str) -> list[tuple[str, list[int]]]:
+        """What is remembered of a session's answers. It counts as no use."""
+        context = self._contexts.get((tenant, session_id))
+        return [] if context is None else context.outputs()
 
     def share(self, old: tuple[str, str], new: tuple[str, str]) -> None:
         """Let a new session know what was served to an old one, with which it begins."""

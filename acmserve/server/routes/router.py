@@ -11,6 +11,7 @@
     GET    /sessions/{session_id}/turns        what each of the last turns cost, page by page
     GET    /sessions/{session_id}/totals       what all turns cost, and what that saved
     GET    /sessions/{session_id}/rollout      what was recorded for training
+    GET    /sessions/{session_id}/export       for another server       POST .../import  from another one
     POST   /sessions/{session_id}/tools/{name} execute one tool call
     POST   /sessions/{session_id}/edits        fold, restore, summarize, redact
     POST   /sessions/{session_id}/prepare      precompute the result of edits
@@ -44,6 +45,7 @@ from acmserve.server.routes.branches import branches_router
 from acmserve.server.routes.budget import budget_router
 from acmserve.server.routes.edits import edits_router
 from acmserve.server.routes.events import events_router
+from acmserve.server.routes.hand_over import hand_over_router
 from acmserve.server.routes.maps import maps_router
 from acmserve.server.routes.prepare import prepare_router
 from acmserve.server.routes.rollout import rollout_router
@@ -66,6 +68,7 @@ def router() -> APIRouter:
         prepare_router,
         budget_router,
         rollout_router,
+        hand_over_router,
         transcript_router,
         events_router,
         turns_router,
@@ -77,6 +80,19 @@ def router() -> APIRouter:
     elsewhere.add_api_route("/{path:path}", _elsewhere, methods=_METHODS, include_in_schema=False)
     ours.routes.extend(elsewhere.routes)
     return ours
+
+
+def router_without_sessions(num_servers: int) -> APIRouter:
+    """What stands below `/v1/acm` where several API servers keep no transcripts: an answer that says so."""
+    found = APIRouter(prefix=PREFIX, route_class=AcmRoute)
+
+    async def absent(request: Request) -> Response:
+        remedy = "Start it without --api-server-count, or one server for each replica behind a session router."
+        said = f"path: {num_servers} API servers keep no transcripts, so there is nothing below {PREFIX}."
+        return problem(HTTPStatus.NOT_FOUND, said, "path", remedy)
+
+    found.add_api_route("/{path:path}", absent, methods=_METHODS, include_in_schema=False)
+    return found
 
 
 async def _elsewhere(request: Request) -> Response:

@@ -58,7 +58,7 @@ async def create_session(
         store.discard(session)
         raise
     response.headers["Location"] = f"{request.url.path}/{quote(session.session_id, safe='')}"
-    return _info(session, caller)
+    return info_of(session, caller)
 
 
 @sessions_router.get(
@@ -88,7 +88,7 @@ async def list_sessions(
     first = 0 if after is None else _index(found, after) + 1
     page = found[first : first + limit]
     return SessionList(
-        data=[_info_of(head, caller) for head in page],
+        data=[_head_info(head, caller) for head in page],
         first_id=page[0].session_id if page else None,
         last_id=page[-1].session_id if page else None,
         has_more=first + limit < len(found),
@@ -101,7 +101,7 @@ async def list_sessions(
 async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
     """Shows one session without its contents: its suite, its size, its threads, and when it was used last."""
     session = caller.session(session_id)
-    return _info(session, caller).model_copy(update={"threads": thread_views(_threads_of(session_id, caller))})
+    return info_of(session, caller).model_copy(update={"threads": thread_views(_threads_of(session_id, caller))})
 
 
 @sessions_router.delete(
@@ -171,11 +171,12 @@ def _deleted(delete: Callable[[], None]) -> list[StorageFailed]:
     return []
 
 
-def _info(session: Session, caller: Caller) -> SessionInfo:
-    return _info_of(head_of(session), caller).model_copy(update={"storage": storage_view(session)})
+def info_of(session: Session, caller: Caller) -> SessionInfo:
+    """What is shown of a session, with what the file lacks of it."""
+    return _head_info(head_of(session), caller).model_copy(update={"storage": storage_view(session)})
 
 
-def _info_of(head: SessionHead, caller: Caller) -> SessionInfo:
+def _head_info(head: SessionHead, caller: Caller) -> SessionInfo:
     precompute = caller.server.precompute
     return session_info(head, precompute.options(head), precompute.is_working(head))
 

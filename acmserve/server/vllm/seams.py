@@ -37,6 +37,7 @@ SEAMS: tuple[Seam, ...] = (
         collective_rpc="self method",
     ),
     *attributes(_CLIENT, "renderer model_config vllm_config"),
+    Seam("vllm.config.model:ModelConfig.hf_text_config"),
     *methods(
         f"{_CHAT}.serving:OpenAIServingChat",
         create_chat_completion="self request raw_request",

@@ -133,13 +133,24 @@ def test_a_layer_that_no_group_has_is_refused() -> None:
     ],
 )
 def test_drafters_are_refused_by_name(method: str | None, parallel_drafting: bool, reason: str | None) -> None:
-    speculative = SimpleNamespace(method=method, parallel_drafting=parallel_drafting) if method else None
-    parallel = dict.fromkeys(("pipeline", "decode_context", "prefill_context"), 1)
+    drafts = SimpleNamespace(method=method, parallel_drafting=parallel_drafting) if method else None
+    assert judged(drafts) == Abilities(reason, reason)
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "decode_context", "prefill_context"])
+def test_parallelism_that_spreads_tokens_is_refused_by_name(kind: str) -> None:
+    reason = f"engine: {kind.removeprefix('decode_').removeprefix('prefill_')} parallelism is not supported"
+    assert judged(None, **{kind: 2}) == Abilities(reason, reason)
+
+
+def judged(drafts: object, **num_ranks: int) -> Abilities:
+    """The verdict on an engine of these drafts and so many ranks of a kind, which are 1 elsewhere."""
+    parallel = dict.fromkeys(("pipeline", "decode_context", "prefill_context"), 1) | num_ranks
     config: Any = SimpleNamespace(
-        speculative_config=speculative,
+        speculative_config=drafts,
         cache_config=SimpleNamespace(enable_prefix_caching=True),
         parallel_config=SimpleNamespace(**{f"{name}_parallel_size": size for name, size in parallel.items()}),
     )
     spec = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32)
     cache_config: Any = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)])
-    assert Abilities.of_engine(config, cache_config) == Abilities(reason, reason)
+    return Abilities.of_engine(config, cache_config)

@@ -58,6 +58,7 @@ OWNED = {
     ("POST", "/v1/acm/sessions/{session_id}/evict"): {"budget": {"max_tokens": 2000}},
     ("POST", "/v1/acm/sessions/{session_id}/prepare"): {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]},
     ("GET", "/v1/acm/sessions/{session_id}/prepare/{prepare_id}"): None,
+    ("GET", "/v1/acm/sessions/{session_id}/export"): None,
     ("GET", "/v1/acm/sessions/{session_id}/rollout"): None,
     ("GET", "/v1/acm/sessions/{session_id}/totals"): None,
     ("GET", "/v1/acm/sessions/{session_id}/turns"): None,
@@ -77,7 +78,11 @@ OWNED = {
 
 LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps")}
 STREAMS = {("GET", "/v1/acm/events")}
-MAKES = {("POST", "/v1/acm/sessions"), ("PUT", "/v1/acm/maps/{external_context_id}")}
+MAKES = {
+    ("POST", "/v1/acm/sessions"),
+    ("POST", "/v1/acm/sessions/{session_id}/import"),
+    ("PUT", "/v1/acm/maps/{external_context_id}"),
+}
 
 TENANTLESS = {
     **dict.fromkeys(["/health", "/load", "/metrics", "/ping", "/version", "/v1/models", "/v1/acm/tools"], "one server"),

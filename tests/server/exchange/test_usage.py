@@ -72,6 +72,7 @@ def test_the_header_has_the_receipt_in_one_line(clients: Clients, ask: Ask) -> N
     receipt = seen.acms[0]["receipt"]
     counts = "; ".join(f"{name}={receipt[f'{name}_tokens']}" for name in ("prompt", "kept", "moved", "computed"))
     assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}; fidelity=reuse; {counts}"
+    assert seen.headers["X-Session-ID"] == body["session_id"], "what a proxy in front of replicas learns"
 
 
 @ROUTES
@@ -79,12 +80,14 @@ def test_the_header_of_a_stream_names_the_session(clients: Clients, ask: Ask) ->
     body = in_session()
     seen = ask(clients, story(1), body, stream=True)
     assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}"
+    assert seen.headers["X-Session-ID"] == body["session_id"]
 
 
 def test_a_session_id_cannot_add_a_header(clients: Clients) -> None:
     name = f"{uuid.uuid4().hex}\r\nX-Evil: 1; Grüße"
     seen = ASKS["chat"](clients, ["Hello."], {"session_id": name}, stream=False)
     assert "X-Evil" not in seen.headers
+    assert "X-Session-ID" not in seen.headers, "what a header cannot say"
     assert seen.acms[0]["session_id"] == name
     assert f"session={name[:32]}%0D%0AX-Evil%3A%201%3B%20Gr%C3%BC%C3%9Fe; " in seen.headers[RECEIPT_HEADER]
 
@@ -129,6 +132,8 @@ def test_the_tool_loop_reports_its_last_step(clients: Clients, stream: bool) -> 
     assert seen.cached == receipt["kept_tokens"] + receipt["moved_tokens"] > 0
     if stream:
         assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}"
+        assert seen.headers["X-Session-ID"] == body["session_id"]
         assert [acm for acm in seen.acms if "event" not in acm] == [acm, acm]
     else:
+        assert seen.headers["X-Session-ID"] == body["session_id"]
         assert f"; steps=2; fidelity=exact; prompt={receipt['prompt_tokens']}; " in seen.headers[RECEIPT_HEADER]

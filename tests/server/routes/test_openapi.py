@@ -31,6 +31,8 @@ OPERATIONS = {
     "acm_list_sessions",
     "acm_get_session",
     "acm_delete_session",
+    "acm_export_session",
+    "acm_import_session",
     "acm_get_context",
     "acm_list_messages",
     "acm_get_message",

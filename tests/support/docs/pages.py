@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[3]
 GENERATED = "docs/benchmarks.md"
 FIRST_PAGES = ("README.md", "docs/quickstart.md", "docs/guides/training.md")
 """What a new user reads and runs on the bundled model, and what no script can say: answers that differ."""
+FLEET_PAGES = ("docs/guides/scale.md",)
+"""What starts servers of its own: `make replicas` runs it."""
 _COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*\Z", re.DOTALL)

@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,19 @@ class BlockFailure(AssertionError):
 class PageRunner:
     """The shell and the interpreter of one page. `host` is the server, without `http://`.
 
-    `served` is the name of its model. `model` is a folder for engines that a page starts, None the bundled one.
+    `served` is the name of its model. `model` is a folder for engines that a page starts, None the bundled one. `words`
+    are further ones that mean something else in a test.
     """
 
-    def __init__(self, folder: Path, host: str, served: str = "smollm2", model: Path | None = None) -> None:
-        self._folder, self._words = folder, {PORT: host, SERVED: f'"{served}"'}
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        served: str = "smollm2",
+        model: Path | None = None,
+        words: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder, self._words = folder, {PORT: host, SERVED: f'"{served}"', **(words or {})}
         self._words[MODEL] = str(model or smollm2.default_folder())
         binaries = str(Path(sys.executable).parent)
         environ = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -63,6 +71,11 @@ class PageRunner:
             return self._shells["bash"].run(f"{sys.executable} {program}\n", block.line)
         return self._shells[block.language].run(code, block.line)
 
+    @property
+    def group(self) -> int:
+        """The process group of the shell, in which is what it has started in the background."""
+        return self._shells["bash"].pid
+
     def close(self) -> None:
         for shell in self._shells.values():
             shell.close()
@@ -75,15 +88,20 @@ def has_blocks(name: str) -> bool:
 
 def run_page(name: str, runner: PageRunner) -> None:
     """Run a page and close the runner. Raises `BlockFailure` where it fails or prints something else than it shows."""
-    printed = None
     try:
-        for block in blocks_of(read_page(name)):
-            if block.language in RUN:
-                printed = None if block.not_run else runner.run(block)
-            elif block.language in SHOWN and printed is not None:
-                compare(block, printed)
+        run_blocks(blocks_of(read_page(name)), runner)
     finally:
         runner.close()
+
+
+def run_blocks(blocks: Iterable[Block], runner: PageRunner) -> None:
+    """Run some blocks of a page. Raises what `run_page` does."""
+    printed = None
+    for block in blocks:
+        if block.language in RUN:
+            printed = None if block.not_run else runner.run(block)
+        elif block.language in SHOWN and printed is not None:
+            compare(block, printed)
 
 
 _BASH = "source {path} > {path}.out 2> {path}.err; echo $? {end}\n"
@@ -107,8 +125,15 @@ class _Process:
 
     def __init__(self, command: list[str], folder: Path, environ: Mapping[str, str], form: str) -> None:
         self._process = subprocess.Popen(
-            command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
+        self.pid = self._process.pid
         self._folder, self._form = folder, form
         assert self._process.stdin is not None
         assert self._process.stdout is not None

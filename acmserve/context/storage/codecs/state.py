@@ -64,25 +64,34 @@ def state_from(value: Any, where: str) -> SessionState:
         version = _field(value, "version", int)
         if not FIRST_VERSION <= version <= VERSION:
             raise AcmError(f"{where} has version {version}, this acmserve reads version {VERSION}. {REMEDY}")
-        key = bytes.fromhex(_field(value, "digest_key", str))
-        if not 0 < len(key) <= _MAX_KEY_BYTES:
-            raise ValueError(f"digest_key has {len(key)} bytes")
-        fragments = [_is(item, "fragment", dict) for item in _field(value, "fragments", list)]
-        limits = _limits(_field(value, "limits", list) if version > FIRST_VERSION else [])
-        state = SessionState(
-            entries=tuple(_entry(item) for item in _field(value, "entries", list)),
-            fragments=tuple(_fragment(item) for item in fragments if "redacted" not in item),
-            redacted=tuple(redacted_from(item["redacted"]) for item in fragments if "redacted" in item),
-            hits=tuple(_hit(item) for item in _field(value, "hits", list)),
-            num_ids=_field(value, "num_ids", int),
-            num_turns=_field(value, "num_turns", int),
-            digest_key=key,
-            rollout=record_from(_is(value.get("rollout", []), "rollout", list)),
-            **limits,
-        )
-        state.check_integrity()
+        return read_state(value)
     except (ValueError, TypeError, KeyError, IntegrityError) as error:
         raise damaged(where, error) from None
+
+
+def read_state(value: Any) -> SessionState:
+    """The state of a value whose version is one that is read.
+
+    Raises `ValueError`, `TypeError`, `KeyError` or `IntegrityError` for a damaged one, and `AcmError` for a policy that
+    is not loaded.
+    """
+    key = bytes.fromhex(_field(value, "digest_key", str))
+    if not 0 < len(key) <= _MAX_KEY_BYTES:
+        raise ValueError(f"digest_key has {len(key)} bytes")
+    fragments = [_is(item, "fragment", dict) for item in _field(value, "fragments", list)]
+    limits = _limits(_field(value, "limits", list) if _field(value, "version", int) > FIRST_VERSION else [])
+    state = SessionState(
+        entries=tuple(_entry(item) for item in _field(value, "entries", list)),
+        fragments=tuple(_fragment(item) for item in fragments if "redacted" not in item),
+        redacted=tuple(redacted_from(item["redacted"]) for item in fragments if "redacted" in item),
+        hits=tuple(_hit(item) for item in _field(value, "hits", list)),
+        num_ids=_field(value, "num_ids", int),
+        num_turns=_field(value, "num_turns", int),
+        digest_key=key,
+        rollout=record_from(_is(value.get("rollout", []), "rollout", list)),
+        **limits,
+    )
+    state.check_integrity()
     return state
 
 

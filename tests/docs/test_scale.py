@@ -1,0 +1,176 @@
+"""The page about replicas, on two: a router that knows sessions keeps them, one that looks at prefixes does not.
+
+`make replicas` runs it with the routers that are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from acmserve.bench.models.tiny_model import write_tiny_model
+from tests.support import http
+from tests.support.docs.pages import FLEET_PAGES, Block, blocks_of, read_page
+from tests.support.docs.runner import PageRunner, run_blocks
+from tests.support.server.running_server import START_SECONDS, free_port, wait_until_healthy
+from tests.support.server.scripted_server import TEMPLATE
+
+(PAGE,) = FLEET_PAGES
+PORTS = ("8001", "8002", "8003", "8004")
+ROUTERS = {"vllm-router": ("## vLLM's router", "8003", "router.pid"), "haproxy": ("## HAProxy", "8004", "haproxy.pid")}
+REPLICAS = ("8001", "8002")
+QUIET = "unset VLLM_ENABLE_V1_MULTIPROCESSING\nexport OMP_NUM_THREADS=1\n"
+NUM_SESSIONS, NUM_CLIENTS = 15, 5
+
+pytestmark = pytest.mark.skipif(
+    "ACMSERVE_REPLICAS" not in os.environ, reason="two servers and routers: `make replicas`"
+)
+
+
+class Page:
+    """The page's shell, and the ports that stand for those on the page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ports = {port: str(free_port()) for port in PORTS}
+        model = write_tiny_model(folder / "model", 4096)
+        shutil.copy(TEMPLATE, model / "chat_template.jinja")
+        self.folder = folder / "page"
+        self.folder.mkdir()
+        self.runner = PageRunner(self.folder, "nowhere", model=model, words=self.ports)
+        self.runner.run(Block("bash", QUIET, 0))
+
+    def run(self, heading: str) -> None:
+        part = read_page(PAGE).partition(f"{heading}\n")[2].partition("\n## ")[0]
+        blocks = list(blocks_of(part))
+        assert blocks, heading
+        run_blocks(blocks, self.runner)
+
+    def url(self, port: str) -> str:
+        return f"http://127.0.0.1:{self.ports[port]}"
+
+    def close(self) -> None:
+        """End what the page has started, the servers first."""
+        group = [process for process in psutil.process_iter() if _group_of(process) == self.runner.group]
+        for process in group:
+            if process.pid != self.runner.group:
+                with suppress(psutil.NoSuchProcess):
+                    process.terminate()
+        self.runner.close()
+        for process in psutil.wait_procs(group, timeout=START_SECONDS)[1]:
+            process.kill()
+
+
+def _group_of(process: psutil.Process) -> int:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return -1
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    found = Page(tmp_path_factory.mktemp("scale"))
+    try:
+        found.run("## Two replicas")
+        yield found
+    finally:
+        found.close()
+
+
+def needs(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+
+
+def turn(url: str, session: str, texts: Sequence[str]) -> dict[str, Any]:
+    """One turn of a client that edits its history itself, and names its session in the header."""
+    body = {"model": "llama", "max_tokens": 4, "acm": {"fidelity": "reuse"}}
+    body |= {"messages": [{"role": "user", "content": text} for text in texts]}
+    answer = http.post(f"{url}/v1/chat/completions", json=body, headers={"X-Session-ID": session})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Session-ID"] == session
+    receipt: dict[str, Any] = answer.json()["acm"]["receipt"]
+    return receipt
+
+
+def moved_behind_edits(url: str) -> list[int]:
+    """Tokens moved in the second turn of each session, which has dropped a long text near the front of its history.
+
+    Several clients work at a time: a router of idle replicas may send everything to one.
+    """
+    names = [uuid.uuid4().hex for _ in range(NUM_SESSIONS)]
+    long, kept = "The harbour log tells of ships. " * 60, "The keeper wrote down the wind. " * 40
+
+    def begin(name: str) -> None:
+        turn(url, name, [f"{name} begins.", f"{name}: {long}", f"{name}: {kept}"])
+
+    def go_on(name: str) -> int:
+        return int(turn(url, name, [f"{name} begins.", f"{name}: {kept}", "Go on."])["moved_tokens"])
+
+    with ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        list(clients.map(begin, names))
+        return list(clients.map(go_on, names))
+
+
+def sessions_of(page: Page, port: str) -> set[str]:
+    listed = http.get(f"{page.url(port)}/v1/acm/sessions?limit=1000").raise_for_status().json()["data"]
+    return {session["session_id"] for session in listed}
+
+
+@pytest.mark.parametrize("program", ROUTERS)
+def test_a_router_that_knows_sessions_keeps_each_with_its_kv(page: Page, program: str) -> None:
+    needs(program)
+    heading, port, pid_file = ROUTERS[program]
+    before = [sessions_of(page, replica) for replica in REPLICAS]
+    page.run(heading)
+    try:
+        assert all(moved > 100 for moved in moved_behind_edits(page.url(port)))
+        first, second = (sessions_of(page, each) - old for each, old in zip(REPLICAS, before, strict=True))
+        assert len(first) + len(second) == NUM_SESSIONS + 1
+        assert first & second == set()
+        assert min(len(first), len(second)) > 0, "both work"
+    finally:
+        os.kill(int((page.folder / pid_file).read_text()), signal.SIGTERM)
+
+
+@contextmanager
+def vllm_router(page: Page, policy: str) -> Iterator[str]:
+    port, log = str(free_port()), page.folder / f"{policy}.log"
+    command = ["vllm-router", "--policy", policy, "--port", port, "--prometheus-port", str(free_port())]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*command, "--worker-urls", *map(page.url, REPLICAS)], stdout=stream, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(START_SECONDS)
+
+
+@pytest.mark.parametrize("policy", ["cache_aware", "round_robin"])
+def test_a_router_that_does_not_know_sessions_loses_them(page: Page, policy: str) -> None:
+    """What the page says of prefixes, and the control of the test above. Half of the sessions are lost by chance."""
+    needs("vllm-router")
+    with vllm_router(page, policy) as url:
+        moved = moved_behind_edits(url)
+    assert moved.count(0) >= 2, moved
+
+
+def test_a_replica_is_drained(page: Page) -> None:
+    """Every session of it goes on in the other one, where it is known by its transcript."""
+    both = sessions_of(page, "8001") | sessions_of(page, "8002")
+    page.run("## Drain a replica")
+    assert sessions_of(page, "8002") == both | {"agent-3"}

@@ -1,0 +1,102 @@
+"""One API server keeps the transcripts. Several keep none, say so, and refuse what would need them."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from argparse import Namespace
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from acmserve.bench.models.tiny_model import write_tiny_model
+from acmserve.errors import AcmError
+from acmserve.server.app.launch.api_servers import settle_api_servers
+from acmserve.server.app.serve import main, parse_vllm_flags
+from acmserve.server.options.config import ContextConfig
+from acmserve.server.routes.router import router_without_sessions
+from tests.support import http
+from tests.support.server.running_server import running_server
+from tests.support.server.scripted_server import TEMPLATE
+
+OTHERS: dict[type, Any] = {str: "x", int: 7, float: 7.5, bool: True}
+
+
+def settled(config: ContextConfig | None = None, *flags: str) -> tuple[Namespace, list[str]]:
+    said: list[str] = []
+    args = parse_vllm_flags(["/models/m", *flags])
+    settle_api_servers(args, config or ContextConfig(), said.append)
+    return args, said
+
+
+def test_one_server_stands_in_front_of_several_engines() -> None:
+    """Where nothing is said, vLLM would start one for each engine."""
+    assert parse_vllm_flags(["/models/m", "--data-parallel-size", "2"]).api_server_count is None
+    args, (said,) = settled(None, "--data-parallel-size", "2")
+    assert args.api_server_count == 1
+    assert "one API server in front of 2 engines" in said
+    args, said_of_one = settled()
+    assert (args.api_server_count, said_of_one) == (1, [])
+    args, _ = settled(None, "--headless")
+    assert args.api_server_count is None, "it starts none"
+
+
+def test_several_servers_refuse_every_setting_that_they_would_pass_over() -> None:
+    free, refused = set(), {}
+    for each in fields(ContextConfig):
+        config = ContextConfig(**{each.name: OTHERS[type(each.default)]})
+        flag = f"--{each.name.replace('_', '-')}"
+        assert settled(config, "--api-server-count", "1")[1] == []
+        try:
+            _, said = settled(config, "--api-server-count", "2")
+        except AcmError as error:
+            refused[flag] = str(error)
+        else:
+            free.add(flag)
+            assert "2 API servers keep no transcripts" in said[0]
+    for flag, error in refused.items():
+        assert error.startswith(f"{flag} needs transcripts, and 2 API servers keep none. Leave out")
+    prefixes = {"--share-prefixes", "--session-from", "--log-format", "--max-sessions"}
+    assert free == prefixes | {"--summary-model", "--summary-url", "--max-summary-tokens"}
+
+
+def test_the_start_is_refused_in_one_line(tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    flags = ["--port", "0", "--dtype", "float32", "--api-server-count", "2", "--budget", "80k"]
+    with pytest.raises(AcmError, match="--budget needs transcripts"):
+        main([str(tmp_path), *flags])
+
+
+def test_a_route_that_is_off_says_why() -> None:
+    app = FastAPI(openapi_url=None)
+    app.include_router(router_without_sessions(2))
+    answer = TestClient(app).get("/v1/acm/sessions/s/context")
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert "2 API servers keep no transcripts" in error["message"]
+    assert "--api-server-count" in error["remedy"]
+
+
+@pytest.mark.skipif("ACMSERVE_FLEET" not in os.environ, reason="several engine processes: `make fleet`")
+def test_one_server_keeps_the_transcripts_of_two_engines(tmp_path: Path) -> None:
+    """The turns of each session meet one engine, and a redaction meets both."""
+    flags = ["--data-parallel-size", "2", "--max-model-len", "4096", "--block-size", "32", "--served-model-name", "m"]
+    flags += ["--chat-template", str(TEMPLATE)]
+    with running_server(write_tiny_model(tmp_path / "model", 4096), tmp_path / "log", flags, tiny=True) as url:
+        for name in (f"{uuid.uuid4()}" for _ in range(4)):
+            sessions = f"{url}/v1/acm/sessions/{name}"
+            messages = [{"role": "user", "content": f"{name}: {'The harbour log. ' * 60}"}]
+            for number in range(3):
+                body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
+                answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
+                assert (answer["acm"]["receipt"]["kept_tokens"] > 200) == (number > 0)
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": f"Go on {number}."}]
+            redact = {"op": "redact", "messages": {"start": 0, "end": 1}}
+            http.post(f"{sessions}/edits", json={"edits": [redact]}).raise_for_status()
+            body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
+            answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
+            assert answer["acm"]["forgotten_by"] == 2
