@@ -63,6 +63,7 @@ clients: setup ## install real agents from the registries, drive each by our ser
 	@$(BIN)/python -m pytest tests/clients $(ARGS)
 
 examples: export ACMSERVE_EXAMPLES ?= 1
+examples: export OMP_WAIT_POLICY ?= passive
 examples: setup ## run every example and adapter against our server, in environments without vLLM
 	@$(BIN)/python -m pytest tests/clients/test_examples.py $(ARGS)
 

@@ -2,8 +2,8 @@
 
 Nothing heavy is imported until a command needs it, so that `acmserve --help` and a mistyped flag answer at once.
 
-Decision: `serve` and `bench` get their arguments unread, because vLLM and each benchmark own their flags. Argparse
-would otherwise claim `--help` and every flag that it believes to know.
+Decision: `serve`, `eval` and `bench` get their arguments unread, because vLLM, the evaluation and each benchmark own
+their flags. Argparse would otherwise claim `--help` and every flag that it believes to know.
 
 Exit codes: 0 done, 1 a check or a gate failed, 2 wrong usage or an error that names its remedy, 130 interrupted.
 """
@@ -19,11 +19,13 @@ from acmserve.cli.bench import BENCH
 from acmserve.cli.calibrate import CALIBRATE
 from acmserve.cli.demo import DEMO
 from acmserve.cli.doctor import DOCTOR
+from acmserve.cli.eval import EVAL
 from acmserve.cli.export import EXPORT
 from acmserve.cli.installation import check_torchvision, missing_package
 from acmserve.cli.model import MODEL
 from acmserve.cli.process_end import ProcessEnd
 from acmserve.cli.serve import SERVE
+from acmserve.cli.top import TOP
 from acmserve.errors import AcmError
 
 DESCRIPTION = "Serve LLM agents whose context edits (fold, delete, restore) keep the KV cache already paid for."
@@ -35,18 +37,22 @@ examples:
   acmserve model smollm2                 print the folder of the bundled model (prepared on first use)
   acmserve doctor /models/llama          will this machine and this model work, and if not, why
   acmserve calibrate /models/llama       how far may KV be moved on this model before answers change
+  acmserve top http://localhost:8000     the sessions of a running server, and what they cost, live
   acmserve export rollout.jsonl          training samples of a recorded session, for TRL, verl or your own trainer
+  acmserve eval http://localhost:8000/v1 --quick   right answers with context tools, budgets and maps, on any server
   acmserve bench edit --quick            time to first token after an edit, beside a stock engine
 
 `acmserve COMMAND --help` says more about each command.
 """
 COMMANDS = {
     "serve": SERVE,
+    "top": TOP,
     "demo": DEMO,
     "model": MODEL,
     "doctor": DOCTOR,
     "calibrate": CALIBRATE,
     "export": EXPORT,
+    "eval": EVAL,
     "bench": BENCH,
 }
 

@@ -11,7 +11,8 @@ usage: acmserve bench NAME [options]
 {}
 
 `acmserve bench edit --help` lists its options. Every benchmark checks correctness first and reports no speed-up
-when that check fails (exit code 1).
+when that check fails (exit code 1). --max-minutes N ends any of them after N minutes. One that is ended stops its
+servers and keeps what it measured in NAME.partial.json, or beside the file of --json.
 """
 
 
@@ -25,7 +26,9 @@ def _run(arguments: list[str]) -> int:
         return 0
     if name not in known:
         raise AcmError(f"unknown benchmark {name!r}; choose one of {', '.join(known)}")
-    return known[name].load().run(arguments[1:])
+    from acmserve.bench.harness.ending import run_to_its_end
+
+    return run_to_its_end(known[name].load(), arguments[1:])
 
 
 BENCH = Command("measure on this machine; `acmserve bench` lists what", _run)

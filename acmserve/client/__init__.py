@@ -1,7 +1,8 @@
 """A typed client: receipts out of the official clients' answers, and handles of sessions. It loads no engine.
 
-`SessionHandle` edits a session. `acm_of`, `receipt_of` and `ReceiptStream` read what answers and streams of the
-`openai` and `anthropic` clients carry. `adapters/` has LangGraph, OpenAI's Agents SDK and LiteLLM.
+`SessionHandle` edits a session, and `ServerHandle` sees all of them. `acm_of`, `receipt_of` and `ReceiptStream` read
+what answers and streams of the `openai` and `anthropic` clients carry. `adapters/` has LangGraph, OpenAI's Agents SDK
+and LiteLLM.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from acmserve.client.answers import (
     receipt_of,
     told_of,
 )
+from acmserve.client.async_server import AsyncServerHandle
 from acmserve.client.async_session import AsyncBranchHandle, AsyncSessionHandle
 from acmserve.client.calls import PlannedEdit
 from acmserve.client.errors import (
@@ -35,6 +37,7 @@ from acmserve.client.errors import (
 )
 from acmserve.client.options import AcmOptions
 from acmserve.client.receipts import AcmAnswer, Fidelity, PromptReceipt
+from acmserve.client.server import ServerHandle
 from acmserve.client.session import BranchHandle, SessionHandle
 from acmserve.client.streams import AsyncReceiptStream, ReceiptReader, ReceiptStream
 
@@ -44,6 +47,7 @@ __all__ = [
     "AcmOptions",
     "AsyncBranchHandle",
     "AsyncReceiptStream",
+    "AsyncServerHandle",
     "AsyncSessionHandle",
     "AuthenticationError",
     "BadRequestError",
@@ -60,6 +64,7 @@ __all__ = [
     "ReceiptReader",
     "ReceiptStream",
     "RefusedRequest",
+    "ServerHandle",
     "ServerUnreachable",
     "ServiceUnavailableError",
     "SessionHandle",

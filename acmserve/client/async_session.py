@@ -7,30 +7,30 @@ the two classes against each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Unpack
 
 import httpx
 
-from acmserve.client.calls import ApiCall, PlannedEdit, SessionCalls, Target
-from acmserve.client.errors import ServerUnreachable
+from acmserve.client.calls import PlannedEdit, SessionCalls, Target
+from acmserve.client.connection import SECONDS, AsyncConnection
 from acmserve.client.options import AcmOptions, extra_body
-from acmserve.client.place import ServerPlace, result_of
+from acmserve.client.place import ServerPlace
 from acmserve.client.receipts import Fidelity
-from acmserve.client.session import SECONDS
-from acmserve.client.views import (
+from acmserve.client.views.sessions import (
     BranchDetails,
     BudgetState,
     EditsResult,
     EvictionResult,
+    PreparedEdits,
     SessionContext,
     SessionDetails,
+    SessionEpisodes,
     ToolResult,
 )
+from acmserve.client.views.turns import SessionTotals, TurnsPage
 
-T = TypeVar("T")
 
-
-class AsyncSessionHandle:
+class AsyncSessionHandle(AsyncConnection):
     """One session. `http` is a client of your own, which stays open. Without it the handle makes one, and closes it."""
 
     def __init__(
@@ -43,11 +43,9 @@ class AsyncSessionHandle:
         timeout: float = SECONDS,
         http: httpx.AsyncClient | None = None,
     ) -> None:
+        super().__init__(ServerPlace(base_url, api_key, cache_salt), timeout, http)
         self.session_id = session_id
-        self.place = ServerPlace(base_url, api_key, cache_salt)
         self._calls = SessionCalls(session_id)
-        self._owns_http = http is None
-        self._http = httpx.AsyncClient(timeout=timeout) if http is None else http
 
     def extra_body(self, **acm: Unpack[AcmOptions]) -> dict[str, Any]:
         """What a request of the `openai` or `anthropic` client takes as `extra_body` to belong to this session."""
@@ -95,7 +93,7 @@ class AsyncSessionHandle:
         """Find exact text, folded text included. `result` says where it stands."""
         return await self.call_tool("search_context", query=query, role=role, max_results=max_results)
 
-    async def call_tool(self, name: str, suite: str | None = None, **arguments: Any) -> ToolResult:
+    async def call_tool(self, name: str, /, suite: str | None = None, **arguments: Any) -> ToolResult:
         """Carry out one call of a context tool, as a model's. A wrong call has `is_error`, and changes nothing."""
         return await self._send(self._calls.call_tool(name, arguments, suite))
 
@@ -123,24 +121,25 @@ class AsyncSessionHandle:
         """Branches that have ended, then those that are open."""
         return await self._send(self._calls.branches())
 
-    async def close(self) -> None:
-        """Close the connections that the handle made."""
-        if self._owns_http:
-            await self._http.aclose()
+    async def prepare(self, *edits: PlannedEdit) -> PreparedEdits:
+        """Have the result of edits computed while nobody else is served. Nothing of the session changes."""
+        return await self._send(self._calls.prepare(edits))
 
-    async def __aenter__(self) -> Self:
-        return self
+    async def preparation(self, prepare_id: str) -> PreparedEdits:
+        """How far a preparation is."""
+        return await self._send(self._calls.preparation(prepare_id))
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def turns(self, after: int = -1, limit: int = 100) -> TurnsPage:
+        """What the last turns cost, the newest one last. A page begins behind the turn with the index `after`."""
+        return await self._send(self._calls.turns(after, limit))
 
-    async def _send(self, call: ApiCall[T]) -> T:
-        url = self.place.root + call.path
-        try:
-            answer = await self._http.request(call.method, url, json=call.body, headers=self.place.headers)
-        except httpx.TransportError as error:
-            raise ServerUnreachable(f"{call.method} {url}: {error}") from error
-        return result_of(call, answer.status_code, answer.content)
+    async def totals(self) -> SessionTotals:
+        """What all turns cost, and what that saved."""
+        return await self._send(self._calls.totals())
+
+    async def episodes(self) -> SessionEpisodes:
+        """The episodes marked with `delimiter`, and the work between them."""
+        return await self._send(self._calls.episodes())
 
 
 class AsyncBranchHandle(AsyncSessionHandle):

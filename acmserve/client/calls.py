@@ -1,4 +1,4 @@
-"""The requests of a session's routes as data: method, path, body, and how the answer is read. It sends nothing.
+"""The requests of the routes below /v1/acm as data: method, path, body, and how the answer is read. It sends nothing.
 
 What is None in a body is not given: the routes read JSON null so.
 """
@@ -13,21 +13,28 @@ from urllib.parse import quote
 from acmserve.client.decoding import decode
 from acmserve.client.errors import UnreadableAnswer
 from acmserve.client.receipts import Fidelity
-from acmserve.client.views import (
+from acmserve.client.views.maps import MapDetails, MapOutline, RecordedMapChange
+from acmserve.client.views.sessions import (
     BranchDetails,
     BudgetState,
     EditName,
     EditsResult,
     EvictionResult,
+    PreparedEdits,
     SessionContext,
     SessionDetails,
+    SessionEpisodes,
+    SessionsPage,
     ToolResult,
 )
+from acmserve.client.views.turns import SessionTotals, TurnsPage, UsagePage
 
 T = TypeVar("T")
 Target = str | tuple[int, int]
 """A fragment by its id, or messages `[start, end)` as `context()` numbers them."""
 SESSIONS = "/v1/acm/sessions"
+MAPS = "/v1/acm/maps"
+USAGE = "/v1/acm/usage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,22 @@ class SessionCalls:
         body = {"edits": [edit.as_json() for edit in edits], "fidelity": fidelity}
         return ApiCall("POST", f"{self.path}/edits", _reads(EditsResult), body)
 
+    def prepare(self, edits: Sequence[PlannedEdit]) -> ApiCall[PreparedEdits]:
+        body = {"edits": [edit.as_json() for edit in edits]}
+        return ApiCall("POST", f"{self.path}/prepare", _reads(PreparedEdits), body)
+
+    def preparation(self, prepare_id: str) -> ApiCall[PreparedEdits]:
+        return ApiCall("GET", f"{self.path}/prepare/{quote(prepare_id, safe='')}", _reads(PreparedEdits))
+
+    def turns(self, after: int, limit: int) -> ApiCall[TurnsPage]:
+        return ApiCall("GET", f"{self.path}/turns?after={after}&limit={limit}", _reads(TurnsPage))
+
+    def totals(self) -> ApiCall[SessionTotals]:
+        return ApiCall("GET", f"{self.path}/totals", _reads(SessionTotals))
+
+    def episodes(self) -> ApiCall[SessionEpisodes]:
+        return ApiCall("GET", f"{self.path}/episodes", _reads(SessionEpisodes))
+
     def call_tool(self, name: str, arguments: Mapping[str, Any], suite: str | None) -> ApiCall[ToolResult]:
         body = {"arguments": dict(arguments), "suite": suite}
         return ApiCall("POST", f"{self.path}/tools/{quote(name, safe='')}", _reads(ToolResult), body)
@@ -109,7 +132,7 @@ class SessionCalls:
         return ApiCall("POST", f"{self.path}/branches", _reads(BranchDetails), body)
 
     def branches(self) -> ApiCall[tuple[BranchDetails, ...]]:
-        return ApiCall("GET", f"{self.path}/branches", _branches)
+        return ApiCall("GET", f"{self.path}/branches", _reads_list(BranchDetails))
 
     def give_back(self, branch_id: str, message: str) -> ApiCall[BranchDetails]:
         path = f"{self.path}/branches/{quote(branch_id, safe='')}/return"
@@ -119,15 +142,48 @@ class SessionCalls:
         return ApiCall("DELETE", f"{self.path}/branches/{quote(branch_id, safe='')}", _nothing)
 
 
+class ServerCalls:
+    """The requests that are about no single session."""
+
+    def sessions(self, after: str | None, limit: int) -> ApiCall[SessionsPage]:
+        behind = "" if after is None else f"&after={quote(after, safe='')}"
+        return ApiCall("GET", f"{SESSIONS}?limit={limit}{behind}", _reads(SessionsPage))
+
+    def usage(self, limit: int) -> ApiCall[UsagePage]:
+        return ApiCall("GET", f"{USAGE}?limit={limit}", _reads(UsagePage))
+
+    def maps(self) -> ApiCall[tuple[MapOutline, ...]]:
+        return ApiCall("GET", MAPS, _reads_list(MapOutline))
+
+    def map(self, map_id: str) -> ApiCall[MapDetails]:
+        return ApiCall("GET", self._map_path(map_id), _reads(MapDetails))
+
+    def set_map(self, map_id: str, fields: Mapping[str, Any]) -> ApiCall[MapDetails]:
+        return ApiCall("PUT", self._map_path(map_id), _reads(MapDetails), dict(fields))
+
+    def delete_map(self, map_id: str) -> ApiCall[None]:
+        return ApiCall("DELETE", self._map_path(map_id), _nothing)
+
+    def map_history(self, map_id: str) -> ApiCall[tuple[RecordedMapChange, ...]]:
+        return ApiCall("GET", f"{self._map_path(map_id)}/history", _reads_list(RecordedMapChange))
+
+    @staticmethod
+    def _map_path(map_id: str) -> str:
+        return f"{MAPS}/{quote(map_id, safe='')}"
+
+
 def _reads(kind: type[T]) -> Callable[[Any], T]:
     return lambda value: decode(kind, value, kind.__name__)
 
 
-def _branches(value: Any) -> tuple[BranchDetails, ...]:
-    items = value.get("data") if isinstance(value, Mapping) else None
-    if not isinstance(items, list):
-        raise UnreadableAnswer("data", "must be a list")
-    return tuple(decode(BranchDetails, item, f"data[{index}]") for index, item in enumerate(items))
+def _reads_list(kind: type[T]) -> Callable[[Any], tuple[T, ...]]:
+    def read(value: Any) -> tuple[T, ...]:
+        items = value.get("data") if isinstance(value, Mapping) else None
+        if not isinstance(items, list):
+            raise UnreadableAnswer("data", "must be a list")
+        return tuple(decode(kind, item, f"data[{index}]") for index, item in enumerate(items))
+
+    return read
 
 
 def _nothing(_: Any) -> None:

@@ -11,30 +11,30 @@ The handle holds no state of the session. Each method is one request, and raises
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Unpack
 
 import httpx
 
-from acmserve.client.calls import ApiCall, PlannedEdit, SessionCalls, Target
-from acmserve.client.errors import ServerUnreachable
+from acmserve.client.calls import PlannedEdit, SessionCalls, Target
+from acmserve.client.connection import SECONDS, Connection
 from acmserve.client.options import AcmOptions, extra_body
-from acmserve.client.place import ServerPlace, result_of
+from acmserve.client.place import ServerPlace
 from acmserve.client.receipts import Fidelity
-from acmserve.client.views import (
+from acmserve.client.views.sessions import (
     BranchDetails,
     BudgetState,
     EditsResult,
     EvictionResult,
+    PreparedEdits,
     SessionContext,
     SessionDetails,
+    SessionEpisodes,
     ToolResult,
 )
-
-T = TypeVar("T")
-SECONDS = 60.0
+from acmserve.client.views.turns import SessionTotals, TurnsPage
 
 
-class SessionHandle:
+class SessionHandle(Connection):
     """One session. `http` is a client of your own, which stays open. Without it the handle makes one, and closes it."""
 
     def __init__(
@@ -47,11 +47,9 @@ class SessionHandle:
         timeout: float = SECONDS,
         http: httpx.Client | None = None,
     ) -> None:
+        super().__init__(ServerPlace(base_url, api_key, cache_salt), timeout, http)
         self.session_id = session_id
-        self.place = ServerPlace(base_url, api_key, cache_salt)
         self._calls = SessionCalls(session_id)
-        self._owns_http = http is None
-        self._http = httpx.Client(timeout=timeout) if http is None else http
 
     def extra_body(self, **acm: Unpack[AcmOptions]) -> dict[str, Any]:
         """What a request of the `openai` or `anthropic` client takes as `extra_body` to belong to this session."""
@@ -97,7 +95,7 @@ class SessionHandle:
         """Find exact text, folded text included. `result` says where it stands."""
         return self.call_tool("search_context", query=query, role=role, max_results=max_results)
 
-    def call_tool(self, name: str, suite: str | None = None, **arguments: Any) -> ToolResult:
+    def call_tool(self, name: str, /, suite: str | None = None, **arguments: Any) -> ToolResult:
         """Carry out one call of a context tool, as a model's. A wrong call has `is_error`, and changes nothing."""
         return self._send(self._calls.call_tool(name, arguments, suite))
 
@@ -125,24 +123,25 @@ class SessionHandle:
         """Branches that have ended, then those that are open."""
         return self._send(self._calls.branches())
 
-    def close(self) -> None:
-        """Close the connections that the handle made."""
-        if self._owns_http:
-            self._http.close()
+    def prepare(self, *edits: PlannedEdit) -> PreparedEdits:
+        """Have the result of edits computed while nobody else is served. Nothing of the session changes."""
+        return self._send(self._calls.prepare(edits))
 
-    def __enter__(self) -> Self:
-        return self
+    def preparation(self, prepare_id: str) -> PreparedEdits:
+        """How far a preparation is."""
+        return self._send(self._calls.preparation(prepare_id))
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def turns(self, after: int = -1, limit: int = 100) -> TurnsPage:
+        """What the last turns cost, the newest one last. A page begins behind the turn with the index `after`."""
+        return self._send(self._calls.turns(after, limit))
 
-    def _send(self, call: ApiCall[T]) -> T:
-        url = self.place.root + call.path
-        try:
-            answer = self._http.request(call.method, url, json=call.body, headers=self.place.headers)
-        except httpx.TransportError as error:
-            raise ServerUnreachable(f"{call.method} {url}: {error}") from error
-        return result_of(call, answer.status_code, answer.content)
+    def totals(self) -> SessionTotals:
+        """What all turns cost, and what that saved."""
+        return self._send(self._calls.totals())
+
+    def episodes(self) -> SessionEpisodes:
+        """The episodes marked with `delimiter`, and the work between them."""
+        return self._send(self._calls.episodes())
 
 
 class BranchHandle(SessionHandle):

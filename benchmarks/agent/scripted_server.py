@@ -15,7 +15,7 @@ from typing import Any
 
 from acmserve.bench.agent.scripted_agent import Trace, make_trace
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, StockProcess
 from acmserve.bench.models.tiny_model import LLAMA, RECURRENT, WINDOWED, write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare

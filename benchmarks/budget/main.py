@@ -18,6 +18,7 @@ import argparse
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, Convers
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_agent import NUM_TASKS, Trace
 from acmserve.bench.agent.scripted_server import HYBRIDS, TINY, read_trace, scripted_server
+from acmserve.bench.budget.costs import COSTS
 from acmserve.bench.budget.runs import (
     MOST_COMPUTED_PER_NEW,
     check_budget_run,
@@ -34,19 +36,22 @@ from acmserve.bench.budget.runs import (
     make_runs,
     new_tokens,
 )
+from acmserve.bench.eval.prices import add_price_options, prices_of
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, share
-from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, positive
+from acmserve.bench.harness.run_log import progress
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench budget`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, _measure, TREATMENTS)
+    return run_benchmark(_parser(), argv, _measure, TREATMENTS, COSTS)
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    return measure(options.tasks) if options.model == TINY else measure_hybrid(options.model, options.tasks)
+    found = measure(options.tasks) if options.model == TINY else measure_hybrid(options.model, options.tasks)
+    return found | {"prices": asdict(prices_of(options))}
 
 
 def measure(num_tasks: int) -> dict[str, Any]:
@@ -166,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
         default=TINY,
         help="a hybrid one takes exact runs with boundaries and without, and one with moves",
     )
+    add_price_options(parser)
     add_report_options(parser, plot=False)
     return parser
 

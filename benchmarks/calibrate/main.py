@@ -18,7 +18,7 @@ from acmserve.bench.calibrate.ways import WAYS
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.repairs.cases import SEED_SETS, TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB

@@ -19,7 +19,7 @@ from acmserve.bench.demo.conversation import DemoReplay, Tokens, TurnPrompt, loa
 from acmserve.bench.demo.table import Cost, TurnCosts, as_rows, result_sentence
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
 
 MAX_MODEL_LEN = 8192

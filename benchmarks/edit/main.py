@@ -23,7 +23,8 @@ from acmserve.bench.edit.table import KINDS_TABLE, TURNS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
-from acmserve.bench.harness.options import add_report_options, positive, progress
+from acmserve.bench.harness.options import add_report_options, positive
+from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
 
 DEFAULT_KINDS = ("fold", "two-holes")
@@ -47,7 +48,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     text, cells = _text(folder), [Cell(kind) for kind in kinds]
     with _engines(folder, options) as engines:
         for number in range(num + 1):
-            progress(f"... repetition {number} of {num}" if number else "... warm-up, not counted")
+            progress(counted(number, num, "repetition") if number else "warm-up, not counted")
             rounds = plan_edits(text, number, sizes, NUM_ROUNDS)
             for cell in cells if number else [Cell(kinds[0])]:
                 run_cell(engines, cell, [edits[cell.kind] for edits in rounds], f"edit-{number}")

@@ -19,7 +19,8 @@ from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.runs import KINDS, faults, in_words, moves, run_all
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, as_json, hand_over, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, as_json, hand_over, positive
+from acmserve.bench.harness.run_log import progress
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
 
     def keep(found: list[dict[str, Any]]) -> None:
         if options.json is not None:
-            options.json.write_text(as_json(as_report(found) | {"machine": machine}), encoding="utf-8")
+            report = as_report(found) | {"partial": True, "machine": machine}
+            options.json.write_text(as_json(report), encoding="utf-8")
 
     found = run_all(families, rows, options.seconds, keep, progress, options.logs, options.settings)
     return hand_over(as_report(found) | {"machine": machine}, as_table, None, options)

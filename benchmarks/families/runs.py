@@ -21,6 +21,7 @@ from acmserve.bench.families.family import DEFAULT, SPEED, Family
 from acmserve.bench.families.probe import EXACT, NO_NUMBER, ROW, run_probe
 from acmserve.bench.families.stand_ins import DESCRIPTIONS
 from acmserve.bench.harness.engine import prepare_environment
+from acmserve.bench.harness.run_log import RUN, counted
 
 KINDS = (DEFAULT, SPEED)
 CONTROL = 3.0
@@ -96,10 +97,12 @@ def run_all(
     found = dict(rows)
     for count, (family, kind) in enumerate(wanted, start=1):
         key = (family.number, kind)
+        tell(counted(count, len(wanted), f"{family.name}, {kind}"))
         if key not in found:
             found[key] = run_family(family, kind, seconds, logs)
+            RUN.answered(None, None, family=family.name, settings=kind, found=in_words(found[key]))
             keep(in_order(found))
-        tell(f"{count} of {len(wanted)}: {family.name}, {kind}: {in_words(found[key])}")
+        tell(f"{family.name}, {kind}: {in_words(found[key])}")
     return in_order(found)
 
 

@@ -27,7 +27,8 @@ from acmserve.bench.fidelity.variants import VARIANTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, positive
+from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, 
         cases = [with_lead(case, lead) for case in plan_cases(documents, plan, encode, seed)]
         seen: set[str] = set()
         for num_begun, case in enumerate(cases, start=1):
-            progress(f"{folder.name}: {num_begun}/{len(cases)} {case.name}")
+            progress(counted(num_begun, len(cases), f"{folder.name}, {case.name}"))
             run_case(engine, case, outcome, twice=case.kind not in seen)
             seen.add(case.kind)
     except KeyboardInterrupt:

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from acmserve.bench.harness.run_log import RUN
+
 _SECONDS = 900.0
 
 
@@ -33,6 +35,8 @@ class StreamReply:
 
 def stream_chat(url: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
     """The chunks of an answer, each with the time it came at. Raises RuntimeError with the server's words."""
+    begun, first = time.monotonic(), None
+    receipt: dict[str, Any] = {}
     with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=_SECONDS) as response:
         if response.status_code != 200:
             raise RuntimeError(f"HTTP {response.status_code}: {response.read().decode()[:500]}")
@@ -41,7 +45,17 @@ def stream_chat(url: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, Any]
                 chunk = json.loads(line[6:])
                 if "error" in chunk:
                     raise RuntimeError(f"the stream failed: {chunk['error']}")
-                yield chunk, time.monotonic()
+                now = time.monotonic()
+                if first is None and any(map(has_token, chunk.get("choices") or ())):
+                    first = now
+                receipt = (chunk.get("acm") or {}).get("receipt") or receipt
+                yield chunk, now
+    RUN.answered(None if first is None else first - begun, receipt, server=url, session_id=body.get("session_id"))
+
+
+def has_token(choice: dict[str, Any]) -> bool:
+    """Whether a choice of a chunk has something of the answer, or its end."""
+    return bool(choice.get("token_ids") or choice.get("finish_reason") or (choice.get("delta") or {}).get("content"))
 
 
 def ask(url: str, body: dict[str, Any]) -> StreamReply:

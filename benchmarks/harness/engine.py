@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.harness.run_log import RUN
 from acmserve.errors import AcmError
 
 _LOG_TAIL_CHARS = 3000
@@ -83,7 +84,10 @@ class LocalEngine:
 
         prompts = [TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt) for ask in asks]
         outputs = self._llm.generate(prompts, [_sampling(ask) for ask in asks], use_tqdm=False)
-        return [_reply(output) for output in outputs]
+        replies = [_reply(output) for output in outputs]
+        for ask, reply in zip(asks, replies, strict=True):
+            RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
+        return replies
 
     @property
     def llm(self) -> Any:

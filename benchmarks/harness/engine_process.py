@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.harness.run_log import RUN
 from acmserve.errors import AcmError
 
 _STOP_SECONDS = 30.0
@@ -47,6 +48,7 @@ class EngineProcess:
         self._pipe.send(ask)
         reply = self._receive()
         assert isinstance(reply, EngineReply)
+        RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
         return reply
 
     def close(self) -> None:

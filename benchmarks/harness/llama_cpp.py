@@ -19,6 +19,7 @@ from pathlib import Path
 
 import httpx
 
+from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.harness.server_process import HttpProcess
 from acmserve.errors import AcmError
 
@@ -86,6 +87,7 @@ class LlamaProcess(HttpProcess):
             seconds = time.perf_counter() - began
             told = answered.raise_for_status().json()
             timings = told["timings"]
+            RUN.answered(seconds, None, kept_tokens=timings["cache_n"], computed_tokens=timings["prompt_n"])
             return Evaluated(seconds, tuple(told["tokens"]), timings["cache_n"], timings["prompt_n"])
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise AcmError(f"llama.cpp did not answer a prompt of {len(token_ids)} tokens: {error}") from error

@@ -1,6 +1,7 @@
-"""What the benchmarks end in: where a report goes, how quick to be, what is said meanwhile, and what is handed over.
+"""What the benchmarks end in: where a report goes, how quick to be, and what is handed over.
 
-Tables go to stdout, progress to stderr, so that a table can be kept and progress be seen. It knows no benchmark.
+Tables go to stdout, progress to stderr, so that a table can be kept and progress be seen. The report of a run that was
+ended says so and goes to a file of its own, `FILE.partial.json`. It knows no benchmark.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import one_line
+from acmserve.bench.harness.run_log import RUN
 
 _MOST_FAILURES = 20
 
@@ -41,15 +42,15 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def progress(line: str) -> None:
-    """One line on stderr, at once."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def as_json(report: dict[str, Any]) -> str:
     """Indented, with each list of numbers on a line of its own."""
     text = json.dumps(report, indent=2)
     return re.sub(r"\[[\s\d.,-]+\]", lambda match: re.sub(r"\s+", "", match[0]).replace(",", ", "), text) + "\n"
+
+
+def partial_file(file: Path) -> Path:
+    """Where a result goes that is not whole: beside that of a whole one."""
+    return file.with_suffix(f".partial{file.suffix or '.json'}")
 
 
 def as_gate(failures: Sequence[str]) -> dict[str, Any]:
@@ -78,8 +79,12 @@ def hand_over(
     without it `options` ask for none.
     """
     print("\n".join(as_table(report)))
+    if RUN.ended_by:
+        report |= {"partial": True, "ended_by": RUN.ended_by}
     if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
+        file = partial_file(options.json) if RUN.ended_by else options.json
+        file.write_text(as_json(report), encoding="utf-8")
+        RUN.is_reported = bool(RUN.ended_by)
     if draw is not None and options.plot is not None and report["gate"]["green"]:
         said = draw(report, one_line(report["machine"]), options.plot)
         print(said or f"plot: {options.plot}")

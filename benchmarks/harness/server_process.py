@@ -1,6 +1,7 @@
 """A server in a process of its own, for benchmarks that talk HTTP. Leaving the `with` block stops it.
 
-Its output goes to a log whose end is told when the server does not start.
+Its output goes to a log whose end is told when the server does not start. All that run are known here, so that a
+benchmark which is ended can stop them (`ending.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,6 +30,20 @@ from acmserve.errors import AcmError
 _SAME = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
 _START_SECONDS = 600.0
 _STOP_SECONDS = 60.0
+_RUNNING: set[HttpProcess] = set()
+
+
+def stop_servers() -> None:
+    """Ask every server of this process to stop."""
+    for server in tuple(_RUNNING):
+        server.stop()
+
+
+def end_servers() -> None:
+    """Wait until no server of this process runs."""
+    stop_servers()
+    for server in tuple(_RUNNING):
+        server.end()
 
 
 class HttpProcess:
@@ -50,18 +66,31 @@ class HttpProcess:
                 env={**os.environ, **_SAME, **environ},
                 start_new_session=True,
             )
+        self._is_asked_to_stop = False
+        _RUNNING.add(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(timeout=_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+        self.end()
+
+    def stop(self) -> None:
+        """Ask it to stop, once, and do not wait. A second signal could interrupt its end."""
+        if not self._is_asked_to_stop and self._process.poll() is None:
+            self._is_asked_to_stop = True
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+
+    def end(self) -> None:
+        """Stop it, and kill what goes on."""
+        self.stop()
+        try:
+            self._process.wait(timeout=_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        _RUNNING.discard(self)
 
     def wait_ready(self) -> str:
         """Raises AcmError with the end of the server's log when it does not start."""

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from acmserve.bench.agent.estimates import bounded_interval
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.learner.agreement import TokenAgreement, compare_tokens, load_float32
 from acmserve.bench.learner.sessions import PlayedSession, read_session, session_line
 from acmserve.bench.learner.stages import TrainedModel, count_tokens_by, served

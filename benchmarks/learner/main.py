@@ -20,7 +20,8 @@ import torch
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, progress, red_gate
+from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, red_gate
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.learner.gate import RIGHT, SHUFFLED, UNTRAINED, find_failures
 from acmserve.bench.learner.judged import JudgedModel, judge
 from acmserve.bench.learner.plot import draw

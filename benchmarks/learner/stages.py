@@ -23,7 +23,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from acmserve.bench.agent.scripted_server import MODEL, TINY, scripted_server
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.harness.server_process import ServerProcess
 from acmserve.bench.learner.agreement import load_float32
 from acmserve.bench.learner.decisions import POLICIES, check_reward, session_script

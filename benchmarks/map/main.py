@@ -22,7 +22,8 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count
-from acmserve.bench.harness.options import add_report_options, as_gate, progress
+from acmserve.bench.harness.options import add_report_options, as_gate
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
 from acmserve.bench.map.run import (
     BUDGET,

@@ -20,6 +20,7 @@ import httpx
 
 from acmserve.bench.agent.conversation import check_receipt
 from acmserve.bench.agent.scripted_server import scripted_request
+from acmserve.bench.harness.run_log import RUN, counted
 from acmserve.bench.map.corpus import TOOLS, Corpus, CorpusQuestion, score, with_asides
 from acmserve.bench.map.oracle import Known, ToolUse, answer_text, read_answer
 from acmserve.errors import AcmError
@@ -169,6 +170,7 @@ class MapClient:
         if answer.status_code != 200:
             raise AcmError(f"{self._run.title}: HTTP {answer.status_code}: {answer.text[:500]}")
         found = answer.json()
+        RUN.answered(None, found.get("acm", {}).get("receipt"), run=self._run.title)
         self.usage[0] += found["usage"]["prompt_tokens"]
         self.usage[1] += found["usage"]["completion_tokens"]
         return found
@@ -182,7 +184,7 @@ def run_questions(
     before = _server_tokens(url)
     try:
         for number, (message, question) in enumerate(zip(with_asides(questions), questions, strict=True), start=1):
-            progress(f"{run.title}: {number} of {len(questions)}: {question.text}")
+            progress(counted(number, len(questions), f"{run.title}: {question.text}"))
             run.asked.append(client.ask(message, question))
         run.map_text = client.map_text()
         run.failures += client.check_history() if run.placement is not None else []

@@ -25,7 +25,8 @@ from typing import Any
 
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, progress, red_gate
+from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, red_gate
+from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.micro.rows import as_rows, micro_table
 from acmserve.errors import AcmError
 
@@ -41,16 +42,17 @@ def measure(names: Sequence[str], flags: Sequence[str]) -> dict[str, Any]:
     report: dict[str, Any] = {"benchmarks": []}
     failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        for name in names:
-            for case in PROCESSES.get(name, ("",)):
-                progress(f"{name} {case}".rstrip())
-                file = Path(folder) / "report.json"
-                file.unlink(missing_ok=True)
-                failures += run_pytest(name, case, file, flags)
-                wrote = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"benchmarks": []}
-                for one in wrote["benchmarks"]:
-                    one["extra_info"] |= {"benchmark": name}
-                report = wrote | {"benchmarks": [*report["benchmarks"], *wrote["benchmarks"]]}
+        cases = [(name, case) for name in names for case in PROCESSES.get(name, ("",))]
+        for number, (name, case) in enumerate(cases, start=1):
+            progress(counted(number, len(cases), f"{name} {case}".rstrip()))
+            file = Path(folder) / "report.json"
+            file.unlink(missing_ok=True)
+            failures += run_pytest(name, case, file, flags)
+            wrote = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"benchmarks": []}
+            for one in wrote["benchmarks"]:
+                one["extra_info"] |= {"benchmark": name}
+                RUN.answered(None, None, name=one["name"], median_seconds=one["stats"]["median"])
+            report = wrote | {"benchmarks": [*report["benchmarks"], *wrote["benchmarks"]]}
     report.get("machine_info", {}).pop("node", None)
     if not failures and not report["benchmarks"]:
         failures.append("pytest measured nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
 
 

@@ -29,6 +29,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.markdown_text import ratio
 from acmserve.bench.harness.options import as_gate
+from acmserve.bench.harness.run_log import counted
 from acmserve.bench.harness.server_process import HttpProcess
 from acmserve.bench.precompute.runs import CWL, make_run, read_counters
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -71,7 +72,9 @@ def measure_foreground(
     failures: list[str] = []
     for number in range(num_rounds + 1):
         for mode in MODES if number % 2 else MODES[::-1]:
-            say(f"round {number} of {num_rounds}, precompute: {mode}")
+            num_done = sum(map(len, found.values()))
+            line = counted(num_done + 1, len(MODES) * num_rounds, f"precompute: {mode}")
+            say(line if number else f"warm-up, not counted, precompute: {mode}")
             time.sleep(_SETTLE_SECONDS)
             names = (f"{mode}, round {number}, session {k}" for k in range(NUM_SESSIONS))
             runs = [make_run(name, CWL, "exact", mode) for name in names]

@@ -25,7 +25,8 @@ from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_convers
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.options import add_report_options, positive, progress
+from acmserve.bench.harness.options import add_report_options, positive
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.witness import WITNESS, Agreement
 from acmserve.bench.precompute.foreground import MODES_TABLE, measure_foreground
 from acmserve.bench.precompute.runs import (

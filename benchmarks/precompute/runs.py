@@ -27,6 +27,7 @@ from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
 from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
+from acmserve.bench.harness.run_log import counted
 from acmserve.bench.models.witness import Agreement, compare, read_witness
 from acmserve.context.episodes.delimiter import DELIMITER_TOOL
 from acmserve.errors import AcmError
@@ -98,7 +99,7 @@ def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[
     pause = tool_pauses()
     for number, ((request, step, said), turn) in enumerate(zip(_answers(trace), run.turns, strict=True)):
         if number % 20 == 0:
-            say(f"stock: turn {number + 1} of {len(run.turns)}")
+            say(counted(number + 1, len(run.turns), "turns of stock"))
         if turn.follows_pause:
             pause()
         if turn.prompt_messages is None:

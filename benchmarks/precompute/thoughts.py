@@ -34,6 +34,7 @@ from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.markdown_text import count, milliseconds, ratio
 from acmserve.bench.harness.options import as_gate
+from acmserve.bench.harness.run_log import counted
 from acmserve.bench.harness.server_process import ServerProcess, StockProcess
 from acmserve.bench.precompute.runs import EXACT, PREDICT, REUSE, STOCK
 from acmserve.bench.precompute.table import TITLES
@@ -87,12 +88,12 @@ def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, A
     failures: list[str] = []
     with _servers() as (ours, stock):
         for number in range(-1, num_chains):
-            say(f"chain {number + 1} of {num_chains}" if number >= 0 else "a short chain that is not counted")
+            say(counted(number + 1, num_chains, "chain") if number >= 0 else "a short chain that is not counted")
             chain = make_chain(number, tokenizer, NUM_STEPS if number >= 0 else WARM_UP_STEPS)
-            counted = ways if number >= 0 else {name: ThoughtsWay(name) for name in WAYS}
+            taken = ways if number >= 0 else {name: ThoughtsWay(name) for name in WAYS}
             for name in (WAYS[(number + turn) % len(WAYS)] for turn in range(len(WAYS))):
                 url = stock if name == STOCK else ours
-                failures += _ask_way(url, counted[name], f"chain-{number} {name}", chain)
+                failures += _ask_way(url, taken[name], f"chain-{number} {name}", chain)
     for name in (PREDICT, EXACT):
         failures += [f"{name}: its answers are not those of stock"] * (ways[name].texts != ways[STOCK].texts)
     sizes = f"{NUM_STEPS} steps of {THOUGHT_TOKENS} tokens of reasoning and {RESULT_TOKENS} of a result"

@@ -19,6 +19,7 @@ import numpy as np
 
 from acmserve.bench.fidelity.score import distance
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.harness.run_log import counted
 from acmserve.bench.models.forced_model import take
 from acmserve.bench.repairs.cases import roles_of
 from acmserve.bench.repairs.ways import EXACT, WAYS, Way
@@ -75,7 +76,7 @@ def run_cases(
     movers = [way for way in ways if way.moves]
     for first in range(0, len(cases), CASES_TOGETHER):
         group = [_Served(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:CASES_TOGETHER]]
-        say(f"case {first + 1} to {first + len(group)} of {len(cases)}")
+        say(counted(first + 1, len(cases), f"{len(group)} cases"))
         engine.ask_all([Ask(one.tokens.full, one.case.name) for one in group])
         engine.ask_all([Ask(one.tokens.full, one.case.name, one.session(way)) for one in group for way in movers])
         for some in (movers, [EXACT]):

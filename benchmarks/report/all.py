@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun, find_benchmarks
-from acmserve.bench.harness.options import progress
+from acmserve.bench.harness.options import partial_file
+from acmserve.bench.harness.run_log import counted, duration, progress
 
 DEFAULT_FOLDER = "bench-results"
 _MISSED = "exit code 1: its gate was red, or a limit was missed"
@@ -39,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     ended = []
     for number, run in enumerate(chosen, start=1):
-        print(f"\n== {number} of {len(chosen)}: {shlex.join(command_of(run, options.quick))}", flush=True)
+        command = shlex.join(command_of(run, options.quick))
+        print(f"\n== {counted(number, len(chosen), command)}", flush=True)
         ended.append(run_one(run, options.out, options.quick))
         progress(f"== {run.name}: {ended[-1].failure or 'done'} after {duration(ended[-1].seconds)}")
     print("\n".join(summary(ended, options.out, options.quick)))
@@ -59,11 +61,17 @@ def command_of(run: BenchmarkRun, is_quick: bool) -> tuple[str, ...]:
 def run_one(run: BenchmarkRun, folder: Path, is_quick: bool) -> EndedRun:
     """Run one in a process of its own, which prints where this one does. A missing report is a failure, too."""
     report = folder / f"{run.name}.json"
-    for old in (report, report.with_suffix(".png")):
+    for old in (report, partial_file(report), report.with_suffix(".png")):
         old.unlink(missing_ok=True)
     files = ["--json", str(report), *(("--plot", str(report.with_suffix(".png"))) if run.can_plot else ())]
     started = time.monotonic()
-    code = subprocess.run([sys.executable, "-m", *command_of(run, is_quick), *files], check=False).returncode
+    process = subprocess.Popen([sys.executable, "-m", *command_of(run, is_quick), *files])
+    try:
+        code = process.wait()
+    finally:
+        # It ends its own servers, and has time for it.
+        process.terminate()
+        process.wait()
     failure = (_MISSED if code == 1 else f"failed with exit code {code}") if code else None
     if failure is None and not report.is_file():
         failure = f"wrote no {report.name}"
@@ -80,12 +88,6 @@ def summary(ended: Sequence[EndedRun], folder: Path, is_quick: bool) -> list[str
     lines += ["", f"{duration(sum(one.seconds for one in ended))} in all; reports and plots in {folder}"]
     failed = [one.run.name for one in ended if one.failure]
     return [*lines, f"FAILED: {', '.join(failed)}"] if failed else [*lines, "every run passed"]
-
-
-def duration(seconds: float) -> str:
-    """`42 s` or `7:05 min`."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 100 else f"{whole // 60}:{whole % 60:02} min"
 
 
 def _parser(names: Sequence[str]) -> argparse.ArgumentParser:

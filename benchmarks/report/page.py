@@ -61,6 +61,8 @@ def _read(file: Path) -> Report:
     if not file.is_file():
         raise AcmError(f"{file} is missing; the page of benchmarks needs it")
     report: Report = json.loads(file.read_text(encoding="utf-8"))
+    if report.get("partial"):
+        raise AcmError(f"{file} is a part of a result, of a run that was ended; run the benchmark again")
     return report
 
 

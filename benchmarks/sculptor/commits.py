@@ -18,7 +18,8 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, ratio
-from acmserve.bench.harness.options import add_report_options, as_gate, progress
+from acmserve.bench.harness.options import add_report_options, as_gate
+from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import pi_llm, plan_script
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 
@@ -56,7 +57,7 @@ def measure(num_updates: int) -> tuple[dict[str, WorkloadRun], list[str]]:
     failures: list[str] = []
     with scripted_server(TINY) as (url, _):
         for way, (one_a_step, commit) in WAYS.items():
-            progress(f"{len(runs) + 1} of {len(WAYS)}: {way}")
+            progress(counted(len(runs) + 1, len(WAYS), way))
             workload = pi_llm(num_updates=num_updates, one_a_step=one_a_step)
             script = plan_script(workload, tokenizer)
             runs[way] = run_workload(url, workload, script, "exact", f"commits-{way}", commit)

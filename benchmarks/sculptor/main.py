@@ -19,7 +19,8 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, seconds
-from acmserve.bench.harness.options import add_report_options, as_gate, positive, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, positive
+from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import needle_chain, pi_llm, plan_script
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
@@ -41,12 +42,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     tokenizer = ServedTokenizer(AutoTokenizer.from_pretrained(prepare()))
     workloads = (pi_llm(46, 8), needle_chain(5, 200)) if options.quick else (pi_llm(), needle_chain())
     runs, failures = list[WorkloadRun](), list[str]()
+    num_runs = options.repetitions * len(workloads) * len(FIDELITIES)
     with scripted_server(SMOLLM2) as (url, _):
         for number in range(options.repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)
                 for fidelity in FIDELITIES:
-                    progress(f"repetition {number + 1} of {options.repetitions}: {workload.name}, {fidelity}")
+                    progress(counted(len(runs) + 1, num_runs, f"{workload.name}, {fidelity}"))
                     run = run_workload(url, workload, script, fidelity, f"{workload.name}-{fidelity}-{number}")
                     failures += check_workload_run(run, workload)
                     runs.append(run)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.harness.run_log import counted
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
@@ -125,7 +126,7 @@ def run_cases(
     """Serve every case in every way and add what came of it to `outcome`."""
     for first in range(0, len(cases), CASES_TOGETHER):
         group = [_Prepared(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:CASES_TOGETHER]]
-        say(f"case {first + 1} to {first + len(group)} of {len(cases)}")
+        say(counted(first + 1, len(cases), f"{len(group)} cases"))
         movers = [variant for variant in variants if variant.moves]
         engine.ask_all([one.history(FULL) for one in group])
         engine.ask_all([one.history(variant.name) for one in group for variant in movers])

@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent.plain_prompt import tagged
-from acmserve.bench.harness.chat_stream import stream_chat
-from acmserve.bench.harness.peer_servers import SERVED_NAME, Cached, Peer, read_cached
+from acmserve.bench.harness.chat_stream import has_token, stream_chat
+from acmserve.bench.trace.peer_servers import SERVED_NAME, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Prompt
 
 
@@ -124,17 +124,13 @@ def _ask(
     chunks: list[dict[str, Any]] = []
     for chunk, now in stream_chat(url, body):
         chunks.append(chunk)
-        if first is None and any(_has_token(choice) for choice in chunk.get("choices") or ()):
+        if first is None and any(map(has_token, chunk.get("choices") or ())):
             first = now
     usage = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), None)
     if usage is None or first is None:
         raise RuntimeError("the stream had no token, or no usage; stream_options.include_usage is needed")
     num_prompt = int(usage["prompt_tokens"])
     return AnsweredTurn(number, first - start, num_prompt, _answer(chunks), read_cached(peer, num_prompt, chunks))
-
-
-def _has_token(choice: dict[str, Any]) -> bool:
-    return bool(choice.get("token_ids") or choice.get("finish_reason") or (choice.get("delta") or {}).get("content"))
 
 
 def _answer(chunks: Sequence[dict[str, Any]]) -> tuple[int, ...] | str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.agent.estimates import nearest_rank
-from acmserve.bench.harness.peer_servers import EXACT, OURS, STOCK, Peer
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
+from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
 NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 

@@ -15,8 +15,9 @@ from contextlib import ExitStack
 import httpx
 import psutil
 
-from acmserve.bench.harness.peer_servers import SERVED_NAME, Peer, Setting, start
+from acmserve.bench.harness.run_log import counted
 from acmserve.bench.trace.load import Load, ReplayRates, run_load
+from acmserve.bench.trace.peer_servers import SERVED_NAME, Peer, Setting, start
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.score import ReplayCell
 from acmserve.errors import AcmError
@@ -44,6 +45,7 @@ def run_parts(
     """Replay every part on every server. In each repetition another server begins."""
     processes = list(dict.fromkeys(peer.process for peer in peers))
     groups = [processes] if together else [[process] for process in processes]
+    num_loads, number = len(parts[0].repetitions) * len(parts) * len(peers), 0
     loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
     for group in groups:
         some = [peer for peer in peers if peer.process in group]
@@ -54,7 +56,9 @@ def run_parts(
                 for part in parts:
                     for peer in [*some[first:], *some[:first]]:
                         url, model = urls[peer.process]
-                        say(f"{part.policy}, repetition {repetition + 1}: {peer.title}")
+                        number += 1
+                        what = f"{part.policy}, repetition {repetition + 1}: {peer.title}"
+                        say(counted(number, num_loads, what))
                         load = run_load(url, peer, part.repetitions[repetition], rates, model)
                         loads[peer.name, part.policy].append(load)
     return [ReplayCell(peer, part.policy, tuple(loads[peer.name, part.policy])) for part in parts for peer in peers]

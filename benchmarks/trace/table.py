@@ -8,7 +8,7 @@ from typing import Any
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.harness.markdown_text import count, ratio, seconds
 from acmserve.bench.harness.options import as_gate
-from acmserve.bench.harness.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK
+from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK
 from acmserve.bench.trace.score import (
     NOT_COMPARED,
     ReplayCell,

@@ -42,7 +42,16 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
 
 @pytest.mark.parametrize(
     "command",
-    [["serve", "smollm2"], ["demo"], ["model", "smollm2"], ["bench"], ["bench", "edit", "--quick"], ["export", "a"]],
+    [
+        ["serve", "smollm2"],
+        ["demo"],
+        ["model", "smollm2"],
+        ["bench"],
+        ["bench", "edit", "--quick"],
+        ["eval", "a"],
+        ["export", "a"],
+        ["top"],
+    ],
 )
 def test_a_torchvision_of_another_build_stops_every_command_in_one_line(
     command: list[str], installed: Installed, capsys: pytest.CaptureFixture[str]
@@ -55,7 +64,7 @@ def test_a_torchvision_of_another_build_stops_every_command_in_one_line(
 
 
 def test_no_command_is_left_out() -> None:
-    assert set(COMMANDS) == {"serve", "demo", "model", "bench", "export", "doctor"}
+    assert set(COMMANDS) == {"serve", "top", "demo", "model", "bench", "calibrate", "eval", "export", "doctor"}
 
 
 def test_the_doctor_reports_it_as_its_finding(installed: Installed, capsys: pytest.CaptureFixture[str]) -> None:

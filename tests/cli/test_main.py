@@ -13,7 +13,7 @@ from acmserve.bench.harness.benchmark import find_benchmarks
 from acmserve.cli import main
 
 
-@pytest.mark.parametrize("command", ["demo", "model", "doctor", "export"])
+@pytest.mark.parametrize("command", ["demo", "model", "doctor", "export", "top"])
 def test_help_of_a_command_exits_with_zero(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
@@ -25,7 +25,9 @@ def test_help_teaches_every_command_by_example(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(f"  acmserve {command} " in shown for command in ("demo", "serve", "model", "doctor", "export", "bench"))
+    assert all(
+        f"  acmserve {command} " in shown for command in ("demo", "serve", "top", "model", "doctor", "export", "bench")
+    )
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from acmserve.client import errors
 from acmserve.client.options import AcmOptions
 from acmserve.client.receipts import AcmAnswer, PromptReceipt
-from acmserve.client.views import EditName, FragmentStatus
+from acmserve.client.views.sessions import EditName, FragmentStatus
 from acmserve.server.http import errors as server_errors
 from acmserve.server.routes.schemas.context_management import CompactionFields, ContextManagementView
 from acmserve.server.routes.schemas.receipts import ReceiptFields, SessionFields

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,6 +15,8 @@ from acmserve.client.async_session import AsyncBranchHandle, AsyncSessionHandle
 from acmserve.client.calls import PlannedEdit
 from acmserve.client.session import BranchHandle, SessionHandle
 from acmserve.server.context.server import ContextServer
+from tests.support.client.twins import check_twins
+from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import HISTORY, lines, make_app, make_client, make_server
 
 URL = "http://testserver"
@@ -192,15 +194,54 @@ def test_the_asynchronous_handle_does_the_same(server: ContextServer) -> None:
 
 @pytest.mark.parametrize(("one", "other"), [(SessionHandle, AsyncSessionHandle), (BranchHandle, AsyncBranchHandle)])
 def test_both_handles_have_the_same_methods(one: type, other: type) -> None:
-    """Names, parameters, and documentation. Results differ by the name of the class alone."""
+    check_twins(one, other, plain={"extra_body"})
 
-    def public(kind: type) -> dict[str, Callable[..., Any]]:
-        return {name: value for name, value in vars(kind).items() if inspect.isfunction(value) and name[0] != "_"}
 
-    plain, asynchronous = public(one), public(other)
-    assert set(plain) == set(asynchronous)
-    for name, method in plain.items():
-        twin = asynchronous[name]
-        assert list(inspect.signature(method).parameters.items()) == list(inspect.signature(twin).parameters.items())
-        assert method.__doc__ == twin.__doc__
-        assert inspect.iscoroutinefunction(twin) == (name != "extra_body")
+def test_episodes_are_shown(session: SessionHandle) -> None:
+    begin = {"name": "look", "type": "expl", "action": "start"}
+    call = session.call_tool("delimiter", suite="cwl", **begin)
+    assert not call.is_error, call.result
+    asked = {"id": "c", "type": "function", "function": {"name": "delimiter", "arguments": json.dumps(begin)}}
+    session.delete()
+    session.create(
+        [
+            *HISTORY[:2],
+            {"role": "assistant", "content": None, "tool_calls": [asked]},
+            {"role": "tool", "tool_call_id": "c", "content": call.result},
+        ]
+    )
+    episodes = session.episodes()
+    assert [(one.name, one.type, one.state) for one in episodes.data] == [("look", "expl", "active")]
+    assert episodes.prologue_end is not None
+
+
+def test_edits_are_prepared_without_a_change(session: SessionHandle) -> None:
+    """Without an engine nothing can be computed, and the preparation says so."""
+    before = session.context()
+    made = session.prepare(PlannedEdit("fold", (1, 2)))
+    assert (made.status, made.reason) == ("dropped", "failed")
+    assert session.preparation(made.prepare_id) == made
+    assert session.context() == before
+    with pytest.raises(errors.ConflictError):
+        session.prepare(PlannedEdit("redact", (1, 2)))
+    with pytest.raises(errors.NotFoundError):
+        session.preparation("p/1")
+
+
+def test_turns_and_totals_are_read(session: SessionHandle, server: ContextServer) -> None:
+    session.fold((1, 2))
+    held = server.store.get("", session.session_id)
+    turns = [answered(receipt=receipt(3, 4, 5)), answered(receipt=None), 40]
+    server.store.record(held, after_all(turns, held.turns))
+    page = session.turns(limit=1)
+    (turn,) = page.data
+    assert turn.receipt is not None
+    assert (turn.receipt.moved_tokens, [edit.kind for edit in turn.edits], turn.edits[0].by) == (4, ["fold"], "caller")
+    assert (page.has_more, page.num_turns) == (True, 2)
+    assert page.last_index is not None
+    rest = session.turns(after=page.last_index)
+    assert [turn.receipt for turn in rest.data] == [None]
+    totals = session.totals()
+    assert (totals.turns, totals.edits, totals.prompt_tokens, totals.background_tokens) == (2, 1, 12, 40)
+    assert totals.saved.tokens == 4
+    assert totals.saved.estimate.prices.currency == "input tokens"

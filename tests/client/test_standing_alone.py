@@ -31,6 +31,15 @@ def test_the_client_loads_httpx_and_itself() -> None:
     assert {name for name in names if name.startswith("acmserve.") and not name.startswith("acmserve.client")} == set()
 
 
+def test_the_monitor_loads_what_the_wheel_brings_alone() -> None:
+    """Neither vLLM nor torch, and Rich only where something is drawn."""
+    command = loaded("from acmserve.cli import main, COMMANDS")
+    screen = loaded("import acmserve.top.screen, acmserve.top.problems, acmserve.client.server")
+    assert "acmserve.cli.top" in command
+    assert {"rich", "httpx", "vllm", "torch"}.isdisjoint(command)
+    assert {name for name in screen if "." not in name} - loaded("import httpx, rich.live, rich.table") == {"acmserve"}
+
+
 def test_the_engine_is_there_for_those_who_ask() -> None:
     """The control: what is looked for would be seen."""
     names = loaded("import acmserve; acmserve.engine_config()")

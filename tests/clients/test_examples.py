@@ -1,22 +1,36 @@
 """`make examples`: every example and adapter by our server, in environments that have the wheel and no vLLM.
 
 The environments are those of `make clients`, with the wheel in them. It is built without a compiler, so any machine can
-install it. mypy checks the client there as the user of a framework does.
+install it. mypy and pyright check the client there as the user of a framework does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from acmserve.client import SessionHandle
 from tests.support.archives import build, copy_tracked
 from tests.support.client.examples import EXAMPLES, HEAVY, run_example, run_program
 from tests.support.clients.conversation import write_errand
-from tests.support.clients.installed import AGENTS_SDK, LANGGRAPH, LITELLM, OPENAI, Package, install
+from tests.support.clients.installed import (
+    AGENTS_SDK,
+    CLIENTS,
+    LANGGRAPH,
+    LITELLM,
+    MONITOR,
+    OPENAI,
+    PYRIGHT,
+    Package,
+    command_failure,
+    install_failure,
+)
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("ACMSERVE_EXAMPLES"), reason="`make examples` installs frameworks from registries"
@@ -24,6 +38,7 @@ pytestmark = pytest.mark.skipif(
 
 ADAPTERS = EXAMPLES.parent / "acmserve" / "client" / "adapters"
 PROGRAMS = EXAMPLES.parent / "tests" / "support" / "client" / "programs"
+WITH_OPENAI = tuple(EXAMPLES / f"{name}.py" for name in ("plain_loop", "coding_agent", "research_agent"))
 NEEDED = ("httpx>=0.27", "mypy==2.4.1")
 """What is put beside the wheel. Nothing else of what acmserve depends on is."""
 
@@ -34,12 +49,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("build_wheel", tree, tmp_path_factory.mktemp("wheel"), CXX="no-such-compiler")
 
 
-def prepared(package: Package, wheel: Path) -> str:
+def prepared(package: Package, wheel: Path, *needed: str) -> str:
     """The interpreter of an environment with the package and the wheel."""
-    install(package)
-    pip = [str(package.program("pip")), "install", "--quiet", "--disable-pip-version-check"]
-    for asked in ((*NEEDED,), ("--no-deps", "--force-reinstall", str(wheel))):
-        subprocess.run([*pip, *asked], check=True)
+    assert install_failure(package) is None
+    for asked in (needed or NEEDED, ("--no-deps", "--force-reinstall", str(wheel))):
+        assert command_failure(package.pip(*asked)) is None
     python = str(package.program("python"))
     code = f"import importlib.util as u; print([name for name in {HEAVY!r} if u.find_spec(name)])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
@@ -68,8 +82,23 @@ def test_examples_that_need_openais_client_alone(wheel: Path, errands: str, tmp_
     asked = (str(tmp_path), "errand 2: 2 steps", "And the mill?")
     research = run_example("research_agent", errands, *asked, folder=tmp_path, python=python)
     assert research.count(f"map {tmp_path.name}: version ") == 2
-    names = ("plain_loop", "coding_agent", "research_agent")
-    check_types(python, *(EXAMPLES / f"{name}.py" for name in names), folder=tmp_path)
+    check_types(python, *WITH_OPENAI, folder=tmp_path)
+
+
+def test_pyright_finds_what_mypy_finds(wheel: Path, tmp_path: Path) -> None:
+    """The same programs in strict mode. A wrong call is the control."""
+    prepared(OPENAI, wheel)
+    assert install_failure(PYRIGHT) is None
+    for file in WITH_OPENAI:
+        shutil.copy(file, tmp_path)
+    config = {"typeCheckingMode": "strict", "venvPath": str(CLIENTS), "venv": OPENAI.folder}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    command = [str(PYRIGHT.program("pyright")), "--project", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "wrong.py").write_text("from acmserve.client import ServerHandle\nServerHandle('u').usage('3')\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("error:")) == (1, 1), done.stdout
 
 
 def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path) -> None:
@@ -114,3 +143,14 @@ def test_litellm_calls_back_with_receipts(wheel: Path, errands: str, tmp_path: P
     python = prepared(LITELLM, wheel)
     printed = run_program(PROGRAMS / "litellm_receipts.py", errands, folder=tmp_path, python=python)
     assert printed.splitlines() == ["1 True", "1 True"]
+
+
+def test_the_monitor_runs_on_what_the_wheel_asks_for(wheel: Path, errands: str, tmp_path: Path) -> None:
+    prepared(MONITOR, wheel, str(wheel))
+    with SessionHandle(errands, "monitored") as session:
+        session.create([{"role": "user", "content": "Hello."}])
+    command = [str(MONITOR.program("acmserve")), "top", errands, "--filter", "monitored"]
+    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True, cwd=tmp_path).stdout)
+    assert [one["session_id"] for one in told["sessions"]] == ["monitored"]
+    table = subprocess.run([*command, "--once"], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert len(table.splitlines()) == 2

@@ -56,6 +56,7 @@ DISTRIBUTIONS = {
     "agents": "openai-agents",
     "langchain_core": "langchain",
     "langchain_openai": "langchain",
+    "yaml": "pyyaml",
 }
 """Import names that no distribution has, or that come with another one."""
 

@@ -18,7 +18,7 @@ from acmserve.context.session.turns.turn import (
     TurnPurpose,
 )
 
-Event = SessionTurn | TurnEdit | TurnEviction | None
+Event = SessionTurn | TurnEdit | TurnEviction | int | None
 COUNTS = st.integers(0, 5_000)
 
 
@@ -61,7 +61,13 @@ EVICTIONS = st.builds(
 TURNS = st.builds(
     SessionTurn,
     created_at=st.floats(0, 1e10),
-    origin=st.builds(TurnOrigin, st.just("/v1/messages"), st.none() | st.integers(0, 9), st.sampled_from(TurnPurpose)),
+    origin=st.builds(
+        TurnOrigin,
+        st.just("/v1/messages"),
+        st.none() | st.integers(0, 9),
+        st.sampled_from(TurnPurpose),
+        st.none() | st.text(max_size=9),
+    ),
     request_id=st.text(max_size=20),
     receipt=st.none() | RECEIPTS,
     prompt_tokens=COUNTS,
@@ -71,8 +77,11 @@ TURNS = st.builds(
     seconds=st.floats(0, 1e4),
     end=st.sampled_from(TurnEnd),
 )
-EVENTS = st.lists(TURNS | EDITS | EVICTIONS | st.none(), max_size=30)
-"""What may happen. None: the turns are dropped, since the session needs their room."""
+EVENTS = st.lists(TURNS | EDITS | EVICTIONS | COUNTS | st.none(), max_size=30)
+"""What may happen. A number: a background request computed so many tokens.
+
+None: the turns are dropped, since the session needs their room.
+"""
 
 
 def after(event: Event, history: TurnHistory) -> TurnHistory:
@@ -84,6 +93,8 @@ def after(event: Event, history: TurnHistory) -> TurnHistory:
             return history.noted(edits=[event])
         case TurnEviction():
             return history.noted(evictions=[event])
+        case int():
+            return history.with_background(event)
         case None:
             return history.emptied()
 

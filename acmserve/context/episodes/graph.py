@@ -84,6 +84,21 @@ class EpisodeGraph:
         self._step: _Step | None = None
         self.extend_read(read_parts(messages, observations))
 
+    @classmethod
+    def of(cls, outline: Outline, episodes: Sequence[Episode]) -> EpisodeGraph:
+        """A graph of episodes that were found otherwise, in order. The last is active. It does not grow."""
+        graph = cls()
+        graph.outline = outline
+        graph._num_episodes = len(episodes)
+        for one in episodes[:-1]:
+            graph.live[one.number] = one
+        if episodes:
+            last, graph.prologue_end = episodes[-1], episodes[0].start
+            graph._current = _Current(
+                last.number, last.name, last.kind, last.start, last.depends_on, [*last.messages], [*last.uses]
+            )
+        return graph
+
     def __len__(self) -> int:
         """Episodes so far, forgotten and unannotated ones included."""
         return self._num_episodes
@@ -97,6 +112,14 @@ class EpisodeGraph:
     def active(self) -> Episode | None:
         """The episode that has not ended, or the unannotated work at the end. None right behind an end."""
         return None if self._current is None else self._current.episode()
+
+    @property
+    def beginning(self) -> int:
+        """The entries in front of the first marked episode, or of the first step where none is marked."""
+        if self.prologue_end is not None:
+            return self.prologue_end
+        lines = self.outline.lines
+        return next((entry for entry, line in enumerate(lines) if line.role is Role.ASSISTANT), len(lines))
 
     @property
     def names(self) -> Mapping[str, tuple[int, Kind]]:

@@ -3,8 +3,9 @@
     {"max_tokens": "50%", "low_watermark": "auto", "policy": "cwl"}
 
 Every wrong value is refused by its name, with what it may be. Tokens are written as 80000, "80000", "80k" or "50%" (of
-the model's context window). A watermark is also written as a fraction of `max_tokens` (0.6, "60%"). Policies and their
-options come from the registry. It does not evict, and `low_watermark.py` finds "auto".
+the model's context window). A watermark is also written as a fraction of `max_tokens` (0.6, "60%"), or as "max_tokens".
+Then an eviction stops as soon as the budget is met, as Algorithm 1 of CWL does. Policies and their options come from
+the registry. It does not evict, and `low_watermark.py` finds "auto".
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from acmserve.context.session.budget import DEFAULT_MAX_TOKENS, DEFAULT_POLICY, 
 from acmserve.errors import InvalidRequest
 from acmserve.validation import did_you_mean, echo_json
 
-AUTO = "auto"
+AUTO, AT_MAX = "auto", "max_tokens"
 _SETTINGS = ("max_tokens", "low_watermark", "policy")
 _TOKENS = re.compile(r"(?:(\d{1,12})|(\d{1,9}(?:\.\d{1,3})?)\s*k)", re.IGNORECASE)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 _TOKENS_REMEDY = 'Give tokens, such as 80000 or "80k", or a share of the context window, such as "50%".'
-_WATERMARK_REMEDY = 'Give "auto", tokens such as 60000 or "60k", or a share of max_tokens such as 0.6 or "60%".'
+_WATERMARK_REMEDY = (
+    'Give "auto", "max_tokens", tokens such as 60000 or "60k", or a share of max_tokens such as 0.6 or "60%".'
+)
 
 
 def parse_budget(value: object, window: int, field: str = "budget") -> Budget:
@@ -92,6 +95,8 @@ def _read_max(value: object, window: int, field: str) -> int:
 def _read_watermark(value: object, max_tokens: int, field: str) -> int | None:
     if value == AUTO:
         return None
+    if value == AT_MAX:
+        return max_tokens
     share = _percent(value)
     if isinstance(value, float) and 0 < value <= 1:
         share = value

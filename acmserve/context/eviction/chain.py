@@ -24,7 +24,7 @@ from typing import ClassVar
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses, ClearToolUsesPolicy, plan_clear_tool_uses
 from acmserve.context.eviction.compact import CompactPolicy
-from acmserve.context.eviction.cwl import BULK_TOOLS, INTERMEDIATE_TOOLS, Cwl
+from acmserve.context.eviction.cwl import BULK_TOOLS, INTERMEDIATE_TOOLS, LEVEL_OPTIONS, Cwl
 from acmserve.context.eviction.oldest_first.recency import Recency
 from acmserve.context.eviction.plan import EvictionPlan, Stage
 from acmserve.context.eviction.policy import Option
@@ -43,7 +43,7 @@ class Chain:
         "finished episodes where any are marked, then old results, then the oldest steps, then a summary,"
         " and at the very last what users said"
     )
-    options: ClassVar[tuple[Option, ...]] = (*Cwl.options, *ClearToolUsesPolicy.options, *CompactPolicy.options)
+    options: ClassVar[tuple[Option, ...]] = (*LEVEL_OPTIONS, *ClearToolUsesPolicy.options, *CompactPolicy.options)
     needs_episodes: ClassVar[bool] = True
     needs_model: ClassVar[bool] = False
     has_last_resorts: ClassVar[bool] = True
@@ -80,9 +80,9 @@ class Chain:
     def _evict_episodes(self, view: ConversationView, target: int) -> EvictionPlan:
         """Unannotated work goes only where the rest is not enough: an act that starts meanwhile would keep it."""
         policy = Cwl(self.bulk_tools, self.intermediate_tools)
-        plan = policy.plan(view, target)
+        plan = policy.plan_marked(view, target)
         if plan.num_after > target and view.expected.act_starts:
-            plan = policy.plan(replace(view, expected=replace(view.expected, act_starts=False)), target)
+            plan = policy.plan_marked(replace(view, expected=replace(view.expected, act_starts=False)), target)
         return plan
 
     def _clear_results(self, view: ConversationView, target: int) -> EvictionPlan:

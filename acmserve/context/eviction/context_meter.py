@@ -218,16 +218,11 @@ class ContextMeter:
     def measure(self, budget: Budget, prefill_rate: float, move_rate: float | None) -> Measured:
         """What `auto` needs: how this session grows and is evicted, and the rates of its engine in tokens a second."""
         growth = fmean(self._growths) if self._growths else max(1.0, budget.max_tokens * _FIRST_GROWTH_PART)
-        start = self.graph.prologue_end
         return Measured(
             growth=growth,
             prefill_rate=prefill_rate,
             move_rate=move_rate,
-            protected=max(
-                0,
-                self.token_counts.base_tokens
-                + self.token_counts.between(0, len(self._entries) if start is None else start),
-            ),
+            protected=max(0, self.token_counts.base_tokens + self.token_counts.between(0, self.graph.beginning)),
             growth_variation=pstdev(self._growths) / growth if len(self._growths) > 1 else 0.0,
             piece=fmean(self._pieces) if self._pieces else None,
             piece_variation=pstdev(self._pieces) / fmean(self._pieces) if len(self._pieces) > 1 else 0.0,
@@ -247,9 +242,13 @@ class ContextMeter:
         return max(0, min(low, budget.max_tokens - self.reserve))
 
     def plan(self, budget: Budget, measured: Measured) -> EvictionPlan:
-        """Evict down to the low watermark, in one batch. `unmet` where even `max_tokens` cannot be met. Pure."""
-        target = self.watermark(budget, measured)
-        return self.judge(registry.policy_of(budget).plan(self.view, target), budget)
+        """Evict down to the low watermark, or else to the budget. `unmet` where even that cannot be met. Pure."""
+        policy, target = registry.policy_of(budget), self.watermark(budget, measured)
+        plan = self.judge(policy.plan(self.view, target), budget)
+        if plan.unmet is None or target >= budget.max_tokens - self.reserve:
+            return plan
+        again = self.judge(policy.plan(self.view, budget.max_tokens - self.reserve), budget)
+        return again if again.unmet is None else plan
 
     def judge(self, plan: EvictionPlan, budget: Budget, reason: str = "") -> EvictionPlan:
         """The plan with `unmet` where `max_tokens` is not met after it. `reason`: why nothing could be taken."""

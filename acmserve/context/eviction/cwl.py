@@ -9,6 +9,13 @@ for Long-Horizon Agents" (arXiv:2606.11213). An act whose effects are in the wor
 Unannotated work is an exploration on which every act that starts later may depend. User turns, system messages and what
 has not ended are never touched.
 
+Where no episode is marked, episodes are inferred from the kinds of the tools (`inferred.py`). What an inferred act
+needs is a guess, so it gives way where the target cannot be met otherwise.
+
+Descriptions of explorations go at a second level, the oldest first. The paper keeps them for ever, so that a thousand
+of them can be more than any budget. They go only where all episodes are evicted and the target is still not met, and
+only where that meets it.
+
 A pass looks at every live episode once and then only at what it evicts. A counter of living dependents makes an
 exploration a candidate the moment the last of them is gone, and heaps give the oldest. It calls no model, and the same
 input gives the same plan. The algorithm always takes the oldest and so never leaves a choice among equals.
@@ -19,10 +26,11 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from acmserve.context.episodes.episode import Episode, Kind
+from acmserve.context.episodes.inferred import infer_episodes, without_needs
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
@@ -35,17 +43,26 @@ from acmserve.errors import InvalidRequest
 
 BULK_TOOLS = frozenset({"grep", "glob", "find", "ls", "search", "list_files", "list_directory", "rg"})
 INTERMEDIATE_TOOLS = frozenset({"read", "bash", "read_file", "cat", "view", "shell"})
+ACT_TOOLS = frozenset({
+    "edit", "edit_file", "multiedit", "notebookedit", "write", "write_file", "write_to_file", "create_file", "insert",
+    "replace", "replace_in_file", "str_replace", "str_replace_editor", "str_replace_based_edit_tool", "update_file",
+    "apply_patch", "patch", "move_file", "delete_file",
+})  # fmt: skip
 LEVELS = (Level.REASONING, Level.BULK, Level.INTERMEDIATE, Level.REMOVE)
+LEVEL_OPTIONS = (
+    Option("bulk_tools", OptionKind.TOOLS, BULK_TOOLS, "Tools whose results list much; they go first"),
+    Option("intermediate_tools", OptionKind.TOOLS, INTERMEDIATE_TOOLS, "Tools that read or run; they go second"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Cwl:
     """Acts before explorations, the oldest first, level by level. Tools of neither set go with the rest."""
 
-    summary: ClassVar[str] = "episodes marked with `delimiter`, acts before what they depend on"
+    summary: ClassVar[str] = "episodes, marked with `delimiter` or inferred, acts before what they depend on"
     options: ClassVar[tuple[Option, ...]] = (
-        Option("bulk_tools", OptionKind.TOOLS, BULK_TOOLS, "Tools whose results list much; they go first"),
-        Option("intermediate_tools", OptionKind.TOOLS, INTERMEDIATE_TOOLS, "Tools that read or run; they go second"),
+        *LEVEL_OPTIONS,
+        Option("act_tools", OptionKind.TOOLS, ACT_TOOLS, "Tools that change something, where no episode is marked"),
     )
     needs_episodes: ClassVar[bool] = True
     needs_model: ClassVar[bool] = False
@@ -53,6 +70,7 @@ class Cwl:
 
     bulk_tools: frozenset[str] = BULK_TOOLS
     intermediate_tools: frozenset[str] = INTERMEDIATE_TOOLS
+    act_tools: frozenset[str] = ACT_TOOLS
 
     def __post_init__(self) -> None:
         both = self.bulk_tools & self.intermediate_tools
@@ -64,6 +82,20 @@ class Cwl:
             )
 
     def plan(self, view: ConversationView, target: int) -> EvictionPlan:
+        """Evict marked episodes, or inferred ones where none is marked. Descriptions go where that is not enough."""
+        if view.episodes.prologue_end is not None:
+            return self._plan(view, target, with_descriptions=True)
+        inferred = infer_episodes(view.outline, self.act_tools, view.end)
+        plan = self._plan(replace(view, episodes=inferred), target)
+        if plan.unmet is None:
+            return plan
+        return self._plan(replace(view, episodes=without_needs(inferred)), target, with_descriptions=True)
+
+    def plan_marked(self, view: ConversationView, target: int) -> EvictionPlan:
+        """Algorithm 1 to the letter, for a chain: marked episodes alone, and descriptions stay."""
+        return self._plan(view, target)
+
+    def _plan(self, view: ConversationView, target: int, *, with_descriptions: bool = False) -> EvictionPlan:
         """Evict episode by episode, level by level, until the target is met."""
         editor, lines = view.editor(), view.outline.lines
         steps: list[EvictionStep] = []
@@ -80,6 +112,8 @@ class Cwl:
                     break
             else:
                 candidates.evicted(episode)
+        if with_descriptions and editor.num_tokens > target:
+            steps += _drop_descriptions(view, editor, target)
         unmet = None
         if editor.num_tokens > target:
             left = protected_tokens(view.with_omissions(editor.omissions()), editor.num_tokens)
@@ -100,6 +134,23 @@ class Cwl:
         else:
             names = self.bulk_tools if level is Level.BULK else self.intermediate_tools
             editor.drop_calls([use for use in episode.uses if lines[use.entry].names[use.number] in names])
+
+
+def _drop_descriptions(view: ConversationView, editor: OmissionEditor, target: int) -> list[EvictionStep]:
+    """Take out the oldest descriptions until the target is met. None where even all of them are not enough."""
+    trial = view.with_omissions(editor.omissions()).editor()
+    noted: list[int] = []
+    for entry in trial.noted():
+        if trial.num_tokens <= target:
+            break
+        trial.drop_notes(entry)
+        noted.append(entry)
+    steps = []
+    for entry in noted if trial.num_tokens <= target else ():
+        size = editor.num_tokens
+        editor.drop_notes(entry)
+        steps.append(EvictionStep(f"descriptions in message {entry}", Level.DESCRIPTIONS, size - editor.num_tokens))
+    return steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Level(Enum):
     BULK = "strip_bulk"
     INTERMEDIATE = "strip_intermediate"
     REMOVE = "remove"
+    DESCRIPTIONS = "drop_descriptions"
     CLEAR = "clear_result"
     SUMMARIZE = "summarize"
 

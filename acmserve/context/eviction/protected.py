@@ -21,10 +21,10 @@ def evicted_numbers(episodes: Iterable[Episode], omissions: Omissions) -> set[in
 
 
 def is_evicted(episode: Episode, omissions: Omissions) -> bool:
-    """Whether an ended episode was removed altogether. An episode's first call, or text, goes with the last level."""
+    """Whether an ended episode was removed altogether. The call that started a marked one goes with the last level."""
     if not omissions:
         return False
-    if episode.name is not None:
+    if episode.close_entry is not None:
         return omissions.has_lost(episode.uses[0])
     texts_gone = all(_has_lost_text(omissions, entry) for entry in episode.messages)
     return texts_gone and all(omissions.has_lost(use) for use in episode.uses)

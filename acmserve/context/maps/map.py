@@ -23,7 +23,7 @@ from acmserve.errors import IntegrityError
 DEFAULT_BUDGET = 1024
 MAX_BUDGET = 16_384
 DEFAULT_EVOLVE_STEPS = 4
-MAX_EVOLVE_STEPS = 64
+MAX_EVOLVE_STEPS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

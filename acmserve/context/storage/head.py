@@ -6,12 +6,14 @@ It stands in the file beside the session, so that a list, a search for branches 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.totals import TurnTotals
+from acmserve.context.session.turns.turn import LastTurn
 from acmserve.context.storage.codecs.branch import thread_from, thread_value
 from acmserve.context.storage.session import Key, Session
 
@@ -23,6 +25,9 @@ class SessionHead:
     """`parent` and `parent_mark` name the session that this one is a branch of, see `context.session.branches.parent`.
 
     `thread` is its place in a family of threads, None for a session that is the only one of its family.
+
+    `totals`, `last_turn` and `budget_tokens` are known of a session that was in memory since the server started. Rows
+    do not have them. Of a budget the session's own counts.
     """
 
     key: Key
@@ -37,17 +42,34 @@ class SessionHead:
     parent_mark: str | None = None
     precompute: PrecomputeOptions | None = None
     thread: Thread | None = None
+    totals: TurnTotals | None = field(default=None, compare=False)
+    last_turn: LastTurn | None = field(default=None, compare=False)
+    budget_tokens: int | None = field(default=None, compare=False)
 
     @property
     def session_id(self) -> str:
         """The id that the client knows."""
         return self.key[1]
 
+    @property
+    def thread_of(self) -> str | None:
+        """The session that this one is a side thread of."""
+        thread = self.thread if self.parent is None else None
+        return None if thread is None or thread.family == self.session_id else thread.family
+
 
 def head_of(session: Session) -> SessionHead:
     """The head of a session that is in memory."""
     return SessionHead(
-        session.key, session.suite, session.created_at, session.used_at, session.num_bytes, *_counts(session.state)
+        session.key,
+        session.suite,
+        session.created_at,
+        session.used_at,
+        session.num_bytes,
+        *_counts(session.state),
+        totals=session.turns.totals,
+        last_turn=session.turns.last_turn,
+        budget_tokens=None if session.state.budget is None else session.state.budget.max_tokens,
     )
 
 

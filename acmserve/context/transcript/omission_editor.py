@@ -154,6 +154,17 @@ class OmissionEditor:
         kept = self.of(entry)
         self._set(entry, replace(kept, notes=(*kept.notes, note)))
 
+    def noted(self) -> list[int]:
+        """The messages of the assistant in whose place notes stand, the oldest first."""
+        entries = {*self._before.entries, *self._changed}
+        return sorted(entry for entry in entries if not self._lines[entry].is_user and self.of(entry).notes)
+
+    def drop_notes(self, entry: int) -> None:
+        """Take out the notes that stand in a message's place. A summary stays."""
+        kept = self.of(entry)
+        if kept.notes:
+            self._set(entry, replace(kept, notes=()))
+
     def drop_lines(self, entry: int) -> None:
         """Take out the notes and the summary that stand in a message's place."""
         kept = self.of(entry)

@@ -24,10 +24,13 @@ from typing import Any
 from acmserve.context.session.branches.branch import opened
 from acmserve.context.session.branches.branch_tool import BRANCH, RETURN, BranchCall, read_branch, read_return
 from acmserve.context.session.branches.branching import Spent, close_branch, open_branch, spent_in
+from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
+from acmserve.context.session.turns.turn import MAX_ID_CHARS, TurnEdit
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import Conflict
+from acmserve.server.http.strict_json import clean_json
 
 NAMES = (BRANCH, RETURN)
 DEFAULT_SHARE = 4
@@ -144,6 +147,27 @@ class LoopBranches:
             for branch in state.branches
             if branch.call_id in self.touched
         ]
+
+
+def open_call(state: SessionState) -> str | None:
+    """The call that opened the branch in which the model works, as records name it."""
+    return None if state.branch is None else str(clean_json(state.branch.call_id))[:MAX_ID_CHARS]
+
+
+def branch_edits(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> list[TurnEdit]:
+    """The branches of the model that were opened and closed in between, as the next turn names them."""
+    was_open = {branch.call_id: branch.is_open for branch in before.branches}
+    found = []
+    for branch in after.branches:
+        if branch.call_id not in was_open:
+            found.append(TurnEdit("branch", (), 0, Initiator.MODEL.value))
+        if not branch.is_open and was_open.get(branch.call_id, True):
+            num_left = sum(
+                count_tokens(tokenizer, text) for _, text in texts(after.entries[branch.result_entry].message)
+            )
+            kind = "branch_failed" if branch.failed else "return"
+            found.append(TurnEdit(kind, (), max(0, branch.num_tokens - num_left), Initiator.MODEL.value))
+    return found
 
 
 def fail_open(state: SessionState, reason: str, tokenizer: Tokenizer) -> SessionState:

@@ -26,7 +26,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.budget.budgets import set_budget
-from acmserve.server.chat.branches import fail_open
+from acmserve.server.chat.branches import branch_edits, fail_open
 from acmserve.server.chat.calls import find_format_error
 from acmserve.server.chat.options import ChatRequest, Turn
 from acmserve.server.context.server import ContextServer
@@ -72,12 +72,15 @@ def keep(server: ContextServer, session: Session, state: SessionState, *, must: 
 
     Raises `Conflict` then, where the answer cannot go on without it (`must`).
     """
+    before = session.state
     try:
         server.store.save(session, state)
     except Conflict as error:
         if must:
             raise
         return refused_fields(error)
+    if state.branches is not before.branches:
+        server.sessions.turns.note(session, branch_edits(before, state, server.tokenizer))
     return {}
 
 

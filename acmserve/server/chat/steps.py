@@ -31,7 +31,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.commits import LoopCommits
 from acmserve.server.budget.enforcement import Enforced
-from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open
+from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open, open_call
 from acmserve.server.chat.calls import (
     Call,
     ContextTools,
@@ -166,7 +166,7 @@ class ToolLoop:
         turn, state = self.turn, self.turn.session.state
         if state.branch is not None:
             said = f"the model could not be asked: {reason[:MAX_REASON_CHARS]}"
-            turn.server.store.save(turn.session, fail_open(state, said, turn.server.tokenizer))
+            keep(turn.server, turn.session, fail_open(state, said, turn.server.tokenizer), must=True)
         return state.branch is not None
 
     async def _ask(self) -> Response | None:
@@ -190,7 +190,7 @@ class ToolLoop:
     @property
     def _origin(self) -> TurnOrigin:
         """What the running step's request to the engine is."""
-        return TurnOrigin(self.raw_request.url.path, len(self.steps))
+        return TurnOrigin(self.raw_request.url.path, len(self.steps), branch=open_call(self.turn.session.state))
 
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""

@@ -65,6 +65,8 @@ async def answer_session(server: ContextServer, chat: ChatRequest, core: Endpoin
 
 async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) -> Response | None:
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
+    if chat.map is not None and chat.map.wait:
+        await server.maps.updates.done((chat.tenant, chat.map.external_context_id))
     is_new = not server.store.has(chat.tenant, chat.params.session_id)
     session = server.store.open(chat.tenant, chat.params.session_id)
     answer = _answer_once if chat.loop is None else _answer_in_loop

@@ -16,6 +16,8 @@ from __future__ import annotations
 from acmserve.context.session.branches.branching import Spent, count_spent
 from acmserve.context.session.branches.fork import fork, num_complete, place_result
 from acmserve.context.session.branches.parent import mark_of
+from acmserve.context.session.rollout.record import Initiator
+from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
@@ -76,6 +78,8 @@ def give_back(server: ContextServer, branch: Session, parent: Session, message: 
         )
     state = place_result(parent.state, branch.session_id, own, message, spent_by(server, branch))
     server.store.save(parent, state)
+    saved = -count_tokens(server.tokenizer, message)
+    server.sessions.turns.note(parent, [TurnEdit("return", (), saved, Initiator.CALLER.value)])
     server.delete(branch)
 
 

@@ -3,9 +3,10 @@
     finished query --schedule--> waiting --> Distiller --> Cartographer --> learn --> MapStore.save
                                  one at a time for each map             \\-- an error --> the history
 
-No user waits for an update, and none of its errors reaches a user's request: they are noted in the map's history. No
-more updates are taken on than the map's `evolve_steps` leave, those that wait included. This class owns the tasks.
-`close` ends them, and notes the updates that were cut off.
+No user waits for an update who does not ask to, and none of its errors reaches a user's request: they are noted in the
+map's history. No more updates are taken on than the map's `evolve_steps` leave, those that wait included. A bad answer
+of the Distiller taught nothing and costs no step, one of the Cartographer does. This class owns the tasks. `close` ends
+them, and notes the updates that were cut off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 
-from acmserve.context.maps.answers import read_charted, read_distilled
+from acmserve.context.maps.answers import Distilled, read_charted, read_distilled
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.prompts import ask_cartographer, ask_distiller
 from acmserve.context.maps.rules import MapRules
@@ -31,6 +32,8 @@ from acmserve.errors import AcmError, InvalidRequest
 from acmserve.server.models.map_model import MapModel
 from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
 
+MAX_WAITING = 64
+"""Queries of one map that wait at most, each with its messages. What comes beyond teaches nothing."""
 # Room for the chat template beside the prompt.
 _NUM_TEMPLATE_TOKENS = 64
 
@@ -60,7 +63,7 @@ class MapUpdates:
     def schedule(self, held: HeldMap, query: FinishedQuery) -> bool:
         """Let the map learn from a query as soon as it can. False where it does not any more."""
         context_map = held.context_map
-        room = context_map.evolve_steps - context_map.num_steps - self.num_pending(held.key)
+        room = min(context_map.evolve_steps - context_map.num_steps, MAX_WAITING) - self.num_pending(held.key)
         if self.model is None or context_map.frozen or room <= 0 or not self.store.holds(held):
             return False
         self._waiting.setdefault(held.key, deque()).append(query)
@@ -73,6 +76,11 @@ class MapUpdates:
     def num_pending(self, key: MapKey) -> int:
         """Updates of a map that are under way or wait."""
         return len(self._waiting.get(key, ()))
+
+    async def done(self, key: MapKey) -> None:
+        """Return once the updates of a map that are under way, or wait now, are done. Whoever gives up ends none."""
+        if key in self._tasks:
+            await asyncio.wait({self._tasks[key]})
 
     async def close(self) -> None:
         """End what is under way. Updates that were cut off are noted. They count as no step."""
@@ -96,8 +104,16 @@ class MapUpdates:
             del self._waiting[held.key], self._tasks[held.key]
 
     async def _update(self, held: HeldMap, query: FinishedQuery, model: MapModel) -> None:
+        seen = held.context_map
         try:
-            learned = await self._ask(held.context_map, query, model)
+            try:
+                distilled = await self._distil(seen, query, model)
+            except InvalidRequest as error:
+                self._fail(held, query, str(error), answered=False)
+                return
+            question = ask_cartographer(seen, distilled, question_of(query.messages), self.rules.count(seen))
+            charted = read_charted(await model.ask(question, query.options))
+            learned = Learned(distilled, charted, seen, query.session_id)
             self.store.save(held, learn(held.context_map, learned, self.rules, self.store.clock()))
         except InvalidRequest as error:
             self._fail(held, query, str(error), answered=True)
@@ -107,8 +123,8 @@ class MapUpdates:
             logger.exception("acmserve: an update of the map of %r failed", held.key[1])
             self._fail(held, query, f"{type(error).__name__}: {error}", answered=True)
 
-    async def _ask(self, seen: ContextMap, query: FinishedQuery, model: MapModel) -> Learned:
-        """Ask both models about a query. Raises InvalidRequest for an answer that is not what was asked."""
+    async def _distil(self, seen: ContextMap, query: FinishedQuery, model: MapModel) -> Distilled:
+        """Ask the Distiller about a query. Raises InvalidRequest for an answer that is not what was asked."""
         options = query.options
         tokenizer = self.rules.tokenizer
         num_own = count_tokens(tokenizer, ask_distiller(seen, "").prompt)
@@ -116,10 +132,7 @@ class MapUpdates:
         if room < 1:
             raise InvalidRequest("window", f"of {self.window:,} tokens is too small for a map of {seen.budget:,}.")
         question = ask_distiller(seen, fit(trajectory(query.messages), room, tokenizer))
-        distilled = read_distilled(await model.ask(question, options), seen)
-        question = ask_cartographer(seen, distilled, question_of(query.messages), self.rules.count(seen))
-        charted = read_charted(await model.ask(question, options))
-        return Learned(distilled, charted, seen, query.session_id)
+        return read_distilled(await model.ask(question, options), seen)
 
     def _fail(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> None:
         now = self.store.clock()

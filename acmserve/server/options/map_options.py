@@ -1,6 +1,6 @@
 """What a chat request says about a context map: the object `acm.map`.
 
-    {"external_context_id": "corpus-7", "budget": 1024, "evolve_steps": 4, "placement": "tail",
+    {"external_context_id": "corpus-7", "budget": 1024, "evolve_steps": 4, "placement": "tail", "wait": true,
      "update": {"model": "big", "max_tokens": 1024, "vllm_xargs": {...}}}
 
 Pure: JSON values in, a frozen object out. JSON null means "not given". It does not know who keeps maps.
@@ -16,11 +16,11 @@ from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
 from acmserve.context.maps.update import check_range
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import check_session_id
-from acmserve.validation import check_object, echo
+from acmserve.validation import check_boolean, check_object, echo
 
 PLACEMENTS = ("tail", "head")
 MAX_ANSWER_TOKENS = 16_384
-_KEYS = ("external_context_id", "budget", "evolve_steps", "placement", "update")
+_KEYS = ("external_context_id", "budget", "evolve_steps", "placement", "wait", "update")
 _UPDATE_KEYS = ("model", "max_tokens", "vllm_xargs")
 # They would make the update a request of a session.
 _RESERVED_XARGS = ("session_id", "kv_transfer_params")
@@ -42,7 +42,7 @@ DEFAULT_UPDATE = UpdateOptions()
 class MapOptions:
     """`budget` and `evolve_steps` are those of a map that is made now. None: the defaults, or the map's own.
 
-    `placement` None leaves the choice to `placement_for`.
+    `placement` None leaves the choice to `placement_for`. With `wait` a request first waits for updates under way.
     """
 
     external_context_id: str
@@ -50,6 +50,7 @@ class MapOptions:
     evolve_steps: int | None = None
     placement: str | None = None
     update: UpdateOptions = DEFAULT_UPDATE
+    wait: bool = False
 
 
 def parse_map_options(value: object) -> MapOptions | None:
@@ -72,6 +73,7 @@ def parse_map_options(value: object) -> MapOptions | None:
         evolve_steps=_integer(given, "evolve_steps", 0, MAX_EVOLVE_STEPS),
         placement=placement,
         update=_update(given.get("update")),
+        wait=check_boolean(given.get("wait", False), "acm.map.wait"),
     )
 
 

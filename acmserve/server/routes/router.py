@@ -10,6 +10,7 @@
     GET    /events                             what happens to all sessions
     GET    /sessions/{session_id}/turns        what each of the last turns cost, page by page
     GET    /sessions/{session_id}/totals       what all turns cost, and what that saved
+    GET    /usage                              what many sessions cost
     GET    /sessions/{session_id}/rollout      what was recorded for training
     GET    /sessions/{session_id}/export       for another server       POST .../import  from another one
     POST   /sessions/{session_id}/tools/{name} execute one tool call

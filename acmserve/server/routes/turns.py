@@ -1,4 +1,7 @@
-"""The routes that show what the turns of a session cost: each of the last ones, and all of them together."""
+"""The routes that show what the turns of a session cost: each of the last ones, and all of them together.
+
+`/usage` says it of many sessions at once, for monitors.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE
-from acmserve.server.routes.schemas.turns import TurnList, TurnTotalsView
-from acmserve.server.routes.views.turns import totals_view, turn_list
+from acmserve.server.routes.schemas.turns import TurnList, TurnTotalsView, UsageList
+from acmserve.server.routes.views.turns import totals_view, turn_list, usage_list
 
 turns_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
 MAX_INDEX = 2**53
@@ -54,3 +57,19 @@ async def get_totals(session_id: SessionId, caller: CallerDep) -> TurnTotalsView
     """
     session, server = caller.session(session_id), caller.server
     return totals_view(session, estimate_savings(session.turns.totals, server.budgets.rates, server.prices))
+
+
+@turns_router.get(
+    "/usage", operation_id="acm_list_usage", summary="See what sessions cost", responses=problems(400, 403)
+)
+async def list_usage(
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most sessions of the answer.")] = 200,
+) -> UsageList:
+    """Shows what the sessions of this API key (and cache salt) cost so far, the one used last first.
+
+    `totals` is what `GET .../totals` adds up. Asking is no use of a session: it does not keep one from expiring, and
+    reads nothing from the file.
+    """
+    caller.check_may_list()
+    return usage_list(caller.server, caller.tenant, limit)

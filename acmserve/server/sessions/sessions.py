@@ -158,7 +158,8 @@ class Sessions:
         account = account_of(session.tenant) if session.tenant else ""
         params = SessionParams(engine_name(session), "exact", precompute=True, account=account)
         served = partial(self.served.of, *session.key)
-        return Exchange(params, session.session_id, served, messages, remembers=False, num_cut=num_cut)
+        ended = partial(self.turns.note_background, session)
+        return Exchange(params, session.session_id, served, messages, remembers=False, num_cut=num_cut, on_end=ended)
 
     def describe_kv(self, session: Session, tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`).

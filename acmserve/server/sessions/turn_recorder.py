@@ -1,6 +1,7 @@
 """Writes what the turns of sessions cost, beside the sessions in the store.
 
     edit, /evict ------note--> waits for the next turn
+    background request --note_background--> totals
     request --begin--> engine --ended--> turn: receipt, times, what was noted, what its own prompt had evicted
 
 An eviction in front of a request counts where the session keeps it: in a tool loop always, elsewhere where the request
@@ -13,13 +14,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from weakref import WeakSet
 
 from acmserve.context.eviction.clearing_edits import COMPACT
 from acmserve.context.session.turns.history import TurnHistory
 from acmserve.context.session.turns.turn import (
+    MAX_ID_CHARS,
     EvictionKind,
     SessionTurn,
     TurnEdit,
@@ -27,16 +30,13 @@ from acmserve.context.session.turns.turn import (
     TurnEviction,
     TurnOrigin,
 )
-from acmserve.context.storage.session import Session, SessionUse
+from acmserve.context.storage.session import Key, Session, SessionUse
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import StorageFailed
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.ended_request import EndedRequest
 from acmserve.server.sessions.turn_counters import count_evictions, count_turn
-
-MAX_ID_CHARS = 128
-"""A request's id is the client's own where it sends `X-Request-Id`."""
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -52,10 +52,13 @@ class TurnRecorder:
         self._clock = clock
         self._rates = rates or Rates()
         self._has_warned = False
+        self._running: WeakSet[RunningTurn] = WeakSet()
 
     def begin(self, session: Session, origin: TurnOrigin, enforced: Enforced | None = None) -> RunningTurn:
         """The turn of a request that is made now. `enforced` is what its prompt was brought under."""
-        return RunningTurn(self, session, origin, enforced, self._store.use(session))
+        turn = RunningTurn(self, session, origin, enforced, self._store.use(session))
+        self._running.add(turn)
+        return turn
 
     def begin_named(self, tenant: str, session_id: str, origin: TurnOrigin) -> RunningTurn | None:
         """The turn of a request that vLLM answers by itself. None where no session of that name is held here."""
@@ -77,6 +80,16 @@ class TurnRecorder:
         if edits or evictions:
             self._record(session, lambda history: (history.noted(edits, evictions), evictions))
 
+    def note_background(self, session: Session, request: EndedRequest) -> None:
+        """A background request of a session has ended. What one that broke off had computed, nobody has told."""
+        receipt = request.receipt
+        if receipt is not None and receipt["computed_tokens"]:
+            self._record(session, lambda history: (history.with_background(receipt["computed_tokens"]), ()))
+
+    def running(self) -> Set[Key]:
+        """The sessions that are in a turn now."""
+        return {turn.session.key for turn in self._running if turn.use is not None}
+
     def _record(self, session: Session, changed: Callable[[TurnHistory], _Changed]) -> TurnHistory | None:
         """Store a changed history, and count its new evictions. None where nobody holds the session."""
         if not self._store.holds(session):
@@ -94,9 +107,12 @@ class TurnRecorder:
         return history
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class RunningTurn:
-    """A turn that has not ended. Until then `use` keeps the session in memory."""
+    """A turn that has not ended. Until then `use` keeps the session in memory.
+
+    The recorder knows it weakly: a stream that nobody ever reads has no other end.
+    """
 
     recorder: TurnRecorder
     session: Session

@@ -9,16 +9,16 @@
 
 Requests of one kind have the same words and different answers, so only the order tells them apart; where a kind was
 asked for once, there is nothing to count. Each answer begins with another word, so that word tells which one is meant.
-The scorer is the papers': how similar the generated text is to the right one (difflib's ratio), 0 unless it begins
-like it.
+The scorer is the published one: how similar the generated text is to the right one (difflib's ratio), 0 unless it
+begins like it. What the model writes behind the right text counts against it.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
+from acmserve.bench.eval.tasks.mrcr import score_v1
 from acmserve.bench.harness.workloads import KEYS, VALUES
 from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase
 
@@ -78,11 +78,11 @@ def make_case(seed: int, sizes: MrcrSizes, num_questions: int = 2) -> TaskCase:
 
 
 def similarity(answer: str, gold: str) -> float:
-    """Ratio of matching characters over the length of the right text; 0 when the answer begins with another word."""
-    answer, words = answer.strip().strip('"'), gold.split()
-    if answer.split()[:1] != words[:1]:
-        return 0.0
-    return SequenceMatcher(None, answer[: len(gold)], gold, autojunk=False).ratio()
+    """The published score. The first word stands for the random string.
+
+    The answer goes on where the prompt ends, so one space in front of it belongs to the prompt.
+    """
+    return score_v1(answer.removeprefix(" "), gold, gold.split()[0])
 
 
 def _note(draw: random.Random, opener: str) -> str:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from acmserve.bench.eval.tasks.oolong import PENALTY
 from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 
 TASK = "aggregation"
 MOODS = ("happy", "tired", "calm", "angry", "proud")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-_PENALTY = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def number_score(answer: str, gold: str) -> float:
         bare = word.strip(".,;:!?\"'*()")
         value = NUMBERS.index(bare) if bare in NUMBERS else int(bare) if bare.isascii() and bare.isdigit() else None
         if value is not None:
-            return float(_PENALTY ** min(abs(value - NUMBERS.index(gold)), 64))
+            return float(PENALTY ** min(abs(value - NUMBERS.index(gold)), 64))
     return 0.0
 
 

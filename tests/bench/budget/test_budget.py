@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
+from acmserve.bench.budget.costs import COSTS, cost_of
 from acmserve.bench.budget.main import TREATMENTS, as_report
 from acmserve.bench.budget.runs import (
     check_budget_run,
@@ -23,6 +24,7 @@ from acmserve.bench.budget.runs import (
     make_runs,
     new_tokens,
 )
+from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.options import as_json
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
@@ -114,3 +116,15 @@ def test_the_recorded_report_reads() -> None:
     table = as_table(RECORDED)
     assert any("no budget" in line and "60,306" in line for line in table)
     assert any("CWL with moves" in line and "2 %" in line for line in table)
+
+
+def test_costs_follow_from_the_counts_and_the_prices() -> None:
+    run = {"total_computed_tokens": 100, "summary_computed_tokens": 20, "total_prompt_tokens": 1_000}
+    run |= {"summary_prompt_tokens": 120, "summary_completion_tokens": 10}
+    assert cost_of(run, PriceRatios()) == pytest.approx((1.25 * 120 + 0.1 * 1_000 + 5 * 10) / 1e6)
+    assert cost_of(run, PriceRatios(write=1, read=1, output=0, base=2)) == pytest.approx(2 * 1_120 / 1e6)
+    rows = {row[0]: row[-2:] for row in COSTS.rows(RECORDED)}
+    assert rows["no budget"] == ["", "+257 %"]
+    assert rows["CWL exact, batched"] == ["-79 %", "-25 %"]
+    free = {row[0]: row[-1] for row in COSTS.rows({**RECORDED, "prices": {"read": 0.0, "output": 0.0}})}
+    assert free["CWL exact, batched"] == "-23 %"

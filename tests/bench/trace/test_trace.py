@@ -16,9 +16,9 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import find_llama_server
-from acmserve.bench.harness.peer_servers import NAMES, Cached, Peer, read_cached
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 from acmserve.bench.trace.main import DEFAULTS, QUICK, _parser, choose_peers
+from acmserve.bench.trace.peer_servers import NAMES, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Limits, Prompt, read_policy
 from acmserve.bench.trace.score import (
     NOT_COMPARED,

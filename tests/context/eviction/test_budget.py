@@ -38,7 +38,16 @@ def test_max_tokens(written: Any, tokens: int) -> None:
 
 @pytest.mark.parametrize(
     ("written", "tokens"),
-    [("auto", None), (60000, 60_000), ("60k", 60_000), (0.5, 40_000), ("50%", 40_000), (1.0, 80_000), (80000, 80_000)],
+    [
+        ("auto", None),
+        ("max_tokens", 80_000),
+        (60000, 60_000),
+        ("60k", 60_000),
+        (0.5, 40_000),
+        ("50%", 40_000),
+        (1.0, 80_000),
+        (80000, 80_000),
+    ],
 )
 def test_low_watermark(written: Any, tokens: int | None) -> None:
     assert parse_budget({"max_tokens": "80k", "low_watermark": written}, WINDOW).low_watermark == tokens

@@ -287,3 +287,15 @@ def test_the_pieces_of_evictions_are_measured() -> None:
     assert len(sizes) > 5
     assert measured.piece == pytest.approx(sum(sizes) / len(sizes))
     assert measured.undershoot == pytest.approx(sum(size**2 for size in sizes) / sum(sizes) / 2)
+
+
+def test_where_nothing_is_marked_all_but_the_beginning_may_go() -> None:
+    """Else `auto` would stop right at the budget, and every turn would evict."""
+    story = Story()
+    for _ in range(60):
+        story.step(("read", "r " * 40), text="Look .")
+    meter, wanted = new_meter(), budget(1000)
+    meter.follow(state_of(story.messages))
+    measured = meter.measure(wanted, 100.0, None)
+    assert measured.protected == meter.token_counts.between(0, 2)
+    assert meter.watermark(wanted, measured) < 900

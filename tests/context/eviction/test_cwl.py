@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.episodes.episode import Kind
 from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.episodes.inferred import infer_episodes
 from acmserve.context.episodes.view import ConversationView
-from acmserve.context.eviction.cwl import Cwl, PiCwl, without_active
+from acmserve.context.eviction.cwl import ACT_TOOLS, Cwl, PiCwl, without_active
 from acmserve.context.eviction.plan import EvictionPlan, Level
 from acmserve.context.eviction.policy import Policy
 from acmserve.context.eviction.protected import evicted_numbers, is_evicted
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
+from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
-from tests.support.context.annotated import Story, histories, token_counts_of
+from tests.support.context.annotated import Story, count, histories, token_counts_of
 from tests.support.context.naive_eviction import NaiveSession
 from tests.support.context.valid_chat import check_valid, weigh
 
@@ -133,6 +135,118 @@ def test_the_tools_of_a_level_are_configurable() -> None:
     assert sum("edit" in str(message) for message in rendered) == 1
 
 
+def explored(num: int) -> list[Message]:
+    story = Story()
+    for number in range(num):
+        story.expl(f"e{number}", ("grep", "g " * 40))
+    return story.user("And now ?").messages
+
+
+def test_descriptions_go_at_a_second_level_the_oldest_first() -> None:
+    messages = explored(20)
+    graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
+    floor = Cwl().plan_marked(seen(graph, token_counts, EMPTY), EVERYTHING)
+    assert floor.unmet is not None
+    target = floor.num_after - 30
+    plan = plan_eviction(graph, token_counts, EMPTY, target)
+    assert plan.unmet is None
+    assert target - 10 < plan.num_after <= target
+    dropped = [step for step in plan.steps if step.level is Level.DESCRIPTIONS]
+    assert 1 < len(dropped) < 20
+    shown = [str(message["content"]) for message in render_without(messages, plan.omissions)]
+    assert [f"[explored e{n}: found e{n} here]" in shown for n in range(20)] == [n >= len(dropped) for n in range(20)]
+    # What cannot be reached even so takes no description.
+    beyond = plan_eviction(graph, token_counts, EMPTY, EVERYTHING)
+    assert beyond.omissions == floor.omissions
+
+
+def test_five_thousand_explorations_stay_under_their_budget() -> None:
+    """Each leaves a description, and so many descriptions are several budgets. Without the second level it breaks."""
+    budget, watermark = 12_000, 6_000
+    story, graph, token_counts = Story(), EpisodeGraph(), token_counts_of([])
+    omissions, num_read, num_unmet = EMPTY, 0, 0
+    for number in range(5_000):
+        story.expl(f"e{number}", ("grep", "g " * 40))
+        if number % 50 == 49:
+            graph.extend(story.messages[num_read:])
+            token_counts.extend(story.messages[num_read:])
+            num_read = len(story.messages)
+            view = seen(graph, token_counts, omissions)
+            if view.shown_tokens() > budget:
+                plan = plan_eviction(graph, token_counts, omissions, watermark)
+                num_unmet += plan.unmet is not None or plan.num_after > watermark
+                omissions = plan.omissions
+                graph.forget(evicted_numbers(graph.live.values(), omissions))
+    assert num_unmet == 0
+    assert 5_000 * count("[explored e1: found e1 here]") > 2 * budget
+
+
+def unmarked(num: int, *, acts: bool = True) -> list[Message]:
+    """An agent that never calls `delimiter`: reads, and now and then an edit."""
+    story = Story()
+    for number in range(num):
+        story.step(("grep", "g " * 30), text="Look .", reasoning="h " * 5)
+        story.step(("read", "r " * 60), text="Read .")
+        if acts and number % 3 == 2:
+            story.step(("edit", "e " * 20), text="Do .")
+        if number % 10 == 9:
+            story.user()
+    return story.messages
+
+
+@pytest.mark.parametrize("acts", [True, False])
+@pytest.mark.parametrize("policy", [Cwl(), PiCwl()])
+def test_an_agent_that_marks_nothing_stays_under_its_budget(acts: bool, policy: Policy) -> None:
+    """The budget is met at every step of the way, and only system, user and the last step are always there."""
+    messages = unmarked(40, acts=acts)
+    omissions = EMPTY
+    for end in range(2, len(messages) + 1):
+        if messages[end - 1]["role"] == "assistant":
+            continue
+        graph, token_counts = EpisodeGraph(messages[:end]), token_counts_of(messages[:end])
+        if seen(graph, token_counts, omissions).shown_tokens() <= 400:
+            continue
+        plan = plan_eviction(graph, token_counts, omissions, 300, policy)
+        assert plan.unmet is None, end
+        assert plan.num_after <= 300
+        omissions = plan.omissions
+        rendered = render_without(messages[:end], omissions)
+        check_valid(messages[:end], rendered)
+        assert messages[end - 1] in rendered
+    assert omissions
+
+
+def test_inferred_acts_go_before_what_they_used() -> None:
+    messages = unmarked(6)
+    graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
+    first = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 10)
+    assert [step.what for step in first.steps] == ["act from message 14"]
+    only_reads = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 10, Cwl(act_tools=frozenset()))
+    assert only_reads.steps[0].what == "exploration from message 2"
+    marked = [*messages, *Story(prologue=False).expl("find", ("grep", "g " * 30)).messages]
+    graph, token_counts = EpisodeGraph(marked), token_counts_of(marked)
+    assert {step.what for step in plan_eviction(graph, token_counts, EMPTY, EVERYTHING).steps} == {"find"}
+
+
+@given(histories(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_inferred_episodes_hold_everything_once(messages: list[Message], data: st.DataObject) -> None:
+    graph = infer_episodes(EpisodeGraph(messages).outline, {"edit", "Write"})
+    episodes = [*graph.live.values(), *([graph.active] if graph.active else [])]
+    uses = [use for one in episodes for use in one.uses]
+    texts = [entry for one in episodes for entry in one.messages]
+    lines = graph.outline.lines
+    assert sorted(uses) == [(entry, n) for entry, line in enumerate(lines) for n in range(len(line.names))]
+    assert sorted(set(texts)) == sorted(texts)
+    assert {entry for entry, line in enumerate(lines) if line.role is Role.ASSISTANT} <= set(texts)
+    assert all(graph.live[number].kind is Kind.EXPL for one in episodes for number in one.depends_on)
+    for one in episodes:
+        acts = [
+            any(lines[entry].names[n] in ("edit", "write") for e, n in one.uses if e == entry) for entry in one.messages
+        ]
+        assert set(acts) <= {one.kind is Kind.ACT} or any(lines[e].role is Role.RESULT for e in one.messages)
+
+
 @given(histories(), st.data(), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_algorithm_1_step_by_step(
@@ -140,6 +254,7 @@ def test_algorithm_1_step_by_step(
 ) -> None:
     options = PiCwl() if by_position else Cwl()
     graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
+    assume(graph.prologue_end is not None)
     naive = NaiveSession(messages, weigh, options, expects_end)
     omissions = EMPTY
     for target in sorted(
@@ -161,6 +276,9 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
     graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
     target = data.draw(st.integers(0, token_counts.num_tokens))
     plan = plan_eviction(graph, token_counts, EMPTY, target)
+    is_marked = graph.prologue_end is not None
+    if not is_marked:
+        graph = infer_episodes(graph.outline, ACT_TOOLS)
     plan.omissions.check_integrity()
     rendered = render_without(messages, plan.omissions)
     check_valid(messages, rendered)
@@ -168,7 +286,7 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
     assert plan.num_after == seen(graph, token_counts, plan.omissions).shown_tokens() == weigh(rendered)
     gone = {e.number for e in graph.live.values() if is_evicted(e, plan.omissions)}
     for act in (*graph.live.values(), *([graph.active] if graph.active else [])):
-        if act.kind is Kind.ACT and act.number not in gone:
+        if is_marked and act.kind is Kind.ACT and act.number not in gone:
             assert not gone & set(act.depends_on)
             assert all(e.name is not None or e.number > act.number for e in graph.live.values() if e.number in gone)
     untouched = [*messages[: graph.prologue_end], *(m for m in messages if m["role"] == "user")]

@@ -45,6 +45,7 @@ def test_totals_are_the_sums_of_all_that_was_recorded() -> None:
             "evictions": len(evictions),
             "edits": sum(isinstance(event, TurnEdit) for event in events),
             "fallbacks": sum(receipt["fallback_reason"] is not None for receipt in receipts),
+            "background_tokens": sum(event for event in events if isinstance(event, int)),
         }
         assert history.totals.as_dict() == expected
 

@@ -76,7 +76,7 @@ OWNED = {
 }
 """The routes about what somebody made, with a body that they take."""
 
-LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps")}
+LISTS = {("GET", "/v1/acm/sessions"), ("GET", "/v1/acm/maps"), ("GET", "/v1/acm/usage")}
 STREAMS = {("GET", "/v1/acm/events")}
 MAKES = {
     ("POST", "/v1/acm/sessions"),

@@ -8,8 +8,8 @@ from transformers import AutoTokenizer
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import RecordedStep, Recording
-from acmserve.bench.harness.peer_servers import Peer
 from acmserve.bench.trace.load import PlannedSession, ReplayRates, run_load
+from acmserve.bench.trace.peer_servers import Peer
 from acmserve.bench.trace.prompts import Limits, Prompt, plan_prompts
 from acmserve.bench.trace.score import NOT_COMPARED, ReplayCell, check_cell, prompt_notes
 from acmserve.bench.trace.servers import first_model

@@ -199,6 +199,20 @@ def test_the_next_session_reads_the_map_and_a_frozen_one_asks_no_model(agents: d
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_with_wait_a_question_reads_what_the_one_before_taught(scripted_client: OpenAI, stream: bool) -> None:
+    """Nobody polls between the two. The second is of another session."""
+    context = new_session()
+    versions = []
+    for number in range(2):
+        update = {"vllm_xargs": {"script_id": uuid.uuid4().hex, "script": learned(number)}}
+        acm = {"map": {"external_context_id": context, "evolve_steps": 9, "wait": True, "update": update}}
+        question = [{"role": "user", "content": f"What was read in line {number}?"}]
+        answer = ask(scripted_client, new_session(), question, ["It was 9."], stream=stream, acm=acm)
+        versions.append(answer.acm["map"]["version"])
+    assert versions == [0, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_tool_loop_under_a_budget_reads_a_map_and_teaches_it(scripted_client: OpenAI, stream: bool) -> None:
     """Every step of the turn has the same map in its slot, and the budget counts it."""
     context = new_session()

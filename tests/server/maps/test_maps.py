@@ -46,6 +46,7 @@ class Scripted:
     running: int = 0
     most_running: int = 0
     cartographer: Callable[[int], str] | None = None
+    distiller: Callable[[int], str | None] = lambda number: None
     error: AcmError | Exception | None = None
 
     def num_answer_tokens(self, options: UpdateOptions) -> int:
@@ -61,7 +62,8 @@ class Scripted:
             raise self.error
         number = len(self.asked) // 2
         if question.name == "distiller":
-            return json.dumps({"diagnosis": f"query {number}", "item_tags": {}, "cache_candidates": []})
+            bad = self.distiller(number)
+            return bad or json.dumps({"diagnosis": f"query {number}", "item_tags": {}, "cache_candidates": []})
         if self.cartographer is not None:
             return self.cartographer(number)
         return json.dumps({"reasoning": "", "operations": [add(f"learned {number}")]})
@@ -152,7 +154,7 @@ def test_updates_of_one_map_run_one_at_a_time_and_no_more_than_its_steps_are_tak
     ("error", "num_steps", "said"),
     [
         (Unavailable("the model is away"), 0, "the model is away"),
-        (InvalidRequest("trajectory", "is too long."), 1, "trajectory: is too long."),
+        (InvalidRequest("trajectory", "is too long."), 0, "trajectory: is too long."),
         (RuntimeError("surprise"), 1, "RuntimeError: surprise"),
     ],
 )
@@ -172,6 +174,51 @@ def test_an_answer_that_is_not_what_was_asked_changes_nothing_and_is_noted(answe
     assert context_map.items == ()
     assert context_map.num_steps == 1
     assert context_map.history[-1].error.startswith("cartographer: answered")
+
+
+def test_a_bad_answer_of_the_distiller_costs_no_step() -> None:
+    answers = iter(["no", "no", "no"])
+    model = Scripted(distiller=lambda _: next(answers, None))
+    maps = make_maps(model)
+
+    async def queries() -> None:
+        for number in range(8):
+            await finish(maps, session_of(user(f"Question {number}?")), MapOptions("corpus", evolve_steps=4))
+
+    asyncio.run(queries())
+    context_map = maps.store.get(("", "corpus")).context_map
+    assert (context_map.num_steps, context_map.frozen, len(context_map.items)) == (4, True, 4)
+    assert [bool(change.error) for change in context_map.history] == [True] * 3 + [False] * 4
+
+
+def test_a_request_may_wait_for_the_updates_of_its_map() -> None:
+    gate = asyncio.Event()
+
+    class Gated(Scripted):
+        async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+            await gate.wait()
+            return await super().ask(question, options)
+
+    maps = make_maps(Gated())
+    key = ("", "corpus")
+
+    async def run() -> None:
+        await maps.updates.done(key)
+        session = session_of(user("How many?"))
+        turn = maps.begin(session, OPTIONS, session.state)
+        session.state = append_answer(session.state, says("388"))
+        maps.finished(turn, session)
+        given_up = asyncio.create_task(maps.updates.done(key))
+        asked = asyncio.create_task(maps.updates.done(key))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not asked.done()
+        given_up.cancel()
+        gate.set()
+        await asked
+        assert maps.store.get(key).context_map.num_steps == 1
+
+    asyncio.run(run())
 
 
 def test_a_pinned_map_asks_no_model() -> None:

@@ -184,3 +184,10 @@ def test_branches_of_another_tenant_do_not_exist(server: ContextServer, client: 
 )
 def test_a_wrong_request_names_its_field(client: TestClient, body: dict[str, Any], param: str) -> None:
     assert refusal(client.post(f"{SESSIONS}/main/branches", json=body), 400)["param"] == param
+
+
+def test_the_next_turn_of_the_parent_names_what_has_returned(client: TestClient) -> None:
+    back(client, make(client).json()["branch_id"], "8000. " * 20).raise_for_status()
+    (named,) = client.get(f"{SESSIONS}/main/turns").json()["waiting"]["edits"]
+    assert (named["kind"], named["by"], named["fragment_ids"]) == ("return", "caller", [])
+    assert named["tokens_saved"] <= -20

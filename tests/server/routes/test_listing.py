@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from tests.support.server.acm_app import make_app, make_server
 
-LISTS = ["/v1/acm/sessions", "/v1/acm/maps"]
+LISTS = ["/v1/acm/sessions", "/v1/acm/maps", "/v1/acm/usage"]
 
 
 def client_at(address: str, *, has_api_keys: bool = False, **headers: str) -> TestClient:

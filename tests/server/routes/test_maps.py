@@ -60,7 +60,7 @@ def test_the_history_tells_every_change(client: TestClient) -> None:
         ({"text": "## CONTEXT ROADMAP\n" + "w " * 300 + "\n" + "w " * 300 + "\n" + "w " * 499}, "text"),
         ({"budget": 3}, "budget"),
         ({"budget": "512"}, "budget"),
-        ({"evolve_steps": 65}, "evolve_steps"),
+        ({"evolve_steps": 1_000_001}, "evolve_steps"),
         ({"size": 3}, "size"),
     ],
 )

@@ -41,6 +41,7 @@ OPERATIONS = {
     "acm_get_rollout",
     "acm_list_turns",
     "acm_get_totals",
+    "acm_list_usage",
     "acm_call_tool",
     "acm_edit_session",
     "acm_get_budget",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from acmserve.context.session.turns.turn import TurnEdit, TurnOrigin
+from acmserve.context.session.turns.turn import TurnEdit, TurnEnd, TurnOrigin
+from acmserve.context.storage.sqlite import Archive
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.ended_request import EndedRequest
 from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import SESSIONS, make_client, make_server
 
@@ -17,7 +21,7 @@ FOLD = TurnEdit("fold", ("f1a2b3",), 40, "model")
 def server() -> ContextServer:
     server = make_server()
     session = server.store.create("", "s")
-    moved = answered(receipt=receipt(3, 4, 5, moves=[MOVE]), origin=TurnOrigin("/v1/responses", 2))
+    moved = answered(receipt=receipt(3, 4, 5, moves=[MOVE]), origin=TurnOrigin("/v1/responses", 2, branch="call_7"))
     store = [FOLD, moved, answered(receipt=None, first_token_seconds=None), answered(), FOLD]
     server.store.record(session, after_all(store))
     return server
@@ -32,6 +36,7 @@ def test_turns_come_in_order_with_all_that_is_known(server: ContextServer) -> No
         "route": "/v1/responses",
         "step": 2,
         "purpose": "answer",
+        "branch": "call_7",
         "request_id": "chatcmpl-1",
         "end": "answered",
         "receipt": receipt(3, 4, 5, moves=[MOVE]),
@@ -93,3 +98,42 @@ def test_a_wrong_page_is_refused_by_name(server: ContextServer, query: str) -> N
     answer = make_client(server).get(f"{SESSIONS}/s/turns?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == query.partition("=")[0]
+
+
+def test_usage_counts_what_was_in_memory_and_reads_no_file(tmp_path: Path) -> None:
+    server = make_server(archive=Archive(tmp_path), max_sessions=1)
+    for name in ("a", "b"):
+        server.store.record(server.store.create("", name), after_all([answered(), 40]))
+    server.store.create("other", "c")
+    assert len(server.store) == 1
+    found = make_client(server).get("/v1/acm/usage").raise_for_status().json()
+    assert [one["session_id"] for one in found["data"]] == ["b", "a"]
+    assert (found["num_sessions"], found["has_more"]) == (2, False)
+    assert {one["totals"]["background_tokens"] for one in found["data"]} == {40}
+    assert len(server.store) == 1
+    server.store.close()
+    later = make_server(archive=Archive(tmp_path), max_sessions=1)
+    found = make_client(later, **{"X-Cache-Salt": "none"}).get("/v1/acm/usage").raise_for_status().json()
+    assert (found["data"], found["num_sessions"]) == ([], 0)
+    found = make_client(later).get("/v1/acm/usage").raise_for_status().json()
+    assert (found["data"], found["num_sessions"]) == ([], 2), "memory holds the session of another tenant"
+    later.store.close()
+
+
+def test_a_session_in_a_turn_is_running_until_it_ends(server: ContextServer) -> None:
+    session, client = server.store.get("", "s"), make_client(server)
+    turn = server.sessions.turns.begin(session, TurnOrigin())
+    dropped = server.sessions.turns.begin(server.store.create("", "t"), TurnOrigin())
+    running = {one["session_id"]: one["running"] for one in client.get("/v1/acm/usage").json()["data"]}
+    assert running == {"s": True, "t": True}
+    turn.ended(EndedRequest("r", receipt(1, 2, 3), 6, 1, None, 1.0, TurnEnd.ABORTED))
+    del dropped  # a stream that nobody ever reads
+    ended = {one["session_id"]: one for one in client.get("/v1/acm/usage").json()["data"]}
+    assert [one["running"] for one in ended.values()] == [False, False]
+    assert (ended["s"]["last_turn"]["end"], ended["s"]["totals"]["computed_tokens"]) == ("aborted", 15)
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "x"])
+def test_a_wrong_limit_is_refused_by_name(server: ContextServer, limit: str) -> None:
+    answer = make_client(server).get(f"/v1/acm/usage?limit={limit}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")

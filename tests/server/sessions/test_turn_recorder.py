@@ -14,7 +14,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from acmserve.context.session.history import adopt
-from acmserve.context.session.turns.turn import EvictionKind, SessionTurn, TurnEnd, TurnOrigin
+from acmserve.context.session.turns.turn import MAX_ID_CHARS, EvictionKind, SessionTurn, TurnEnd, TurnOrigin
 from acmserve.context.storage.session import Session
 from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
@@ -22,7 +22,7 @@ from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.savings import saved_seconds
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
-from acmserve.server.sessions.turn_recorder import MAX_ID_CHARS, find_evictions
+from acmserve.server.sessions.turn_recorder import find_evictions
 from tests.support.recorded_turns import receipt
 from tests.support.server.acm_app import HISTORY, SESSIONS, lines, make_client, make_server
 

@@ -20,7 +20,9 @@ from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
 from tests.support.soak.storm import metric
 
-REQUESTS, FALLBACKS, USED = (f"acmserve:{name}_total" for name in ("requests", "fallbacks", "precomputed_used_tokens"))
+REQUESTS, FALLBACKS, USED, BACKGROUND = (
+    f"acmserve:{name}_total" for name in ("requests", "fallbacks", "precomputed_used_tokens", "precomputed_tokens")
+)
 COUNTERS = [f"acmserve:{key}_total" for key in TOKEN_KEYS]
 LOG = log_lines(60)
 CUT = tool_call("fragment_context", start_marker="line 0:", end_marker="end of the log", num_fragments=3)
@@ -38,7 +40,7 @@ class Counters:
         """The counts of a step come with the next one, so a short request without a session goes in front."""
         plain = {"model": MODEL, "messages": [{"role": "user", "content": "Count."}], "max_tokens": 2}
         http.post(f"{self.server}/v1/chat/completions", json=plain).raise_for_status()
-        return {name: int(metric(self.server, name)) for name in (*COUNTERS, REQUESTS, FALLBACKS, USED)}
+        return {name: int(metric(self.server, name)) for name in (*COUNTERS, REQUESTS, FALLBACKS, USED, BACKGROUND)}
 
     def risen(self, num_requests: int) -> Mapping[str, int]:
         """Once so many requests are counted."""
@@ -75,6 +77,12 @@ class Told:
     def get(self, path: str) -> Any:
         return http.get(self.url(path)).raise_for_status().json()
 
+    def usage(self) -> Any:
+        """What `/usage` says of the session. It was used last, and no other test runs beside this one."""
+        found = http.get(f"{self.server}/v1/acm/usage", params={"limit": 1}).raise_for_status().json()["data"][0]
+        assert found["session_id"] == self.session
+        return found
+
     def post(self, path: str, body: Any = None) -> Any:
         return http.post(self.url(path), json=body).raise_for_status().json()
 
@@ -101,7 +109,9 @@ def leave(told: Told) -> None:
     body = {"model": MODEL, "session_id": told.session, "stream": True, "max_tokens": 4000, "ignore_eos": True}
     body |= {"messages": [*told.history, {"role": "user", "content": "Go on and on."}]}
     with httpx.stream("POST", f"{told.server}/v1/chat/completions", json=body, timeout=None) as answer:
-        next(line for line in answer.iter_lines() if '"content":"' in line and '"content":""' not in line)
+        lines = answer.iter_lines()  # the connection is closed with it
+        next(line for line in lines if '"content":"' in line and '"content":""' not in line)
+        assert told.usage()["running"]
 
 
 def test_totals_equal_the_metrics_to_the_token(told: Told, scripted_server: str) -> None:
@@ -130,7 +140,11 @@ def test_totals_equal_the_metrics_to_the_token(told: Told, scripted_server: str)
     assert {key: totals[key] for key in TOKEN_KEYS} == {key: risen[f"acmserve:{key}_total"] for key in TOKEN_KEYS}
     assert (totals["turns"], totals["fallbacks"]) == (risen[REQUESTS], risen[FALLBACKS])
     assert totals["precomputed_tokens"] == risen[USED] > 500
+    assert totals["background_tokens"] == risen[BACKGROUND] > 500
     assert totals["turns_without_receipt"] == 0
+    used = told.usage()
+    assert used["totals"] == {name: totals[name] for name in used["totals"]}
+    assert (used["running"], used["last_turn"]["end"]) == (False, "answered")
     assert totals["saved"]["tokens"] == totals["moved_tokens"] + totals["precomputed_tokens"]
     assert totals["saved"]["seconds"] > 0
 
@@ -184,3 +198,21 @@ def test_a_request_that_vllm_answers_by_itself_counts_for_the_session_of_its_nam
     answer = http.post(f"{scripted_server}/v1/completions", json=body).raise_for_status().json()
     last = told.get("turns")["data"][-1]
     assert (last["route"], last["receipt"]) == ("/v1/completions", answer["acm"]["receipt"])
+
+
+def test_branches_of_the_model_are_named(told: Told) -> None:
+    work = [tool_call("branch", description="read", prompt="Read line 7."), SEARCH, tool_call("return", message="49")]
+    tools = ["sculptor", "branch"]
+    done = told.ask(f"The log:\n{LOG}\nend of the log.", [*work, "It was 49."], tools=tools)
+    (branch,) = done.acm["branches"]
+    told.ask("Try again.", [tool_call("branch", description="fail", prompt="Fail."), ""], tools=tools)
+    turns = told.get("turns")["data"]
+    ran_in = branch["branch_id"]
+    assert [turn["branch"] for turn in turns[:4]] == [None, ran_in, ran_in, None]
+    named = [(turn["index"], edit["kind"], edit["by"]) for turn in turns for edit in turn["edits"]]
+    assert named[:3] == [(1, "branch", "model"), (3, "return", "model"), (5, "branch", "model")]
+    (returned,) = turns[3]["edits"]
+    assert 0 < returned["tokens_saved"] < branch["num_tokens"]
+    waiting = [edit["kind"] for edit in told.get("turns")["waiting"]["edits"]]
+    assert [kind for _, kind, _ in named[3:]] + waiting == ["branch_failed"]
+    assert turns[5]["branch"] not in (None, ran_in)

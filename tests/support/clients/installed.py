@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 CLIENTS = ROOT / "build" / "clients"
 INSTALL_SECONDS = 3600
+ATTEMPTS = 3
+"""A registry that does not answer once answers the next time."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,12 @@ class Package:
         """What installs it."""
         if self.installer == "npm":
             return [["npm", "install", "--no-audit", "--no-fund", "--prefix", str(self.place), *self.packages]]
-        pip = [str(self.program("pip")), "install", "--quiet", "--disable-pip-version-check", *self.packages]
-        return [[sys.executable, "-m", "venv", str(self.place)], pip]
+        return [[sys.executable, "-m", "venv", str(self.place)], self.pip(*self.packages)]
+
+    def pip(self, *asked: str) -> list[str]:
+        """What puts more into its environment."""
+        patient = ["--retries", "10", "--timeout", "60"]
+        return [str(self.program("pip")), "install", "--quiet", "--disable-pip-version-check", *patient, *asked]
 
 
 CODEX = Package("codex", "npm", ("@openai/codex@0.169.0",))
@@ -61,21 +68,42 @@ LANGGRAPH = Package(
 AGENTS_SDK = Package("agents", "pip", ("openai-agents==0.24.0",))
 ANTHROPIC = Package("anthropic", "pip", ("anthropic==2.13.0",))
 LITELLM = Package("litellm", "pip", ("litellm==1.110.2",))
+MONITOR = Package("monitor", "pip", ("rich==15.0.0",))
+PYRIGHT = Package("pyright", "npm", ("pyright@1.1.414",))
 OPENAI = Package("openai", "pip", ("openai==3.54.0", "anthropic==2.13.0"))
 
 
 def install(package: Package) -> None:
     """Make sure that it is there. Skips the test with the installer's words where it cannot be had."""
+    failure = install_failure(package)
+    if failure is not None:
+        pytest.skip(f"{package.packages[0]} cannot be installed: {failure}")
+
+
+def install_failure(package: Package) -> str | None:
+    """Make sure that it is there. The installer's words where it cannot be had."""
     stamp = package.place / "installed.txt"
     wanted = " ".join(package.packages)
     if stamp.exists() and stamp.read_text() == wanted:
-        return
+        return None
     package.place.parent.mkdir(parents=True, exist_ok=True)
     for command in package.commands():
+        failure = command_failure(command)
+        if failure is not None:
+            return failure
+    stamp.write_text(wanted)
+    return None
+
+
+def command_failure(command: Sequence[str]) -> str | None:
+    """Run an installer, several times where it fails. Its last words where it never came to its end."""
+    said = ""
+    for _ in range(ATTEMPTS):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
         except OSError as error:
-            pytest.skip(f"{package.packages[0]} cannot be installed: {error}")
-        if done.returncode != 0:
-            pytest.skip(f"{package.packages[0]} cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
-    stamp.write_text(wanted)
+            return str(error)
+        if done.returncode == 0:
+            return None
+        said = " ".join(done.stderr.strip().splitlines()[-1:])
+    return said or f"{command[0]} failed"

@@ -29,6 +29,7 @@ class NaiveSession:
             self.active = None
         self.done: dict[int, set[Level]] = {episode.number: set() for episode in self.episodes}
         self.steps: list[tuple[str, Level, int]] = []
+        self.silent: set[int] = set()
         self.calls = {call: e for e in self.episodes for call in e.uses}
         self.texts = {entry: e for e in self.episodes for entry in e.messages}
 
@@ -45,6 +46,22 @@ class NaiveSession:
         return [act for act in acts if episode.number in act.depends_on]
 
     def run(self, token_budget: int) -> None:
+        """Lines 1 to 15, and then the second level: descriptions, the oldest first, where that is enough."""
+        self.run_algorithm(token_budget)
+        silent, noted = set(self.silent), {e.close_entry for e in self.episodes if e.note and self.is_evicted(e)}
+        steps = []
+        for entry in sorted(entry for entry in noted - self.silent if entry is not None):
+            if self.count_tokens() <= token_budget:
+                break
+            size = self.count_tokens()
+            self.silent.add(entry)
+            steps.append((f"descriptions in message {entry}", Level.DESCRIPTIONS, size - self.count_tokens()))
+        if self.count_tokens() <= token_budget:
+            self.steps += steps
+        else:
+            self.silent = silent
+
+    def run_algorithm(self, token_budget: int) -> None:
         """Lines 1 to 15."""
         while self.count_tokens() > token_budget:
             candidates = [
@@ -108,7 +125,8 @@ class NaiveSession:
         left.pop("tool_calls", None)
         if calls:
             left["tool_calls"] = calls
-        notes = [e.note for e in self.episodes if e.close_entry == entry and e.note and self.is_evicted(e)]
+        closed = [e for e in self.episodes if e.close_entry == entry and entry not in self.silent]
+        notes = [e.note for e in closed if e.note and self.is_evicted(e)]
         if notes:
             lines = "\n".join(notes)
             left["content"] = f"{left['content']}\n{lines}" if left["content"].strip() else lines

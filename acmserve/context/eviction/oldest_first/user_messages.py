@@ -61,10 +61,7 @@ def evictable_users(view: ConversationView) -> list[int]:
     """
     lines = view.outline.lines
     end = len(lines) if view.end is None else min(view.end, len(lines))
-    start = view.episodes.prologue_end
-    if start is None:
-        start = next((entry for entry, line in enumerate(lines) if line.role is Role.ASSISTANT), end)
     newest = next((entry for entry in range(len(lines) - 1, -1, -1) if lines[entry].is_user), 0)
     while newest > 0 and lines[newest - 1].role is Role.PROTECTED:
         newest -= 1
-    return [entry for entry in range(start, min(end, newest)) if lines[entry].is_user]
+    return [entry for entry in range(view.episodes.beginning, min(end, newest)) if lines[entry].is_user]

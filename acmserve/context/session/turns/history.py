@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from acmserve.context.session.turns.totals import TurnTotals
-from acmserve.context.session.turns.turn import SessionTurn, TurnEdit, TurnEviction
+from acmserve.context.session.turns.turn import LastTurn, SessionTurn, TurnEdit, TurnEviction
 from acmserve.errors import IntegrityError
 
 MAX_TURNS = 512
@@ -43,6 +43,11 @@ class TurnHistory:
         """The number of the next turn."""
         return self.totals.turns
 
+    @property
+    def last_turn(self) -> LastTurn | None:
+        """The newest turn in short. None where no turn is left."""
+        return self.turns[-1].in_short() if self.turns else None
+
     def noted(self, edits: Sequence[TurnEdit] = (), evictions: Sequence[TurnEviction] = ()) -> TurnHistory:
         """The history with edits and evictions that the next turn will be the first to see."""
         return replace(
@@ -51,6 +56,10 @@ class TurnHistory:
             edits=(*self.edits, *edits)[-MAX_NOTES:],
             evictions=(*self.evictions, *evictions)[-MAX_NOTES:],
         )
+
+    def with_background(self, num_tokens: int) -> TurnHistory:
+        """The history with what a background request computed. It is no turn."""
+        return replace(self, totals=self.totals.with_background(num_tokens))
 
     def taken(self, turn: SessionTurn) -> TurnHistory:
         """The history with one more turn, which gets its number and what was noted.

@@ -24,7 +24,7 @@ class TurnTotals:
     """`turns_without_receipt` are those whose prompts are in no sum.
 
     Edits and evictions count when they are made. `precomputed_tokens` are part of the kept ones, `repaired_tokens` of
-    the computed ones.
+    the computed ones. `background_tokens` were computed by background requests, which are no turns.
     """
 
     turns: int = 0
@@ -40,6 +40,7 @@ class TurnTotals:
     edits: int = 0
     evictions: int = 0
     fallbacks: int = 0
+    background_tokens: int = 0
 
     def plus(self, turn: SessionTurn) -> TurnTotals:
         """The sums with one more turn. Its edits and evictions were counted when they were made."""
@@ -55,6 +56,10 @@ class TurnTotals:
         """The sums with more edits and evictions."""
         num_tokens = sum(eviction.num_tokens for eviction in evictions)
         return self._raised({"edits": len(edits), "evictions": len(evictions), "evicted_tokens": num_tokens})
+
+    def with_background(self, num_tokens: int) -> TurnTotals:
+        """The sums with what a background request computed."""
+        return self._raised({"background_tokens": num_tokens})
 
     def _raised(self, added: Mapping[str, int]) -> TurnTotals:
         return replace(self, **{name: getattr(self, name) + number for name, number in added.items()})

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+MAX_ID_CHARS = 128
+"""Of an id in a record. A request's is the client's own where it sends `X-Request-Id`."""
+
 
 class TurnEnd(Enum):
     """How a turn ended. `ABORTED`: the client left. `FAILED`: the engine refused the request, or broke off."""
@@ -40,11 +43,15 @@ class EvictionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TurnOrigin:
-    """What a request of a session is. `step` counts within a tool loop on the server, and is None elsewhere."""
+    """What a request of a session is. `step` counts within a tool loop on the server, and is None elsewhere.
+
+    `branch` is the call of the model that opened the branch in which the step was made.
+    """
 
     route: str = "/v1/chat/completions"
     step: int | None = None
     purpose: TurnPurpose = TurnPurpose.ANSWER
+    branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,31 @@ class TurnEviction:
 
 
 @dataclass(frozen=True, slots=True)
+class LastTurn:
+    """A turn in a few numbers, for a list of sessions. `fallback_reason` says why a move was refused."""
+
+    index: int
+    created_at: float
+    end: TurnEnd
+    prompt_tokens: int
+    computed_tokens: int | None
+    fallback_reason: str | None
+    first_token_seconds: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The turn as routes show it."""
+        return {
+            "index": self.index,
+            "created_at": self.created_at,
+            "end": self.end.value,
+            "prompt_tokens": self.prompt_tokens,
+            "computed_tokens": self.computed_tokens,
+            "fallback_reason": self.fallback_reason,
+            "ttft_s": self.first_token_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class SessionTurn:
     """One turn. `receipt` is None where the engine said none before the turn ended.
 
@@ -112,6 +144,7 @@ class SessionTurn:
             "route": self.origin.route,
             "step": self.origin.step,
             "purpose": self.origin.purpose.value,
+            "branch": self.origin.branch,
             "request_id": self.request_id,
             "end": self.end.value,
             "receipt": None if self.receipt is None else dict(self.receipt),
@@ -123,3 +156,16 @@ class SessionTurn:
             "ttft_s": self.first_token_seconds,
             "total_s": self.seconds,
         }
+
+    def in_short(self) -> LastTurn:
+        """The turn without its moves, edits and evictions."""
+        known = self.receipt or {}
+        return LastTurn(
+            self.index,
+            self.created_at,
+            self.end,
+            self.prompt_tokens,
+            known.get("computed_tokens"),
+            known.get("fallback_reason"),
+            self.first_token_seconds,
+        )

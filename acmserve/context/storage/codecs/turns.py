@@ -29,12 +29,16 @@ _NONE = type(None)
 _HEAD = {"version": (int,), "totals": (dict,), "edits": (list,), "evictions": (list,), "cleared": (dict,)}
 _EDIT = {"kind": (str,), "fragment_ids": (list,), "tokens_saved": (int,), "by": (str,)}
 _EVICTION = {"kind": (str,), "name": (str,), "tokens": (int,), "levels": (dict,)}
+_ADDED_TOTALS = {"background_tokens": 0}
+_ADDED: Mapping[str, Any] = {"branch": None}
+"""What rows of an earlier time lack."""
 _TURN = {
     "index": (int,),
     "created_at": (float,),
     "route": (str,),
     "step": (int, _NONE),
     "purpose": (str,),
+    "branch": (str, _NONE),
     "request_id": (str,),
     "end": (str,),
     "receipt": (dict, _NONE),
@@ -73,7 +77,7 @@ def turns_from(values: Sequence[Any]) -> TurnHistory:
         raise ValueError(f"its turns have version {head['version']}")
     turns = tuple(sorted((_turn(value) for value in values[1:] if value is not None), key=lambda turn: turn.index))
     history = TurnHistory(
-        TurnTotals(**_typed(head["totals"], {total.name: (int,) for total in fields(TurnTotals)})),
+        TurnTotals(**_typed(_ADDED_TOTALS | head["totals"], {total.name: (int,) for total in fields(TurnTotals)})),
         turns,
         _edits(head["edits"]),
         _evictions(head["evictions"]),
@@ -99,10 +103,10 @@ def _head(history: TurnHistory) -> dict[str, Any]:
 
 
 def _turn(value: Mapping[str, Any]) -> SessionTurn:
-    given = _typed(value, _TURN)
+    given = _typed({**_ADDED, **value}, _TURN)
     return SessionTurn(
         created_at=given["created_at"],
-        origin=TurnOrigin(given["route"], given["step"], TurnPurpose(given["purpose"])),
+        origin=TurnOrigin(given["route"], given["step"], TurnPurpose(given["purpose"]), given["branch"]),
         request_id=given["request_id"],
         receipt=given["receipt"],
         prompt_tokens=given["prompt_tokens"],

@@ -26,7 +26,8 @@ class _Settings(BaseModel):
     )
     low_watermark: int | float | str | None = Field(
         default=None,
-        description="Where an eviction stops: `auto` (the default), tokens, or a share of max_tokens (0.6, `60%`).",
+        description="Where an eviction stops: `auto` (the default), `max_tokens`, tokens, or a share of max_tokens "
+        "(0.6, `60%`).",
         examples=["auto"],
     )
     policy: str | None = Field(default=None, description=f"What goes first. {registry.describe()}.")

@@ -12,7 +12,10 @@ from acmserve.server.routes.schemas.receipts import ReceiptView
 class TurnEditView(BaseModel):
     """An edit that was made since the turn before. Under `acm.commit: cheapest` it may take effect in a later one."""
 
-    kind: str = Field(description="`fold`, `restore`, `summarize`, `redact`, or the operation of a context tool.")
+    kind: str = Field(
+        description="`fold`, `restore`, `summarize`, `redact`, or the operation of a context tool. Of branches: "
+        "`branch`, `return`, `branch_failed`."
+    )
     fragment_ids: list[str] = Field(description="The fragments. Of very many the first ones.")
     tokens_saved: int = Field(description="Tokens that the prompt has fewer, below 0 where it has more.")
     by: Literal["model", "caller"] = Field(description="Who asked for it.")
@@ -37,6 +40,9 @@ class TurnView(BaseModel):
     route: str = Field(description="The path of the request.")
     step: int | None = Field(description="The step of a tool loop. Null elsewhere.")
     purpose: Literal["answer", "summary"] = Field(description="`summary`: read by the server alone.")
+    branch: str | None = Field(
+        description="The call that opened the branch in which the model worked. Null in the main conversation."
+    )
     request_id: str = Field(description="vLLM's id of the request.")
     end: Literal["answered", "aborted", "failed"] = Field(
         description="`aborted`: the client left. `failed`: the engine refused the request, or broke off."
@@ -104,13 +110,7 @@ class SavingsView(BaseModel):
     estimate: EstimateView = Field(description="How `seconds` and `money` come about.")
 
 
-class TurnTotalsView(BaseModel):
-    """Sums over all turns of a session, those included whose record is gone.
-
-    `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`.
-    """
-
-    session_id: str = Field(description="The session.")
+class _Sums(BaseModel):
     turns: int = Field(ge=0, description="Requests to the engine.")
     turns_without_receipt: int = Field(ge=0, description="Turns whose prompts are in no sum.")
     prompt_tokens: int = Field(ge=0, description="Tokens of all prompts that have a receipt.")
@@ -121,7 +121,63 @@ class TurnTotalsView(BaseModel):
     repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
     output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
     evicted_tokens: int = Field(ge=0, description="Tokens that evictions took out of prompts.")
-    edits: int = Field(ge=0, description="Edits of models and callers.")
+    edits: int = Field(ge=0, description="Edits of models and callers, and branches that opened or ended.")
     evictions: int = Field(ge=0, description="Evictions that took something out.")
     fallbacks: int = Field(ge=0, description="Turns that were computed although a move was asked for.")
+    background_tokens: int = Field(
+        ge=0, description="Tokens that background requests computed for the session. They are in no turn."
+    )
+
+
+class TurnTotalsView(_Sums):
+    """Sums over all turns of a session, those included whose record is gone.
+
+    `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`.
+    """
+
+    session_id: str = Field(description="The session.")
     saved: SavingsView = Field(description="What stock vLLM would have cost more.")
+
+
+class SumsView(_Sums):
+    """Sums over all turns of a session. `kept_tokens + moved_tokens + computed_tokens = prompt_tokens`."""
+
+
+class LastTurnView(BaseModel):
+    """The newest turn of a session."""
+
+    index: int = Field(ge=0, description="Counts from the session's first turn.")
+    created_at: float = Field(description="When it was sent to the engine, in seconds since the epoch.")
+    end: Literal["answered", "aborted", "failed"] = Field(description="How it ended.")
+    prompt_tokens: int = Field(ge=0, description="0 where the prompt is not known.")
+    computed_tokens: int | None = Field(description="Of the prompt. Null without a receipt.")
+    fallback_reason: str | None = Field(description="Why a move was refused. Null where none was.")
+    ttft_s: float | None = Field(description="Seconds to the first token. Null where nobody knows them.")
+
+
+class SessionUsage(BaseModel):
+    """What one session cost so far, and whether it works now."""
+
+    session_id: str = Field(description="The session.")
+    branch_of: str | None = Field(description="The session that this one is a branch of.")
+    thread_of: str | None = Field(description="The session that this one is a side thread of.")
+    created_at: float = Field(description="Seconds since the epoch.")
+    used_at: float = Field(description="The last use.")
+    num_messages: int = Field(ge=0, description="Messages in the transcript.")
+    num_hidden_fragments: int = Field(ge=0, description="Fragments folded, summarized or redacted now.")
+    running: bool = Field(description="Whether a turn is under way.")
+    precomputing: bool = Field(description="Whether something is precomputed now, or waits for an idle moment.")
+    budget_tokens: int | None = Field(description="The `max_tokens` of the budget that holds. Null without one.")
+    last_turn: LastTurnView | None = Field(description="Null where no turn is left.")
+    totals: SumsView = Field(description="All turns together.")
+
+
+class UsageList(BaseModel):
+    """What the sessions used last cost so far."""
+
+    object: Literal["list"] = Field(default="list", description="The kind of object.")
+    data: list[SessionUsage] = Field(description="The sessions, the one used last first.")
+    has_more: bool = Field(description="Whether there are more sessions with counts.")
+    num_sessions: int = Field(
+        ge=0, description="All sessions. Those that are only in the server's file since it started have no counts."
+    )

@@ -37,7 +37,6 @@ PREVIEW_CHARS = 80
 
 def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: bool) -> SessionInfo:
     """The session without its contents. `precompute` is what holds for it, `is_working` whether it works now."""
-    thread = head.thread if head.parent is None else None
     return SessionInfo(
         session_id=head.session_id,
         suite=head.suite,
@@ -47,7 +46,7 @@ def session_info(head: SessionHead, precompute: PrecomputeOptions, is_working: b
         num_fragments=head.num_fragments,
         num_hidden_fragments=head.num_hidden_fragments,
         branch_of=head.parent,
-        thread_of=None if thread is None or thread.family == head.session_id else thread.family,
+        thread_of=head.thread_of,
         precompute=PrecomputeView.model_validate({**precompute.as_dict(), "working": is_working}),
     )
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from acmserve.context.session.turns.history import TurnHistory
+from acmserve.context.session.turns.totals import TurnTotals
 from acmserve.context.storage.session import Session
 from acmserve.server.budget.savings import Savings
+from acmserve.server.context.server import ContextServer
 from acmserve.server.routes.schemas.turns import (
     EstimateView,
+    LastTurnView,
     PricesView,
     SavingsView,
+    SessionUsage,
+    SumsView,
     TurnList,
     TurnTotalsView,
     TurnView,
+    UsageList,
     WaitingNotes,
 )
 
@@ -40,6 +46,34 @@ def turn_list(history: TurnHistory, after: int, limit: int) -> TurnList:
                 "evictions": [eviction.as_dict() for eviction in history.evictions],
             }
         ),
+    )
+
+
+def usage_list(server: ContextServer, tenant: str, limit: int) -> UsageList:
+    """The sessions of a tenant that were used last, with what they cost. It is no use of them."""
+    heads = server.store.list(tenant)
+    counted = [head for head in heads if head.totals is not None]
+    running, default = server.sessions.turns.running(), server.budgets.default
+    return UsageList(
+        data=[
+            SessionUsage(
+                session_id=head.session_id,
+                branch_of=head.parent,
+                thread_of=head.thread_of,
+                created_at=head.created_at,
+                used_at=head.used_at,
+                num_messages=head.num_messages,
+                num_hidden_fragments=head.num_hidden_fragments,
+                running=head.key in running,
+                precomputing=server.precompute.is_working(head),
+                budget_tokens=head.budget_tokens or (None if default is None else default.max_tokens),
+                last_turn=None if head.last_turn is None else LastTurnView(**head.last_turn.as_dict()),
+                totals=SumsView(**(head.totals or TurnTotals()).as_dict()),
+            )
+            for head in counted[:limit]
+        ],
+        has_more=len(counted) > limit,
+        num_sessions=len(heads),
     )
 
 

@@ -1,7 +1,4 @@
-"""What the routes below /v1/acm answer, as frozen dataclasses.
-
-A test holds each against the server's OpenAPI document, which describes every field.
-"""
+"""Sessions, their contexts, edits, budgets and branches."""
 
 from __future__ import annotations
 
@@ -50,6 +47,17 @@ class SessionDetails:
     threads: tuple[SideThread, ...] = ()
     storage: StorageWarning | None = None
     object: Literal["acm.session"] = "acm.session"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsPage:
+    """One page of sessions, the newest first. The next one begins behind `last_id`."""
+
+    data: tuple[SessionDetails, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +213,39 @@ class EvictionResult:
     unmet: BudgetGap | None
     stages: tuple[StageResult, ...] | None = None
     storage: StorageWarning | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEpisode:
+    """One episode of the conversation: messages `[start, end)`. `end` is None while it is active."""
+
+    number: int
+    name: str | None
+    type: Literal["expl", "act"]
+    state: Literal["active", "ended", "stripped", "evicted"]
+    start: int
+    end: int | None
+    depends_on: tuple[str, ...]
+    description: str | None
+    num_tokens: int
+    num_tokens_shown: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEpisodes:
+    """The episode graph of a session. Messages before `prologue_end` are never evicted."""
+
+    data: tuple[ShownEpisode, ...]
+    prologue_end: int | None
+    object: Literal["list"] = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEdits:
+    """A context that is computed before it is asked for. `reason` says why it was dropped."""
+
+    prepare_id: str
+    status: Literal["pending", "ready", "dropped"]
+    reason: str | None
+    computed_tokens: int | None
+    ready_tokens: int | None

@@ -1,0 +1,97 @@
+"""Episodes of an agent that marks none: read off the kinds of its tools.
+
+    entries   system user | grep | read | edit | bash | edit | user | read | read
+              [ prologue ] [ expl      ] [act ] [expl] [act]        [expl] [active]
+
+A step is a message of the assistant with its results. A step that calls a tool that changes something is an act, every
+other one explores. Neighbours of one kind are one episode, up to `MAX_STEPS` of them, and a turn of the user divides
+them. The last step is active. What an act used is not known: it is taken to need what was explored since the act before
+it, or else what that one needed.
+
+It is a guess, so it is made anew for each plan and kept nowhere. Such episodes have no description, and nothing of them
+is left when they are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from acmserve.context.episodes.episode import Episode, Kind
+from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.transcript.parts import Role
+
+MAX_STEPS = 8
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Steps of one kind. `end` is the entry behind the last of them."""
+
+    kind: Kind
+    start: int
+    end: int
+    messages: list[int] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    num_steps: int = 0
+
+
+def infer_episodes(outline: Outline, act_tools: Collection[str], end: int | None = None) -> EpisodeGraph:
+    """A graph of what lies in front of entry `end`. Names of tools count without case."""
+    acting = {name.lower() for name in act_tools}
+    stretches = _stretches(outline, acting, len(outline) if end is None else end)
+    episodes: list[Episode] = []
+    needed: tuple[int, ...] = ()
+    since: list[int] = []
+    for number, stretch in enumerate(stretches):
+        if stretch.kind is Kind.EXPL:
+            since.append(number)
+        else:
+            needed, since = (tuple(since) or needed), []
+        word = "exploration" if stretch.kind is Kind.EXPL else "act"
+        episodes.append(
+            Episode(
+                number=number,
+                name=f"{word} from message {stretch.start}",
+                kind=stretch.kind,
+                start=stretch.start,
+                depends_on=needed if stretch.kind is Kind.ACT else (),
+                end=stretch.end,
+                messages=tuple(stretch.messages),
+                uses=tuple(stretch.uses),
+            )
+        )
+    return EpisodeGraph.of(outline, episodes)
+
+
+def without_needs(graph: EpisodeGraph) -> EpisodeGraph:
+    """The same episodes, none of which needs another."""
+    active = [graph.active] if graph.active is not None else []
+    return EpisodeGraph.of(graph.outline, [replace(one, depends_on=()) for one in (*graph.live.values(), *active)])
+
+
+def _stretches(outline: Outline, acting: Collection[str], end: int) -> list[_Stretch]:
+    """The stretches in order. The last step is one of its own."""
+    found: list[_Stretch] = []
+    is_divided = True
+    last = max((entry for entry in range(end) if outline.lines[entry].role is Role.ASSISTANT), default=-1)
+    for entry in range(end):
+        line = outline.lines[entry]
+        if line.is_user:
+            is_divided = True
+        elif line.role is Role.RESULT and found:
+            found[-1].end = entry + 1
+            if line.use is None:
+                found[-1].messages.append(entry)
+        elif line.role is Role.ASSISTANT:
+            kind = Kind.ACT if any(name.lower() in acting for name in line.names) else Kind.EXPL
+            is_new = is_divided or entry == last or found[-1].kind is not kind or found[-1].num_steps == MAX_STEPS
+            if is_new:
+                found.append(_Stretch(kind, entry, entry + 1))
+            is_divided = False
+            found[-1].end = entry + 1
+            found[-1].messages.append(entry)
+            found[-1].uses += [Use(entry, number) for number in range(len(line.names))]
+            found[-1].num_steps += 1
+    return found

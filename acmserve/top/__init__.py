@@ -1,0 +1,1 @@
+"""`acmserve top`: what the sessions of a running server cost, in a terminal. It stands on `acmserve.client` alone."""

@@ -1,0 +1,1 @@
+"""Baselines of the papers that need no context editing: retrieval, and a memory."""

@@ -1,0 +1,80 @@
+"""What one completion cost, as the server tells it: by its receipt where it has one, else by the usage. Pure.
+
+    acm.steps   a receipt for each completion of a tool loop       kept, moved, computed
+    acm.receipt the receipt of one completion                      kept, moved, computed
+    usage       cached tokens count as kept, all others as computed
+
+The output of a loop is told for all its completions together, and stands with the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Tokens of one prompt and of what was written behind it. `kept + moved + computed` is the prompt."""
+
+    kept: int
+    moved: int
+    computed: int
+    output: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.kept + self.moved + self.computed
+
+
+@dataclass(frozen=True, slots=True)
+class EvalAnswer:
+    """An answer as the evaluation needs it: `tools` counts the calls of context tools by name.
+
+    `num_errors` are calls that were wrong or could not be read. `unmet` says whether a budget was broken.
+    """
+
+    text: str
+    completions: tuple[Completion, ...]
+    tools: Counter[str]
+    num_errors: int = 0
+    unmet: bool = False
+
+
+def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
+    """The answer of a chat request."""
+    acm, usage = payload.get("acm") or {}, payload.get("usage") or {}
+    steps = acm.get("steps") or []
+    receipts = [step["receipt"] for step in steps if step.get("receipt")] or [acm.get("receipt")]
+    found = [_of_receipt(receipt) if receipt else _of_usage(usage) for receipt in receipts]
+    output = int(usage.get("completion_tokens") or 0)
+    last = found[-1]
+    found[-1] = Completion(last.kept, last.moved, last.computed, output)
+    operations = [operation for step in steps for operation in step.get("operations") or ()]
+    num_wrong = sum(bool(operation.get("is_error")) for operation in operations)
+    budgets = [acm.get("budget"), *(step.get("budget") for step in steps)]
+    return EvalAnswer(
+        text=_text(payload),
+        completions=tuple(found),
+        tools=Counter(str(operation["tool"]) for operation in operations),
+        num_errors=num_wrong + len(acm.get("format_errors") or ()),
+        unmet=any(budget and budget.get("unmet") for budget in budgets),
+    )
+
+
+def _text(payload: Mapping[str, Any]) -> str:
+    choices: Sequence[Mapping[str, Any]] = payload.get("choices") or ()
+    content = (choices[0].get("message") or {}).get("content") if choices else None
+    return content if isinstance(content, str) else ""
+
+
+def _of_receipt(receipt: Mapping[str, Any]) -> Completion:
+    return Completion(*(int(receipt[f"{name}_tokens"]) for name in ("kept", "moved", "computed")))
+
+
+def _of_usage(usage: Mapping[str, Any]) -> Completion:
+    prompt = int(usage.get("prompt_tokens") or 0)
+    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    return Completion(min(cached, prompt), 0, prompt - min(cached, prompt))

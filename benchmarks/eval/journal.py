@@ -1,0 +1,64 @@
+"""The journal of a run: one line for each sample that was played, so that a run that was killed goes on where it was.
+
+    {"run": digest, "format": 1}
+    {"task": "pi-llm", "sample": ..., "way": "tools", "score": 1.0, ...}
+    {"task": "pi-llm", "sam                                               <- cut off: it is played again
+
+Each line is on the disk before the next sample begins. The head says which run it is: tasks, ways, samples, model and
+budget. A folder that holds another run is refused, since its lines would be counted with these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from acmserve.errors import AcmError
+
+FORMAT = 1
+Played = tuple[str, str, str]
+"""Task, sample and way."""
+
+
+class Journal:
+    """`records` holds what was played, by task, sample and way."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path = path
+        self.records: dict[Played, dict[str, Any]] = {}
+        head = {"run": run, "format": FORMAT}
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        whole, torn = lines[:-1], lines[-1] if lines else b""
+        if whole:
+            self._read(whole, head)
+        if torn or not whole:
+            with path.open("wb") as file:
+                file.writelines(line + b"\n" for line in whole or [json.dumps(head).encode()])
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write a line, and return when the disk has it."""
+        with self._path.open("ab") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.records[played_of(record)] = dict(record)
+
+    def _read(self, lines: list[bytes], head: Mapping[str, Any]) -> None:
+        try:
+            found, *records = (json.loads(line) for line in lines)
+            self.records = {played_of(record): record for record in records}
+        except (ValueError, TypeError, KeyError) as error:
+            raise AcmError(f"{self._path} is damaged: {error}. Delete it, or name another --output.") from error
+        if found != head:
+            raise AcmError(
+                f"{self._path} belongs to another run (other tasks, ways, samples, model or budget). "
+                "Name another --output, or delete it."
+            )
+
+
+def played_of(record: Mapping[str, Any]) -> Played:
+    """What a record is about."""
+    return record["task"], record["sample"], record["way"]

@@ -1,0 +1,107 @@
+"""One sample in one way: the requests that are made for it, and what came of them.
+
+    Play --ask--> Target --> answer, completions, tools        Play.record() --> one line of the journal
+
+A play that needs acmserve has a session of its own, named after the run, the way and the sample. So none profits from
+another's edits, and a run that goes on finds no half-played session: it plays the sample anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from acmserve.bench.eval.completion import Completion
+from acmserve.bench.eval.target import Target
+from acmserve.bench.eval.tasks.task import EvalSample
+from acmserve.context.transcript.message import Message
+
+
+@dataclass(slots=True)
+class Play:
+    """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote.
+
+    `before` are questions about the same context that were asked before, with their answers in this way.
+    """
+
+    target: Target
+    sample: EvalSample
+    way: str
+    run: str
+    budget: int
+    before: Sequence[tuple[str, str]] = ()
+    completions: list[Completion] = field(default_factory=list)
+    tools: Counter[str] = field(default_factory=Counter)
+    num_errors: int = 0
+    is_unmet: bool = False
+    seconds: float = 0.0
+    update: tuple[int, int] | None = None
+
+    @property
+    def map_name(self) -> str:
+        """The map of all questions about one context."""
+        return self._name(self.sample.group)
+
+    @property
+    def salt(self) -> str:
+        """Keeps the prefix cache of one way from the others. The questions of one way share it."""
+        return self._name("")
+
+    def ask(self, messages: Sequence[Message], acm: Mapping[str, Any] | None = None, **fields: Any) -> str:
+        """One request. Without `acm` it is one that every server takes."""
+        body: dict[str, Any] = {"messages": list(messages), "max_tokens": self.sample.max_tokens, **fields}
+        if acm is None:
+            return self._send(body)
+        session = self._name(self.sample.name)
+        try:
+            return self._send({**body, "session_id": session, "acm": dict(acm)})
+        finally:
+            self.target.forget(session, self.salt)
+
+    def ask_and_learn(self, messages: Sequence[Message], acm: Mapping[str, Any]) -> str:
+        """One request with a map, and what its update reads and writes behind it."""
+        before, num_before = self.target.counted_tokens(), len(self.completions)
+        answer = self.ask(messages, acm)
+        self.target.wait_for_map(self.map_name, self.salt)
+        after = self.target.counted_tokens()
+        if before is not None and after is not None:
+            own = self.completions[num_before:]
+            read = after[0] - before[0] - sum(one.prompt for one in own)
+            self.update = max(0, read), max(0, after[1] - before[1] - sum(one.output for one in own))
+        return answer
+
+    def record(self, answer: str, score: float, error: str = "") -> dict[str, Any]:
+        """What the journal keeps."""
+        return {
+            "task": self.sample.task,
+            "setting": self.sample.setting,
+            "sample": self.sample.name,
+            "way": self.way,
+            "score": round(score, 6),
+            "answer": answer,
+            "error": error,
+            "completions": [[one.kept, one.moved, one.computed, one.output] for one in self.completions],
+            "tools": dict(sorted(self.tools.items())),
+            "num_errors": self.num_errors,
+            "unmet": self.is_unmet,
+            "update": None if self.update is None else list(self.update),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def _send(self, body: Mapping[str, Any]) -> str:
+        salted = {"cache_salt": self.salt} if self.target.has_acm else {}
+        answer, seconds = self.target.chat({**salted, **body})
+        self.seconds += seconds
+        self.completions += answer.completions
+        self.tools += answer.tools
+        self.num_errors += answer.num_errors
+        self.is_unmet = self.is_unmet or answer.unmet
+        return answer.text
+
+    def _name(self, of: str) -> str:
+        """Short, of letters that every route takes."""
+        told = "\0".join((self.run, self.way, self.sample.task, of))
+        return f"eval-{hashlib.sha256(told.encode()).hexdigest()[:24]}"

@@ -1,0 +1,119 @@
+"""The server that is evaluated: any that speaks OpenAI's chat completions. It is asked what it can do, never assumed.
+
+    POST /v1/chat/completions   every server             GET /v1/models          which model, where none is named
+    GET  /v1/acm/sessions       acmserve alone           GET /metrics            tokens that no answer counts
+
+Decision: a refusal (4xx) belongs to the request, so it is a result: a prompt may be too long for the window.
+Everything else (no answer, 5xx, 429, a wrong key) says nothing of the sample, so the run stops and can be gone on
+with.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx
+
+from acmserve.bench.eval.completion import EvalAnswer, read_answer
+from acmserve.errors import AcmError, InvalidRequest, Unavailable
+
+_SECONDS = 1800.0
+_NOT_OF_THE_SAMPLE = frozenset({401, 403, 404, 408, 425, 429})
+_COUNTER = re.compile(r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
+_SESSIONS, _MAPS = "/v1/acm/sessions", "/v1/acm/maps"
+
+
+class RefusedSample(AcmError):
+    """The server refused one request because of what it holds."""
+
+
+@dataclass(slots=True)
+class Target:
+    """`root` is the address without `/v1`. `extra` are fields of every request (`temperature`, the vendor's own)."""
+
+    root: str
+    model: str
+    has_acm: bool
+    extra: Mapping[str, Any]
+    http: httpx.Client = field(repr=False)
+
+    @classmethod
+    def find(cls, url: str, model: str | None, api_key: str | None, extra: Mapping[str, Any]) -> Self:
+        """Ask a server for its model and for acmserve. Raises `Unavailable` where there is none."""
+        if not url.startswith(("http://", "https://")):
+            raise InvalidRequest("URL", f"{url!a} is no address.", "Give for instance http://localhost:8000/v1.")
+        root = url.rstrip("/").removesuffix("/v1").rstrip("/")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        http = httpx.Client(timeout=_SECONDS, headers=headers)
+        target = cls(root, model or "", False, extra, http)
+        if model is None:
+            models = target._get("/v1/models").get("data") or []
+            if not models:
+                raise InvalidRequest("--model", f"is missing, and {root} lists no model.")
+            target.model = str(models[0]["id"])
+        target.has_acm = target._knows_sessions()
+        return target
+
+    def chat(self, fields: Mapping[str, Any]) -> tuple[EvalAnswer, float]:
+        """One answer, and the seconds that it took. Raises `RefusedSample` and `Unavailable`."""
+        begun = time.monotonic()
+        answer = self._send("POST", "/v1/chat/completions", {"model": self.model, **self.extra, **fields})
+        seconds = time.monotonic() - begun
+        if answer.status_code >= 500 or answer.status_code in _NOT_OF_THE_SAMPLE:
+            raise Unavailable(f"{self.root} answered {answer.status_code}: {_said(answer)}")
+        if answer.status_code >= 400:
+            raise RefusedSample(f"{answer.status_code}: {_said(answer)}")
+        try:
+            return read_answer(answer.json()), seconds
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Unavailable(f"{self.root} answered no chat completion: {_said(answer)}") from error
+
+    def forget(self, session: str, salt: str) -> None:
+        """Delete a session, so that a long run leaves nothing behind."""
+        self._send("DELETE", f"{_SESSIONS}/{session}", None, salt)
+
+    def wait_for_map(self, name: str, salt: str) -> None:
+        """Return once no update of a map is under way."""
+        while True:
+            answer = self._send("GET", f"{_MAPS}/{name}", None, salt)
+            if answer.status_code != 200 or not answer.json()["num_pending"]:
+                return
+            time.sleep(0.05)
+
+    def counted_tokens(self) -> tuple[int, int] | None:
+        """Tokens of all prompts and answers that the server has counted. None where it tells nobody."""
+        answer = self._send("GET", "/metrics", None)
+        found = dict.fromkeys(("prompt", "generation"), 0)
+        pairs = _COUNTER.findall(answer.text) if answer.status_code == 200 else []
+        for name, value in pairs:
+            found[name] += int(float(value))
+        return (found["prompt"], found["generation"]) if pairs else None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+    def _knows_sessions(self) -> bool:
+        answer = self._send("GET", _SESSIONS, None)
+        return answer.status_code == 200 and answer.headers.get("content-type", "").startswith("application/json")
+
+    def _get(self, path: str) -> Any:
+        answer = self._send("GET", path, None)
+        if answer.status_code != 200:
+            raise Unavailable(f"{self.root}{path} answered {answer.status_code}: {_said(answer)}")
+        return answer.json()
+
+    def _send(self, method: str, path: str, body: Any, salt: str | None = None) -> httpx.Response:
+        headers = {} if salt is None else {"X-Cache-Salt": salt}
+        try:
+            return self.http.request(method, f"{self.root}{path}", json=body, headers=headers)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unavailable(f"{self.root}{path} cannot be reached: {error}") from error
+
+
+def _said(answer: httpx.Response) -> str:
+    return " ".join(answer.text.split())[:300]

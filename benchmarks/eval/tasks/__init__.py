@@ -1,0 +1,1 @@
+"""The tasks as their papers define them: format, published parameters, scorer."""

@@ -1,0 +1,173 @@
+"""OOLONG, synthetic split: a question about all lines of a text, none of which answers it alone (arXiv 2511.02817).
+
+    Date: Jul 06, 2024 || User: 48211 || Instance: a crate of cedar was left at the pier
+    Which label is the most common? ...                                   "Label: tree"
+
+Of the data set: the form of the lines, the types of answers, and its scorer. The answer is what stands behind the
+last colon. It is right, or a number that is wrong by d scores 0.75 to the power of d. The user's file has the rows of
+the data set. What is generated without it are lines whose label one word of them decides.
+
+Decision: the scorer of the data set reads dates with a library that guesses. Here the usual ways to write a date
+count.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections import Counter
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
+
+NAME = "oolong"
+PENALTY = 0.75
+NUMERIC, LABEL, COMPARISON, USER, DATE = (
+    f"ANSWER_TYPE.{name}" for name in ("NUMERIC", "LABEL", "COMPARISON", "USER", "DATE")
+)
+FREQUENCIES = ("more common", "less common", "same frequency")
+_LABELS = {
+    "tree": ("cedar", "elm", "willow", "maple", "pine", "birch"),
+    "metal": ("iron", "zinc", "nickel", "copper", "brass", "tin"),
+    "stone": ("jade", "quartz", "onyx", "slate", "flint", "marble"),
+}
+_PLACES = ("pier", "mill", "chapel", "market", "station", "quarry", "harbour", "bakery")
+_CHARS_OF_A_LINE = 90
+_DATE_FORMS = ("%Y-%m-%d", "%b %d, %Y", "%B %d, %Y", "%d %B %Y", "%d %b %Y", "%m/%d/%Y", "%Y/%m/%d")
+
+
+def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
+    """One text of about `tokens`, and a question of each of four types about it."""
+    draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
+    num_lines = max(8, point["tokens"] * 4 // _CHARS_OF_A_LINE)
+    labels = draw.choices(list(_LABELS), weights=draw.sample((5, 3, 2), 3), k=num_lines)
+    users = [str(number) for number in draw.sample(range(10_000, 99_999), 6)]
+    writers = draw.choices(users, k=num_lines)
+    day = date(2024, 1, 1) + timedelta(days=draw.randrange(300))
+    lines = [
+        f"Date: {day + timedelta(days=number // 4):%b %d, %Y} || User: {user} || Instance: "
+        f"a crate of {draw.choice(_LABELS[label])} was left at the {draw.choice(_PLACES)}"
+        for number, (label, user) in enumerate(zip(labels, writers, strict=True))
+    ]
+    context = (
+        f"The following lines hold {num_lines} instances, each with a date and a user. Each instance has one label, "
+        f"which is what the crate holds: {', '.join(_LABELS)}.\n\n" + "\n".join(lines)
+    )
+    where = {"task": NAME, "setting": setting_of(point), "context": context, "group": f"{setting_of(point)}/{seed}"}
+    return [_sample(where, kind, asked, gold) for kind, asked, gold in _questions(draw, labels, writers)]
+
+
+def _sample(where: Mapping[str, Any], kind: str, question: str, gold: str) -> EvalSample:
+    name = f"{where['group']}/{kind.rpartition('.')[2].lower()}"
+    return EvalSample(name=name, question=question, gold=gold, facts={"answer_type": kind}, **where)
+
+
+def _questions(draw: random.Random, labels: list[str], writers: list[str]) -> list[tuple[str, str, str]]:
+    """Type, question, and answer as the data set writes it."""
+    counted, users = Counter(labels), Counter(writers)
+    one, other = draw.sample(list(_LABELS), 2)
+    less = (counted[one] > counted[other]) - (counted[one] < counted[other])
+    frequency = FREQUENCIES[{1: 0, -1: 1, 0: 2}[less]]
+    return [
+        (
+            NUMERIC,
+            f"How many instances have the label {one}? Answer in the form 'Answer: number'.",
+            f"[{counted[one]}]",
+        ),
+        (
+            LABEL,
+            (
+                "Which label is the most common? Of equally common ones give the first of the list. "
+                "Answer in the form 'Label: answer'."
+            ),
+            f"['{max(_LABELS, key=lambda label: counted[label])}']",
+        ),
+        (
+            COMPARISON,
+            (
+                f"Is the label {one} more common, less common, or of the same frequency as the label {other}? "
+                f"Answer in the form 'Answer: {one} is ... {other}', with one of: {', '.join(FREQUENCIES)}."
+            ),
+            f"['{frequency}']",
+        ),
+        (
+            USER,
+            (
+                "Which user has the most instances? Of equal ones give the smallest number. "
+                "Answer in the form 'User: answer'."
+            ),
+            f"[{min(users, key=lambda user: (-users[user], user))}]",
+        ),
+    ]
+
+
+def read(row: Mapping[str, Any], stem: str) -> EvalSample:
+    """A row of the data set's synthetic split."""
+    window = str(row.get("context_window_id", ""))
+    return EvalSample(
+        NAME,
+        f"{row.get('dataset', stem)}-{row.get('context_len', '?')}",
+        str(row.get("id", "")),
+        text_of(row, "question", NAME),
+        text_of(row, "answer", NAME),
+        text_of(row, "context_window_text", NAME),
+        group=window,
+        facts={"answer_type": text_of(row, "answer_type", NAME)},
+    )
+
+
+def parsed_answer(answer: str) -> str:
+    """What the scorer of the data set takes for the answer."""
+    if ":" not in answer:
+        return answer if len(answer) < 20 else answer.split()[-1]
+    found = answer.split(":")[-1].strip().translate(str.maketrans("", "", "*[]"))
+    if len(found) >= 20:
+        return next((frequency for frequency in FREQUENCIES if frequency in found), found)
+    return found
+
+
+def score(answer: str, gold: str, answer_type: str) -> float:
+    """The score of the data set. `gold` is its text, such as `['tree']` or `[datetime.date(2024, 7, 6)]`."""
+    said = parsed_answer(answer)
+    right = _right_answer(gold)
+    if isinstance(right, date):
+        return float(_read_date(said) == right) if answer_type == DATE else 0.0
+    if said == str(right):
+        return 1.0
+    if said in FREQUENCIES:
+        return float(said in str(right))
+    if answer_type == NUMERIC:
+        try:
+            return float(PENALTY ** abs(int(right) - int(said)))
+        except ValueError:
+            return 0.0
+    return 0.0
+
+
+def _right_answer(gold: str) -> Any:
+    if "datetime" in gold:
+        return datetime.strptime(gold, "[datetime.date(%Y, %m, %d)]").date()
+    return ast.literal_eval(gold)[0]
+
+
+def _read_date(text: str) -> date | None:
+    for form in _DATE_FORMS:
+        try:
+            return datetime.strptime(text.strip().rstrip("."), form).date()
+        except ValueError:
+            continue
+    return None
+
+
+TASK = EvalTask(
+    name=NAME,
+    paper="Oolong: Evaluating Long Context Reasoning and Aggregation Capabilities, arXiv 2511.02817",
+    parameters={"tokens": (1_000,)},
+    published={"tokens": (8_192, 16_384, 32_768, 65_536, 131_072)},
+    make=make,
+    score=lambda sample, answer: score(answer, sample.gold, sample.facts["answer_type"]),
+    data="rows of the synthetic split: `context_window_text`, `question`, `answer`, `answer_type`",
+    read=read,
+)

@@ -1,0 +1,125 @@
+"""A benchmark that is ended stops what it started, and keeps what it measured.
+
+    SIGTERM, SIGINT, SIGHUP, --max-minutes
+      -> every server is asked to stop, KeyboardInterrupt unwinds the benchmark, servers that go on are killed
+      -> FILE.partial.json, which says that it is partial. `acmserve bench report` takes none
+
+Decision: servers are asked first, in the handler. The threads of a benchmark wait for answers, and a pool of threads
+ends only when they do. A second signal changes nothing: an end that is interrupted would leave servers. An error of a
+benchmark is an end, too. Against SIGKILL there is no remedy here.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.harness.options import as_json, partial_file
+from acmserve.bench.harness.run_log import RUN, progress
+from acmserve.bench.harness.server_process import end_servers, stop_servers
+from acmserve.errors import AcmError
+
+LIMIT_FLAG = "--max-minutes"
+_TIME_LIMIT = "time limit"
+EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, _TIME_LIMIT: 124}
+"""What a shell has for each signal, and what `timeout` has for a time limit."""
+_REASONS = {signal.SIGALRM: _TIME_LIMIT}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+
+
+def run_to_its_end(benchmark: Benchmark, arguments: Sequence[str]) -> int:
+    """Run a benchmark. The exit code: its own, or that of the signal that ended it."""
+    minutes, own = take_limit(arguments)
+    RUN.begin()
+    try:
+        with _ended_by_signals(minutes):
+            return _run(benchmark, own)
+    finally:
+        RUN.begin()
+
+
+def _run(benchmark: Benchmark, own: Sequence[str]) -> int:
+    try:
+        code = benchmark.run(own)
+    except KeyboardInterrupt:
+        RUN.ended_by = RUN.ended_by or signal.SIGINT.name
+    except Exception as error:
+        RUN.ended_by = type(error).__name__
+        raise
+    finally:
+        end_servers()
+        if RUN.ended_by:
+            _keep(benchmark, own)
+    return EXIT_CODES[RUN.ended_by] if RUN.ended_by else code
+
+
+def take_limit(arguments: Sequence[str]) -> tuple[float | None, list[str]]:
+    """The minutes of `--max-minutes`, and the other arguments. Raises AcmError for what is no number above 0."""
+    own = list(arguments)
+    place = next((i for i, word in enumerate(own) if word.partition("=")[0] == LIMIT_FLAG), None)
+    if place is None:
+        return None, own
+    _, mark, value = own.pop(place).partition("=")
+    text = value if mark else own.pop(place) if place < len(own) else ""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < math.inf:
+        raise AcmError(f"{LIMIT_FLAG} {text!r} is no number of minutes above 0")
+    return minutes, own
+
+
+@contextmanager
+def _ended_by_signals(minutes: float | None) -> Iterator[None]:
+    """Let each signal end the run, once. Handlers belong to the main thread, and are what they were afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        if not RUN.ended_by:
+            RUN.ended_by = _REASONS.get(signal.Signals(number), signal.Signals(number).name)
+            stop_servers()
+            raise KeyboardInterrupt
+
+    # What `nohup` or a shell has switched off stays off.
+    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, end) for each in heard}
+    try:
+        if minutes is not None:
+            signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _keep(benchmark: Benchmark, arguments: Sequence[str]) -> None:
+    """Write what was measured, unless the benchmark has made a partial report of its own, or measured nothing."""
+    file = partial_file(_json_file(arguments) or Path(f"{benchmark.name}.json"))
+    if not RUN.is_reported and RUN.answers:
+        report: Mapping[str, Any] = {"benchmark": benchmark.name, **RUN.as_partial(), "machine": describe_machine()}
+        file.write_text(as_json(dict(report)), encoding="utf-8")
+        progress(f"ended by {RUN.ended_by}: {len(RUN.answers)} answers are kept in {file}")
+    elif not RUN.is_reported:
+        progress(f"ended by {RUN.ended_by}: there is no answer to keep")
+
+
+def _json_file(arguments: Sequence[str]) -> Path | None:
+    """Where the whole report would have gone."""
+    for place, word in enumerate(arguments):
+        name, mark, value = word.partition("=")
+        if name == "--json":
+            following = arguments[place + 1] if place + 1 < len(arguments) else ""
+            return Path(value if mark else following) if value or following else None
+    return None

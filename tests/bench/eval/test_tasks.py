@@ -1,0 +1,168 @@
+"""The tasks: published parameters, samples whose right answer follows from their text, and the users' files."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from acmserve.bench.eval.tasks import mrcr, needlebench, oolong, pi_llm
+from acmserve.bench.eval.tasks.haystack import hide
+from acmserve.bench.eval.tasks.pi_llm import TRACKED_KEYS
+from acmserve.bench.eval.tasks.registry import TASKS, check_parameters, make_samples
+from acmserve.bench.eval.tasks.task import EvalSample, EvalTask
+from acmserve.errors import AcmError, InvalidRequest
+
+RIGHT = {
+    "pi-llm": lambda s: "".join(f"The current value of {k} is {v}.\n" for k, v in s.facts["values"].items()),
+    "needlebench": lambda s: f"\\boxed{{{s.gold}}}",
+    "oolong": lambda s: f"Answer: {s.gold.strip('[]').strip(chr(39))}",
+    "gsm-infinite": lambda s: f"Answer: {s.gold}.",
+    "longbench-v2": lambda s: f"The correct answer is ({s.gold})",
+}
+"""How a right answer is written, by task. Elsewhere as it stands in `gold`."""
+
+
+def right(sample: EvalSample) -> str:
+    return RIGHT.get(sample.task, lambda s: s.gold)(sample)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_a_right_answer_scores_one_and_another_samples_answer_less(task: EvalTask) -> None:
+    samples = make_samples(task, 3, 7, task.parameters)
+    assert samples == make_samples(task, 3, 7, task.parameters)
+    assert len({sample.name for sample in samples}) == len(samples)
+    for sample in samples:
+        assert task.score(sample, right(sample)) == pytest.approx(1.0, abs=1e-6), sample.name
+        assert task.score(sample, "") == 0
+    others = [task.score(one, right(two)) for one, two in pairwise(samples) if right(one) != right(two)]
+    assert others
+    assert max(others) < 1
+
+
+def test_the_parameters_are_the_papers() -> None:
+    assert len(set(TRACKED_KEYS)) == 46
+    assert TASKS["pi-llm"].published == {"keys": (46,), "updates": (2, 4, 8, 16, 32, 64, 128, 256, 512)}
+    assert TASKS["needlebench"].published["needles"] == (2, 3, 4, 5)
+    assert TASKS["needlebench"].published["depth"] == (40,)
+    assert TASKS["mrcr"].published["needles"] == TASKS["mrcr-v2"].published["needles"] == (2, 4, 8)
+    assert len(needlebench.RELATIONS) == 10
+
+
+@pytest.mark.parametrize("num_updates", [2, 16, 512])
+def test_pi_llm_updates_each_key_as_often_and_never_twice_in_a_row(num_updates: int) -> None:
+    (sample,) = pi_llm.make({"keys": 46, "updates": num_updates}, 3)
+    stream = re.findall(r"([^;:\n]+): ([^;]+); ?", sample.context.rpartition("\n")[2])
+    stream = [(key.strip(), value) for key, value in stream]
+    assert len(stream) == 46 * num_updates
+    counts = {key: sum(other == key for other, _ in stream) for key in TRACKED_KEYS}
+    assert set(counts.values()) == {num_updates}
+    assert all(one != two for (one, _), (two, _) in pairwise(stream))
+    assert dict(stream) == sample.facts["values"]
+    if num_updates <= pi_llm.NUM_VALUES:
+        assert len(set(stream)) == len(stream)
+
+
+def test_pi_llm_takes_the_users_dictionary() -> None:
+    dictionary = {"bird": ["rook", "swift", "wren"], "bug": ["ant", "bee", "fly"]}
+    (sample,) = pi_llm.make({"keys": 46, "updates": 3}, 0, dictionary)
+    assert {key: value in dictionary[key] for key, value in sample.facts["values"].items()} == {
+        "bird": True,
+        "bug": True,
+    }
+    with pytest.raises(InvalidRequest, match="list of values"):
+        pi_llm.make({"keys": 46, "updates": 3}, 0, ["bird"])
+
+
+def test_needles_stand_at_their_depth() -> None:
+    words = [str(number) for number in range(1000)]
+    hidden = hide(" ".join(words), ["ONE.", "TWO.", "END."], 40, 40).split()
+    places = [hidden.index(needle) for needle in ("ONE.", "TWO.", "END.")]
+    assert places == [400, 801, 1002]
+    (sample,) = needlebench.make({"needles": 5, "tokens": 2000, "depth": 40}, 1)
+    assert all(f"\n{needle}\n" in sample.context for needle in sample.facts["needles"])
+    assert len(sample.facts["needles"]) == 5
+    first = min(sample.context.index(needle) for needle in sample.facts["needles"])
+    assert 0.3 < first / len(sample.context) < 0.5
+    assert 0.9 < len(sample.context) / 8000 < 1.1
+
+
+def test_mrcr_asks_for_one_of_several_answers() -> None:
+    (sample,) = mrcr.make("mrcr", {"needles": 4, "tokens": 2000}, 5)
+    prefix = sample.facts["prefix"]
+    assert len(prefix) == mrcr.HASH_CHARS
+    asked = re.findall(r"the \w+ ([\w ]+ about the \w+) once", sample.question)[0]
+    answers = [two["content"] for one, two in pairwise(sample.history) if one["content"] == f"Write a {asked}."]
+    assert len(set(answers)) == 4
+    assert sample.gold.removeprefix(prefix) in answers
+    (second,) = mrcr.make("mrcr-v2", {"needles": 2, "tokens": 1000}, 5)
+    assert second.gold[mrcr.HASH_CHARS :] in second.context
+
+
+def test_oolong_asks_four_questions_about_one_context() -> None:
+    samples = oolong.make({"tokens": 1000}, 2)
+    assert len(samples) == 4
+    assert len({sample.context for sample in samples}) == len({sample.group for sample in samples}) == 1
+    lines = [line for line in samples[0].context.splitlines() if line.startswith("Date: ")]
+    assert all(re.fullmatch(r"Date: \w{3} \d\d, \d{4} \|\| User: \d+ \|\| Instance: .+", line) for line in lines)
+    label = re.findall(r"the label (\w+)\?", samples[0].question)[0]
+    counted = sum(any(word in line for word in oolong._LABELS[label]) for line in lines)
+    assert samples[0].gold == f"[{counted}]"
+
+
+ROWS = {
+    "mrcr": {
+        "prompt": json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])[:-1]
+        + ', {"role": "user", "content": "again"}]',
+        "answer": "Xb",
+        "random_string_to_prepend": "X",
+    },
+    "mrcr-v2": {"queries": "User: a ... Prepend AbCd1234EfGh", "answer": "AbCd1234EfGhb"},
+    "oolong": {
+        "id": 7, "context_window_text": "lines", "question": "how many?", "answer": "[3]", "context_window_id": 1,
+        "answer_type": "ANSWER_TYPE.NUMERIC", "dataset": "trec_coarse", "context_len": 1024,
+    },
+    "babilong": {"input": "text", "question": "Where is Mina?", "target": "garden", "task": "qa1"},
+    "gsm-infinite": {"problem": "sums", "question": "how many?", "solution": "so: Answer: 12.", "op": 3},
+    "frames": {"Prompt": "where?", "Answer": "Birch", "articles": ["one", "two"]},
+    "longbench-v2": {"context": "text", "question": "what?", "answer": "C"} | {f"choice_{c}": c for c in "ABCD"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_the_users_file_are_read(name: str, tmp_path: Path) -> None:
+    task = TASKS[name]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{json.dumps(ROWS[name])}\n\n{json.dumps(ROWS[name])}\n")
+    samples = make_samples(task, 5, 0, task.parameters, path)
+    assert [sample.name for sample in samples] == ["rows/0", "rows/1"]
+    assert task.score(samples[0], right(samples[0])) == 1
+    for key in ROWS[name].keys() - {"id", "context_window_id", "dataset", "context_len", "op", "task"}:
+        path.write_text(json.dumps({k: v for k, v in ROWS[name].items() if k != key}))
+        with pytest.raises(InvalidRequest, match=f"no '{key}'"):
+            make_samples(task, 5, 0, task.parameters, path)
+
+
+def test_files_and_parameters_that_are_wrong_are_named(tmp_path: Path) -> None:
+    task = TASKS["oolong"]
+    with pytest.raises(AcmError, match="cannot be read"):
+        make_samples(task, 1, 0, task.parameters, tmp_path / "none.json")
+    (tmp_path / "empty.json").write_text("{}")
+    with pytest.raises(InvalidRequest, match="holds no rows"):
+        make_samples(task, 1, 0, task.parameters, tmp_path / "empty.json")
+    with pytest.raises(InvalidRequest, match="names no task"):
+        make_samples(TASKS["babilong"], 1, 0, {}, _written(tmp_path, {**ROWS["babilong"], "task": ""}))
+    with pytest.raises(InvalidRequest, match="oolong has no 'updates'"):
+        check_parameters(task, {"updates": (2,)})
+    table = tmp_path / "rows.csv"
+    table.write_text('queries,answer\n"User: a, b",AbCd1234EfGhb\n')
+    assert make_samples(TASKS["mrcr-v2"], 1, 0, {}, table)[0].question == "User: a, b"
+
+
+def _written(folder: Path, row: object) -> Path:
+    path = folder / "rows.json"
+    path.write_text(json.dumps([row]))
+    return path

@@ -1,0 +1,69 @@
+"""`acmserve eval` against a real server: every way is accepted, receipts add up, tools are counted, nothing is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from acmserve.bench.eval.main import parser, samples_of
+from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.target import Target
+from acmserve.bench.eval.tasks.task import EvalSample
+from acmserve.cli import main as cli
+from tests.support.server.scripts import new_session, tool_call
+
+SMALL = ["--samples", "1", "--seed", "3"]
+
+
+def sample_of(*arguments: str) -> EvalSample:
+    return samples_of(parser().parse_args(["http://nowhere", *SMALL, *arguments]))[0]
+
+
+def play(url: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    assert cli(["eval", url, "--output", str(folder), *SMALL, *arguments]) == 0
+    report: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return report
+
+
+def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
+    ways = "baseline,reads,tools,tools-guided,budget:chain,budget:recency,budget:cwl,branches,map"
+    tasks = ["--tasks", "oolong", "--set", "oolong.tokens=900", "--budget", "80%"]
+    report = play(scripted_server, tmp_path, "--ways", ways, *tasks)
+    assert report["has_acm"]
+    assert report["skipped"] == {"tools-guided": "the paper has no prompt for this task"}
+    rows = {row["way"]: row for row in report["rows"]}
+    assert {row["num_samples"] for row in rows.values()} == {4}
+    assert {row["num_refused"] for row in rows.values()} == {0}
+    assert {row["score"] for row in rows.values()} == {0.0}
+    for row in rows.values():
+        assert row["kept_tokens"] + row["moved_tokens"] + row["computed_tokens"] == row["prompt_tokens"] > 0
+    assert rows["baseline"]["kept_tokens"] > 0
+    assert rows["budget:recency"]["prompt_tokens"] < rows["reads"]["prompt_tokens"]
+    assert rows["budget:recency"]["num_unmet"] == 0
+    assert rows["budget:cwl"]["num_unmet"] == 0
+    assert rows["budget:cwl"]["prompt_tokens"] < rows["reads"]["prompt_tokens"]
+    assert rows["map"]["update_tokens"][0] > 0
+    assert rows["tools"]["update_tokens"] is None
+    target = Target.find(scripted_server, None, None, {})
+    salts = [Play(target, sample_of(*tasks), way, report["run"], 0).salt for way in rows]
+    target.close()
+    assert len(set(salts)) == len(rows)
+    for salt in salts:
+        assert httpx.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
+
+
+def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_path: Path) -> None:
+    arguments = ["--tasks", "longbench-v2", "--set", "longbench-v2.tokens=300", "--ways", "tools"]
+    sample = sample_of(*arguments)
+    calls = [tool_call("search_context", query="left a box"), tool_call("search_context", query="")]
+    script = {"script_id": new_session(), "script": [*calls, f"The correct answer is ({sample.gold})"]}
+    report = play(scripted_server, tmp_path, *arguments, "--request", json.dumps({"vllm_xargs": script}))
+    (row,) = report["rows"]
+    assert row["score"] == 1
+    assert row["tools"] == {"search_context": 2}
+    assert row["num_tool_errors"] == 1
+    first, second, third = (sum(counts[:3]) for counts in report["records"][0]["completions"])
+    assert first < second < third
