@@ -45,15 +45,15 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.branches import branches_router
 from acmserve.server.routes.budget import budget_router
 from acmserve.server.routes.edits import edits_router
-from acmserve.server.routes.events import events_router
 from acmserve.server.routes.hand_over import hand_over_router
 from acmserve.server.routes.maps import maps_router
 from acmserve.server.routes.prepare import prepare_router
 from acmserve.server.routes.rollout import rollout_router
 from acmserve.server.routes.sessions import sessions_router
 from acmserve.server.routes.tools import tools_router
-from acmserve.server.routes.transcript import transcript_router
 from acmserve.server.routes.turns import turns_router
+from acmserve.server.routes.watching.events import events_router
+from acmserve.server.routes.watching.transcript import transcript_router
 
 PREFIX = "/v1/acm"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
