@@ -258,4 +258,6 @@ def test_nothing_serious_keeps_anybody_out(browser: Any, inspected: Inspected, s
     expect_text(page, "Message", "[folded")
     page.get_by_role("region", name="Actions").get_by_role("button", name="Redact…").click()
     assert serious_findings(page, script) == []
+    page.evaluate("document.querySelector('dialog').append(document.createElement('img'))")
+    assert [found.partition(":")[0] for found in serious_findings(page, script)] == ["image-alt"], "the control"
     visit.close()

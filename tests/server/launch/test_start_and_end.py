@@ -196,11 +196,19 @@ def test_turns_are_timed_by_kind(watched: Watched) -> None:
 
 
 def test_ctrl_c_ends_it_and_keeps_its_sessions(watched: Watched) -> None:
-    """The last test of this file: a terminal sends the signal to every process of the server."""
+    """The last test of this file: a terminal sends the signal to every process of the server.
+
+    Whoever listens to events does not hold it up.
+    """
     watched.chat("kept", SECRET)
     process = watched.running.process
-    os.killpg(process.pid, signal.SIGINT)
-    process.wait(timeout=START_SECONDS)
+    url = f"{watched.running.url}/v1/acm/events"
+    with httpx.stream("GET", url, timeout=START_SECONDS, verify=False) as listening:
+        told = listening.iter_lines()
+        assert next(told) == "event: opened"
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=START_SECONDS)
+        assert [line for line in told if line.startswith("event: ")] == [], "the stream has an end"
     check_end(process.returncode, watched.folder / "server.log")
     store = SessionStore(SessionLimits(), Archive(watched.folder / "data"))
     try:
