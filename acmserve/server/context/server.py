@@ -23,7 +23,6 @@ from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.turn import EvictionKind, TurnEviction
-from acmserve.context.storage.head import head_of
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
@@ -114,8 +113,8 @@ class ContextServer:
         self._renderers = renderers
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
-        store.on_saved = self._saved
         self.events = SessionEvents()
+        store.on_saved = self.events.publish_saved
         self.maps.store.on_failure = failures.note
         watch_store(store)
 
@@ -205,19 +204,6 @@ class ContextServer:
         self.sessions.forget(session)
         if self.identifier.threads is not None:
             self.identifier.threads.drop_forks(session)
-
-    def _saved(self, session: Session) -> None:
-        if not self.events.is_heard(session.tenant):
-            return
-        head = head_of(session)
-        self.events.publish(
-            session.key,
-            "changed",
-            used_at=head.used_at,
-            num_messages=head.num_messages,
-            num_fragments=head.num_fragments,
-            num_hidden_fragments=head.num_hidden_fragments,
-        )
 
     def _gone(self, key: Key) -> None:
         """A session is gone for good: so is what was served to it, and what was made for it."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakSet
 
-from acmserve.context.storage.session import Key
+from acmserve.context.storage.head import head_of
+from acmserve.context.storage.session import Key, Session
 from acmserve.errors import IntegrityError, Unavailable
 from acmserve.server.http.tenants import account_of
 
@@ -127,6 +128,20 @@ class SessionEvents:
         for reader in self._readers:
             if reader.tenant == tenant:
                 reader.push(event)
+
+    def publish_saved(self, session: Session) -> None:
+        """Tell that a session has a new state, and how large it is."""
+        if not self.is_heard(session.tenant):
+            return
+        head = head_of(session)
+        self.publish(
+            session.key,
+            "changed",
+            used_at=head.used_at,
+            num_messages=head.num_messages,
+            num_fragments=head.num_fragments,
+            num_hidden_fragments=head.num_hidden_fragments,
+        )
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` where a reader holds too much, or was dropped and holds more than that word."""

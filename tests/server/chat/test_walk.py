@@ -39,8 +39,9 @@ from tests.support.walk import Walk, count_walk
 #   events                                               whoever watches the session hears of it
 MAX_FILES = 22
 # What stands behind vLLM's function: the memory of served prompts, the pieces that may be folded, the measured rates,
-# the receipt's header, the record of the turn (ended_request, turn, history, totals) and its time for operators.
-MAX_FILES_WITH_ENGINE = MAX_FILES + 9
+# the receipt's header, the record of the turn (ended_request, turn, history, totals, its rows), its time for operators,
+# and what it saved (turn_counters, savings).
+MAX_FILES_WITH_ENGINE = MAX_FILES + 12
 UNUSED = (
     *(f"server/{part}" for part in ("budget/budgets", "budget/enforcement", "maps/", "precompute/", "chat/branches")),
     *(f"server/identity/{part}" for part in ("content", "fingerprint", "threads", "told", "units")),
