@@ -98,6 +98,32 @@ def test_turn_12_and_turn_9_are_read(visit: Visit) -> None:
     page.get_by_role("heading", name="Context now").wait_for()
 
 
+def test_five_questions_are_answered_in_at_most_two_clicks_each(visit: Visit, inspected: Inspected) -> None:
+    """From the session's page as it opens. A choice in a list counts as a click."""
+    make(inspected, "asked", 8)
+    inspected.put("sessions/asked/budget", {"max_tokens": 300, "low_watermark": 250, "policy": "recency"})
+    inspected.post("sessions/asked/evict")
+    largest = max(inspected.get("sessions/harbour/messages")["data"], key=lambda row: row["num_tokens"])
+    saved = inspected.get("sessions/harbour/totals")["saved"]["money"]
+
+    def at(turn: int) -> dict[str, float]:
+        return {"x": (turn + 0.5) * 44, "y": 80}
+
+    page = visit.open("s/harbour")
+    expect_text(page, "Totals", f"{round(saved, 1):,g} input tokens")  # what did this session save? No click.
+    plot = page.get_by_role("slider", name="Turns")
+    plot.click(position=at(12))
+    expect_text(page, "Turn", "fold f1a2b3 by the model: 840 tokens fewer", "120 computed")
+    plot.click(position=at(9))
+    expect_text(page, "Turn", "Nothing was moved: source_evicted.")
+    page.get_by_label("Sort").select_option("size")
+    assert page.locator(ROWS).first.inner_text().startswith(str(largest["index"]))
+    page = visit.open("s/asked")
+    page.get_by_label("Show", exact=True).select_option("evicted")
+    page.locator(ROWS).first.click()
+    expect_text(page, "Message", "the transcript keeps it and a search finds it")
+
+
 def test_totals_are_those_of_the_route(visit: Visit, inspected: Inspected) -> None:
     page = visit.open("s/harbour")
     totals = inspected.get("sessions/harbour/totals")
