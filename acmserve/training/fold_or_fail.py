@@ -1,6 +1,6 @@
 """Fold or fail: a small task that only a model which folds can solve, made of nothing but a seed.
 
-    turn 1   Document 1 of 4. Rain fell on the harbour ... The code of the amber door is 4821. ...
+    turn 1   Document 1 of 4. Rain fell on the harbour ... The code of the amber door is 4821. Another document follows.
     turn 2   Document 2 of 4. ...
     last     What is the code of the silver lamp? Answer with the code alone.
 
@@ -25,6 +25,9 @@ from acmserve.errors import IntegrityError, InvalidRequest
 from acmserve.training.reward import RewardLimits, outcome_reward
 from acmserve.training.rollout import Rollout
 
+READ = "Say ok when you have read it."
+"""How each turn with a document ends."""
+_FOLLOWS, _LAST = "Another document follows.", "This was the last document."
 _CODE = re.compile(r"(?<!\d)\d{4}(?!\d)")
 
 
@@ -69,7 +72,9 @@ class FoldOrFail:
 
     @property
     def turns(self) -> tuple[str, ...]:
-        return (*(f"{document}\n\nSay ok when you have read it." for document in self.documents), self.question)
+        ends = [_FOLLOWS] * (len(self.documents) - 1) + [_LAST]
+        told = (f"{document}\n\n{end} {READ}" for document, end in zip(self.documents, ends, strict=True))
+        return (*told, self.question)
 
     def is_right(self, text: str) -> bool:
         """Whether an answer names the code that was asked for, and no other number of four digits."""

@@ -24,9 +24,8 @@ from acmserve.bench.harness.workloads import as_hermes
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import ToolCall
 from acmserve.errors import AcmError
-from acmserve.training.fold_or_fail import FoldOrFail
+from acmserve.training.fold_or_fail import READ, FoldOrFail
 
-READ = "Say ok when you have read it."
 SAID = "ok"
 UNKNOWN = "I do not know."
 Decisions = tuple[bool, ...]
