@@ -108,13 +108,14 @@ def test_settings_that_vllm_refuses_are_one_line() -> None:
 
 
 def test_flags_become_the_connector_configuration() -> None:
-    ours = Namespace(fidelity="reuse", max_sessions=9, min_move_tokens=64)
+    ours = Namespace(fidelity="reuse", max_sessions=9, min_move_tokens=64, calibration="c.json")
     config = merge_kv_transfer_config(None, ours)
     assert (config.kv_connector, config.kv_role) == (CONNECTOR_NAME, "kv_both")
     assert config.kv_connector_extra_config == {
         "default_fidelity": "reuse",
         "max_sessions": 9,
         "min_move_tokens": 64,
+        "calibration": "c.json",
     } | {"context": {"max_sessions": 9}}
 
 
@@ -124,13 +125,17 @@ def test_flags_win_over_the_users_configuration_of_our_connector() -> None:
         kv_role="kv_both",
         kv_connector_extra_config={"max_sessions": 3, "max_source_mib": 5},
     )
-    config = merge_kv_transfer_config(given, Namespace(fidelity=None, max_sessions=9, min_move_tokens=None))
+    config = merge_kv_transfer_config(
+        given, Namespace(fidelity=None, max_sessions=9, min_move_tokens=None, calibration=None)
+    )
     assert config.kv_connector_extra_config == {"max_sessions": 9, "max_source_mib": 5, "context": {"max_sessions": 9}}
 
 
 def test_users_settings_without_a_connector_are_for_ours() -> None:
     given = KVTransferConfig(kv_connector_extra_config={"max_source_mib": 5})
-    config = merge_kv_transfer_config(given, Namespace(fidelity="reuse", max_sessions=None, min_move_tokens=None))
+    config = merge_kv_transfer_config(
+        given, Namespace(fidelity="reuse", max_sessions=None, min_move_tokens=None, calibration=None)
+    )
     assert (config.kv_connector, config.kv_role) == (CONNECTOR_NAME, "kv_both")
     assert config.kv_connector_extra_config == {"max_source_mib": 5, "default_fidelity": "reuse"}
 
@@ -138,7 +143,9 @@ def test_users_settings_without_a_connector_are_for_ours() -> None:
 def test_another_connector_is_refused_by_name() -> None:
     given = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both")
     with pytest.raises(AcmError, match="'OffloadingConnector'"):
-        merge_kv_transfer_config(given, Namespace(fidelity=None, max_sessions=None, min_move_tokens=None))
+        merge_kv_transfer_config(
+            given, Namespace(fidelity=None, max_sessions=None, min_move_tokens=None, calibration=None)
+        )
 
 
 def test_plugin_is_named_and_no_general_plugin_is_lost() -> None:

@@ -63,12 +63,18 @@ class Told:
         return self.post("/tools/search_context", {"arguments": arguments})
 
     def shown(self) -> Iterator[tuple[str, str]]:
-        """Every GET of this session and of its branch that the server's own document names."""
+        """Every GET of this session and of its branch that the server's own document names.
+
+        Events are a stream without an end, and have no text.
+        """
         paths = http.get(f"{self.server}/openapi.json").json()["paths"]
         names = {"prepare_id": self.prepared, "branch_id": self.branch}
         for path in (path for path, methods in paths.items() if "{session_id}" in path and "get" in methods):
-            for session in (self.name, self.branch):
-                yield path, http.get(f"{self.server}{path.format(session_id=session, **names)}").text
+            indices = range(len(self.messages)) if "{index}" in path else range(1)
+            for session in (self.name, self.branch) if not path.endswith("/events") else ():
+                for index in indices:
+                    place = path.format(session_id=session, index=index, **names)
+                    yield path, http.get(f"{self.server}{place}").text
         yield "search", json.dumps(self.search())
 
     def places(self, folder: Path) -> list[str]:
