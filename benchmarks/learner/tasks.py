@@ -19,7 +19,7 @@ TRAINING_SEED, HELD_OUT_SEED = 0, 1_000_000
 FITTING = 1.25
 CALL_TOKENS = 180
 """Tokens that the calls and results behind one document may have."""
-SAID_TOKENS = 100
+SAID_TOKENS = 70
 """Tokens that a turn without calls may have besides its document. A model that folds has twice as many."""
 
 HELD_OUT_WORDS = TaskWords(
