@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from acmserve.cli.command import Command
+from acmserve.cli.command import Command, add_api_key_flag
 from acmserve.errors import AcmError, InvalidRequest, MalformedRecord
 from acmserve.training.collection import ALGORITHMS, check_algorithm
 from acmserve.training.credit import give_credit
@@ -26,7 +25,6 @@ from acmserve.training.record import read_rollout
 from acmserve.training.reward import RewardLimits
 from acmserve.training.rollout import Rollout
 
-_KEY = "ACMSERVE_API_KEY"
 _SECONDS = 60.0
 _EPILOG = """\
 rewards, a line of JSON for each session:
@@ -74,7 +72,7 @@ def _add_flags(export: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="process rewards for branches, with a working context of TOKENS: an advantage for each token",
     )
-    export.add_argument("--api-key", default=os.environ.get(_KEY), metavar="KEY", help=f"for a URL (${_KEY})")
+    add_api_key_flag(export, "for a URL")
 
 
 def _run(parsed: argparse.Namespace) -> int:

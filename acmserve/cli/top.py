@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import signal
 import sys
 import time
@@ -16,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from acmserve.cli.command import Command
+from acmserve.cli.command import Command, add_api_key_flag
 from acmserve.errors import AcmError
 from acmserve.top.columns import COLUMNS
 from acmserve.top.view import TopView
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from acmserve.client.server import ServerHandle
     from acmserve.client.views.turns import UsagePage
 
-_KEY = "ACMSERVE_API_KEY"
 _SECONDS = 10.0
 _MAX_LIMIT = 1000
 _EPILOG = """\
@@ -46,7 +44,7 @@ def _add_flags(top: argparse.ArgumentParser) -> None:
     top.add_argument(
         "url", nargs="?", default="http://localhost:8000", metavar="URL", help="the server (http://localhost:8000)"
     )
-    top.add_argument("--api-key", default=os.environ.get(_KEY), metavar="KEY", help=f"a key of the server (${_KEY})")
+    add_api_key_flag(top, "a key of the server")
     top.add_argument("--cache-salt", metavar="SALT", help="see the sessions of this cache salt")
     top.add_argument("--once", action="store_true", help="print one table, and end")
     top.add_argument("--json", action="store_true", help="print one JSON object, and end")

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.calibrate.ways import ECHOES
+from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.repairs.ways import EXACT, REUSE
 from acmserve.bench.tasks.summary import difference_interval, moved_share
 from acmserve.plan import calibration
 from acmserve.plan.auto import Features, choose_fidelity
 from acmserve.plan.calibration import LEVELS
 
-MAX_KL = 0.04
 MAX_FAMILY_KL = 0.1
-HARM_NATS = 0.1
 MAX_HARMED_SHARE = 0.02
 MAX_LOSS = 0.02
 EVERYTHING = "all edits"
@@ -82,7 +81,8 @@ def why_not(served: Sequence[ServedCase]) -> str | None:
     if harmed > MAX_HARMED_SHARE * len(served):
         return f"{harmed} of {len(served)} edits are worse than under reuse by more than {HARM_NATS} nats"
     loss = -statistics.fmean(case.beside for case in served)
-    return f"{100 * loss:.1f} points of right answers are lost, at most 2 are allowed" if loss > MAX_LOSS else None
+    lost = f"{100 * loss:.1f} points of right answers are lost, at most {100 * MAX_LOSS:.0f} are allowed"
+    return lost if loss > MAX_LOSS else None
 
 
 def choose(records: Sequence[Record]) -> Level:

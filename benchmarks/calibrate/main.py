@@ -22,6 +22,7 @@ from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.repairs.cases import SEED_SETS, TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
+from acmserve.bench.repairs.summary import HARM_NATS
 from acmserve.bench.repairs.table import between
 from acmserve.bench.tasks.generators.case import TaskCase, digest
 from acmserve.errors import AcmError
@@ -131,7 +132,7 @@ def verdict_lines(found: ModelRecords, level: str, rows: Sequence[Mapping[str, A
     lines += [
         "",
         "Each edit is served at a level that other edits chose. KL is that to exact, right answers are beside exact.",
-        "In brackets 95 % intervals over edits. Worse: than under reuse, by more than 0.1 nats.",
+        f"In brackets 95 % intervals over edits. Worse: than under reuse, by more than {HARM_NATS} nats.",
         "",
         f"Verdict: {_verdict(level, rows)}",
         *_bolder(found, level),

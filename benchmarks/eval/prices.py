@@ -14,17 +14,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from acmserve.bench.eval.completion import Completion
+from acmserve.server.options.prices import TokenPrices
 
 _MILLION = 1_000_000
+_VENDORS = TokenPrices()
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRatios:
     """What tokens cost, in input prices. `base` is the input price of a million tokens."""
 
-    write: float = 1.25
-    read: float = 0.1
-    output: float = 5.0
+    write: float = _VENDORS.write
+    read: float = _VENDORS.read
+    output: float = _VENDORS.output
     base: float = 1.0
 
     def cost(self, completions: Iterable[Completion]) -> float:

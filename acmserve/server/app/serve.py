@@ -37,6 +37,7 @@ from acmserve.server.app.launch.api_servers import settle_api_servers
 from acmserve.server.app.launch.flag_names import OneLineParser, one_line, reason_of
 from acmserve.server.app.launch.model_size import default_cpu_kv_gib
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.vllm.model_names import served_names
 from acmserve.server.vllm.seams import ARG_PARSER, CLI_ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ def add_aliases(args: Namespace, aliases: Sequence[str], environ: MutableMapping
 
     Raises AcmError for a text that is no `NAME=MODEL`, and for a model that is not served.
     """
-    given = args.served_model_name or [args.model]
-    served = [given] if isinstance(given, str) else list(given)
+    served = served_names(args)
     for text in aliases:
         name, _, model = text.partition("=")
         if not name or not model:

@@ -35,6 +35,7 @@ from acmserve.server.options.config import ContextConfig, flag_value
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.vllm.call_marks import call_marks
+from acmserve.server.vllm.model_names import served_names
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
@@ -77,10 +78,9 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
 
 def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:
     """What an export of a session says of the served model."""
-    names = args.served_model_name or [args.model]
     kwargs = getattr(args, "default_chat_template_kwargs", None)
     config = engine_client.model_config.hf_text_config
-    return open_identity([names] if isinstance(names, str) else names, tokenizer, args.chat_template, kwargs, config)
+    return open_identity(served_names(args), tokenizer, args.chat_template, kwargs, config)
 
 
 def open_identifier(

@@ -42,10 +42,10 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
         f"{hide(hay(draw, point['tokens']), facts, 5, 9)}"
     )
     return [
-        EvalSample(
+        EvalSample.at(
             NAME,
-            setting_of(point),
-            f"{setting_of(point)}/{seed}",
+            point,
+            seed,
             f"Where is {person}? Answer with the name of the place alone.",
             gold,
             context,

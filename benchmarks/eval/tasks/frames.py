@@ -38,7 +38,7 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     teachers = "the teacher of " * (num - 2)
     question = f"Where was {teachers}the builder of the {thing} born? Answer with the name of the place alone."
     gold = towns[-1].capitalize()
-    return [EvalSample(NAME, setting_of(point), f"{setting_of(point)}/{seed}", question, gold, _joined(articles))]
+    return [EvalSample.at(NAME, point, seed, question, gold, _joined(articles))]
 
 
 def read(row: Mapping[str, Any], stem: str) -> EvalSample:

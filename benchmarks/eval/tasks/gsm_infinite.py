@@ -40,10 +40,10 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     draw.shuffle(told)
     question = f"What is the number of {asked}? Think as long as you need, and end in the form 'Answer: number.'"
     return [
-        EvalSample(
+        EvalSample.at(
             NAME,
-            setting_of(point),
-            f"{setting_of(point)}/{seed}",
+            point,
+            seed,
             question,
             str(value),
             " ".join(told),

@@ -33,10 +33,10 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     choices = draw.sample(things, 4)
     asked = f"What did {people[number]} leave in a room?"
     return [
-        EvalSample(
+        EvalSample.at(
             NAME,
-            setting_of(point),
-            f"{setting_of(point)}/{seed}",
+            point,
+            seed,
             _question(asked, choices),
             LETTERS[choices.index(things[number])],
             hide(hay(draw, point["tokens"]), lines, 10, 20),

@@ -59,13 +59,10 @@ def make(name: str, point: Point, seed: int, material: Any = None) -> list[EvalS
     for kind, text in turns:
         messages.append({"role": "user", "content": f"Write a {kind[0]} about the {kind[1]}."})
         messages.append({"role": "assistant", "content": text})
-    where: dict[str, Any] = {"setting": setting_of(point), "name": f"{setting_of(point)}/{seed}"}
     if name == V1:
-        return [
-            EvalSample(name, question=question, gold=gold, history=tuple(messages), facts={"prefix": prefix}, **where)
-        ]
+        return [EvalSample.at(name, point, seed, question, gold, history=tuple(messages), facts={"prefix": prefix})]
     told = "\n\n".join(f"{str(one['role']).capitalize()}: {one['content']}" for one in messages)
-    return [EvalSample(name, question=f"User: {question}", gold=gold, context=told, **where)]
+    return [EvalSample.at(name, point, seed, f"User: {question}", gold, told)]
 
 
 def read_v1(row: Mapping[str, Any], stem: str) -> EvalSample:

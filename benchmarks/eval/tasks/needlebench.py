@@ -57,10 +57,10 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
         "End with the name in a box: \\boxed{name}"
     )
     return [
-        EvalSample(
+        EvalSample.at(
             NAME,
-            setting_of(point),
-            f"{setting_of(point)}/{seed}",
+            point,
+            seed,
             question,
             people[0],
             hide(hay(draw, length, text), needles, point["depth"], STEP),

@@ -57,10 +57,10 @@ def make(point: Point, seed: int, dictionary: Any = None) -> list[EvalSample]:
     )
     last = dict(stream)
     return [
-        EvalSample(
+        EvalSample.at(
             NAME,
-            setting_of(point),
-            f"{setting_of(point)}/{seed}",
+            point,
+            seed,
             question,
             "; ".join(f"{key}: {value}" for key, value in last.items()),
             context,

@@ -40,6 +40,14 @@ class EvalSample:
     max_tokens: int = 512
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def at(
+        cls, task: str, point: Point, seed: int, question: str, gold: str, context: str = "", **more: Any
+    ) -> EvalSample:
+        """A sample that was made at a point of the grid, and is named by it and by its seed. `more` as in the class."""
+        setting = setting_of(point)
+        return cls(task, setting, f"{setting}/{seed}", question, gold, context, **more)
+
     @property
     def num_chars(self) -> int:
         """Characters of the whole prompt."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from acmserve.bench.calibrate.choice import HARM_NATS, MAX_FAMILY_KL, MAX_KL, MAX_LOSS
+from acmserve.bench.calibrate.choice import MAX_FAMILY_KL, MAX_LOSS
 from acmserve.bench.edit.table import times_sooner
 from acmserve.bench.harness.markdown_text import points
+from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import count_answers, task_row
 from acmserve.bench.report.sections.edits import median_seconds, total_seconds
 from acmserve.engine.config import EngineConfig

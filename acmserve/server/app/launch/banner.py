@@ -26,6 +26,7 @@ from acmserve.engine.config import MOVE_REFUSAL_CALL, EngineConfig
 from acmserve.plan.calibration import read_calibration
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.vllm.model_names import served_names
 
 MAX_LINES = 10
 MEANINGS: Mapping[str, str] = {
@@ -59,10 +60,9 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
     extra: dict[str, Any] = args.kv_transfer_config.kv_connector_extra_config
     config, engine = ContextConfig.parse(extra), EngineConfig.parse(extra)
     fidelity = engine.default_fidelity
-    names = args.served_model_name or [args.model]
     precompute = config.precompute_options
     told = {
-        "model": f"{', '.join([names] if isinstance(names, str) else names)}, {window:,} tokens",
+        "model": f"{', '.join(served_names(args))}, {window:,} tokens",
         "fidelity": f"{fidelity}: {MEANINGS[fidelity]}",
         **({"auto": _auto(engine.calibration)} if engine.calibration else {}),
         "moves": f"none, every answer is exact: {refusal}" if refusal else _moves(fidelity),
