@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from acmserve.bench.harness.benchmark import BenchmarkRun
-from acmserve.bench.report.all import all_runs, main, run_one, summary
+from acmserve.bench.report.all import all_runs, main, recorded, run_one, summary
 from acmserve.cli import main as cli
 
 
@@ -26,8 +26,8 @@ def test_a_run_has_the_flags_that_its_benchmark_says(name: str, capsys: pytest.C
     for run in all_runs():
         if run.arguments[0] == name:
             assert ("--plot " in shown) is run.can_plot
-            assert not run.is_quick or "--quick" in shown
-            assert all(argument in shown for argument in run.arguments[1:])
+            flags = [word for word in (*run.arguments[1:], *run.quick) if word.startswith("--")]
+            assert [flag for flag in flags if flag not in shown] == []
 
 
 def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +43,15 @@ def test_a_run_that_writes_nothing_failed(tmp_path: Path) -> None:
     assert ended.failure == "wrote no silent.json"
     assert not (tmp_path / "silent.json").exists()
     assert summary([ended], tmp_path, is_quick=False)[-1] == "FAILED: silent"
+
+
+def test_what_a_run_took_is_told_where_it_was_recorded(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps({"use": {"seconds": 425.0}}), encoding="utf-8")
+    (tmp_path / "old.json").write_text(json.dumps({"rows": []}), encoding="utf-8")
+    lines = recorded([BenchmarkRun(name, ()) for name in ("one", "old", "none")], tmp_path)
+    told = [line.split(maxsplit=1) for line in lines[:3]]
+    assert told == [["one", "7:05 min"], ["old", "not recorded"], ["none", "not recorded"]]
+    assert lines[3] == "7:05 min in 1 of 3 runs that recorded it"
 
 
 def test_a_run_that_fails_is_named_and_the_next_one_runs(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acmserve.bench.report.page import HEAD, page
+from acmserve.bench.report.decision import NUMBERS, first_screen
+from acmserve.bench.report.ledger import read_ledger
+from acmserve.bench.report.page import _read, sections_of
+from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS
 from acmserve.errors import AcmError
+from tests.support.docs.pages import ROOT
 
+RESULTS = ROOT / "benchmarks/results"
 COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens", "precomputed_tokens")
 
 
@@ -31,15 +37,56 @@ def written(folder: Path, report: dict[str, Any]) -> Path:
     return folder
 
 
+def page(sections: Sequence[PageSection], folder: Path) -> str:
+    return "\n".join(sections_of(sections, folder, read_ledger(folder)))
+
+
 def test_dropped_reasoning_stands_on_the_page_once_it_was_measured(tmp_path: Path) -> None:
-    assert page(THOUGHTS, tmp_path) == HEAD
+    assert page(THOUGHTS, tmp_path) == ""
     shown = page(THOUGHTS, written(tmp_path, made_report()))
-    assert "## Dropped reasoning" in shown
+    assert "### Dropped reasoning" in shown
     assert "| stock vLLM | 9,000 ms | 300 ms | 30.00 |  |  |" in shown
     assert "| `reuse` | 330 ms | 300 ms | 1.10 | 1,400 | 60 |" in shown
     assert "The medians of 2 chains" in shown
+    assert shown.count("<details") == shown.count("</details>") == 1
 
 
 def test_any_other_section_needs_its_results(tmp_path: Path) -> None:
     with pytest.raises(AcmError, match=r"precompute-thoughts\.json is missing"):
         page([replace(section, is_optional=False) for section in THOUGHTS], tmp_path)
+
+
+def test_sections_of_a_group_are_folded_together(tmp_path: Path) -> None:
+    written(tmp_path, made_report())
+    shown = page([replace(THOUGHTS[0], group="Both", title=title) for title in ("One", "Two")], tmp_path)
+    assert shown.count("<summary>Both</summary>") == 1
+    assert shown.count("<details") == shown.count("</details>") == 3
+
+
+@pytest.mark.parametrize("share", ["other_share", "stolen_share"])
+def test_times_of_a_busy_machine_are_refused_and_counts_are_not(share: str, tmp_path: Path) -> None:
+    use = {"seconds": 9.0, "other_share": 0.0, "stolen_share": 0.0}
+    for name, found in (("trace", 0.11), ("step", 0.1), ("commits", 0.9)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"use": use | {share: found}}), encoding="utf-8")
+    assert _read(tmp_path / "step.json")
+    assert _read(tmp_path / "commits.json")
+    with pytest.raises(AcmError, match=r"trace\.json was measured on a busy machine: other work took .* again"):
+        _read(tmp_path / "trace.json")
+
+
+def test_a_bar_is_missed_or_met_by_the_results() -> None:
+    """Negative control: with an append as slow as the fold that bar is met, and no reason is given."""
+    rows = read_ledger()
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
+    shown = "\n".join(first_screen(reports, rows))
+    assert f"- {NUMBERS[0].question}: {NUMBERS[0].why}" in shown
+    medians = reports["edit-cpu"]["cells"][0]["medians"]
+    medians["append"] = medians["reuse"]
+    better = "\n".join(first_screen(reports, rows))
+    assert NUMBERS[0].why not in better
+    assert better.count(": met") == shown.count(": met") + 1
+
+
+def test_every_number_says_what_fidelity_it_is_about() -> None:
+    assert len(NUMBERS) == 5
+    assert {number.fidelity for number in NUMBERS} <= {"`exact`", "`auto`", "`repair`", "`reuse`", "none"}

@@ -1,0 +1,70 @@
+"""What a run took of the machine: work of its own and of its children is ours, and all else makes the machine busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acmserve.bench.harness.machine import commit_of, describe_machine
+from acmserve.bench.harness.machine_use import MAX_OTHER_SHARE, ProcessorTimes, is_busy, use_between
+
+SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+
+
+def times(wall: float, busy: float, own: float, stolen: float = 0.0) -> ProcessorTimes:
+    return ProcessorTimes(wall, busy, stolen, own, num=2)
+
+
+@pytest.mark.parametrize(
+    ("end", "shares", "busy"),
+    [
+        (times(110, 1018, 18), (0.9, 0.0, 0.0), False),
+        (times(110, 1018, 8), (0.4, 0.5, 0.0), True),
+        (times(110, 1010, 10, stolen=4), (0.5, 0.0, 0.2), True),
+        (times(110, 1012, 10), (0.5, MAX_OTHER_SHARE, 0.0), False),
+        (times(110, 1009, 10), (0.5, 0.0, 0.0), False),
+    ],
+    ids=["alone", "others", "stolen", "at the bound", "less than ours, by rounding"],
+)
+def test_what_is_not_ours_is_others(end: ProcessorTimes, shares: tuple[float, ...], busy: bool) -> None:
+    use = use_between(times(100, 1000, 0), end)
+    assert (use["own_share"], use["other_share"], use["stolen_share"]) == shares
+    assert use["seconds"] == 10
+    assert is_busy({"use": use}) is busy
+
+
+def test_a_machine_that_tells_nothing_is_not_called_busy() -> None:
+    use = use_between(ProcessorTimes(0, 0, 0, 0, 0), ProcessorTimes(5, 0, 0, 1, 0))
+    assert (use["seconds"], use["other_share"]) == (5, None)
+    assert not is_busy({"use": use})
+    assert not is_busy({})
+
+
+def test_work_of_a_child_that_has_ended_is_ours() -> None:
+    begin = ProcessorTimes.now()
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+    assert ProcessorTimes.now().own - begin.own > 0.25
+
+
+def test_files_that_differ_from_the_commit_are_named(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    assert commit_of(tmp_path) == (None, [])
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    for name in ("kept", "changed", "old name"):
+        (tmp_path / name).write_text(name * 50)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "one"], check=True)
+    commit, changed = commit_of(tmp_path)
+    assert (len(commit or ""), changed) == (40, [])
+    (tmp_path / "changed").write_text("now")
+    (tmp_path / "new folder").mkdir()
+    (tmp_path / "new folder/file").write_text("")
+    subprocess.run([*git, "mv", "old name", "new name"], check=True)
+    assert commit_of(tmp_path) == (f"{commit}+", ["changed", "new folder/", "new name", "old name"])
+
+
+def test_a_report_has_what_a_reader_needs_to_judge_its_age() -> None:
+    assert {"date", "commit", "changed", "command", "load", "cpu", "cores"} <= describe_machine().keys()
