@@ -23,10 +23,10 @@ from acmserve.bench.edit.table import KINDS_TABLE, TURNS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
-from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.provenance.measured import ENGINE
 
 DEFAULT_KINDS = ("fold", "two-holes")
 NUM_ROUNDS = 3

@@ -27,10 +27,10 @@ from acmserve.bench.fidelity.variants import VARIANTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.provenance.measured import ENGINE
 
 if TYPE_CHECKING:
     from acmserve.bench.fidelity.run import FidelityOutcome

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import one_line
-from acmserve.bench.harness.machine_use import busy_line, is_busy
 from acmserve.bench.harness.run_log import RUN
+from acmserve.bench.provenance.machine_use import busy_line, is_busy
 
 _MOST_FAILURES = 20
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.bench.harness.machine_use import ProcessorTimes, use_between
+from acmserve.bench.provenance.machine_use import ProcessorTimes, use_between
 
 _COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens", "fallback_reason")
 

@@ -22,7 +22,6 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count
-from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, as_gate
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
@@ -35,6 +34,7 @@ from acmserve.bench.map.run import (
     make_runs,
     run_questions,
 )
+from acmserve.bench.provenance.measured import SERVER
 
 
 def main(argv: Sequence[str]) -> int:

@@ -25,10 +25,10 @@ from typing import Any
 
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.measured import EVICTION, IDENTITY, KERNELS, PLAN, STEP, TOOLS
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, red_gate
 from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.micro.rows import as_rows, micro_table
+from acmserve.bench.provenance.measured import EVICTION, IDENTITY, KERNELS, PLAN, STEP, TOOLS
 from acmserve.errors import AcmError
 
 MEASURES = {

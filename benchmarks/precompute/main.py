@@ -25,7 +25,6 @@ from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_convers
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.witness import WITNESS, Agreement
@@ -42,6 +41,7 @@ from acmserve.bench.precompute.runs import (
 )
 from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, measure_thoughts
+from acmserve.bench.provenance.measured import SERVER
 
 _PROCESSOR = "witnessed_model:WitnessedModel"
 

@@ -20,10 +20,10 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, hand_over, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.provenance.measured import ENGINE
 from acmserve.bench.repairs.cases import HELD_OUT, SEED_SETS, make_cases
 from acmserve.bench.repairs.rule import rule_digest
 from acmserve.bench.repairs.table import as_table

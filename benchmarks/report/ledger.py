@@ -22,9 +22,9 @@ from typing import Any
 
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.machine_use import is_busy
 from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.harness.run_log import duration
+from acmserve.bench.provenance.machine_use import is_busy
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.beside import beside_lines
 from acmserve.bench.report.sources import ResultSource, find_sources

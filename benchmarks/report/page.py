@@ -19,8 +19,8 @@ from pathlib import Path
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.machine_use import busy_line, is_busy
 from acmserve.bench.harness.markdown_text import table
+from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.report import compatibility, ledger
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.decision import NUMBERS, first_screen

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from acmserve.bench.harness.measured import ENGINE, KERNELS, SERVER, TRAINING
+from acmserve.bench.provenance.measured import ENGINE, KERNELS, SERVER, TRAINING
 from acmserve.bench.report.all import all_runs, command_of
 
 _NAMES = ("name", "server", "fidelity", "variant", "way")
 _EXACT = "exact"
-_RECEIPTS = ("receipts", "receipt", "follow_up_receipt")
+_RECEIPTS = ("receipts", "receipt", "follow_up_receipt", "attack")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, ratio
-from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, as_gate
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import pi_llm, plan_script
+from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 
 WAYS = {"at once": (False, "now"), "now": (True, "now"), "cheapest": (True, "cheapest")}

@@ -21,10 +21,10 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, hand_over, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.provenance.measured import ENGINE
 from acmserve.bench.tasks.auto import judge
 from acmserve.bench.tasks.cases import make_cases
 from acmserve.bench.tasks.generators import pi_llm as task_pi_llm

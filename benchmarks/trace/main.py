@@ -24,10 +24,10 @@ from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
-from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.tiny_model import write_tiny_model
+from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
 from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts

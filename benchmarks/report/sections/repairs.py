@@ -46,7 +46,7 @@ def _harm(reports: Reports) -> str:
     harm = reports[_FILE]["harm"]
     return (
         f"`auto` is worse than `reuse` by more than 0.1 nats in {harm['num_edits_harmed']} of {harm['num_edits']} "
-        f"edits, and in {harm['num_questions_harmed']} of {harm['num_questions']} single questions."
+        f"edits. So it is in {harm['num_questions_harmed']} of {harm['num_questions']} single questions."
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from acmserve.bench.harness.machine import commit_of, describe_machine
-from acmserve.bench.harness.machine_use import MAX_OTHER_SHARE, ProcessorTimes, is_busy, use_between
+from acmserve.bench.provenance.machine_use import MAX_OTHER_SHARE, ProcessorTimes, is_busy, use_between
 
 SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 
