@@ -37,11 +37,7 @@ SCOPES = {
         *("tests/server/", "tests/docs/test_blocks.py"),
         *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
     ),
-    "server": (
-        "tests/docs/test_first_pages.py",
-        "tests/server/app/test_http.py",
-        "tests/server/app/test_real_model.py",
-    ),
+    "server": ("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
