@@ -1,7 +1,7 @@
 """A session leaves a real server for another: its next turn has the same prompt there, and the same answer.
 
 In the suite the other server is another tenant of the first one, which shares neither sessions nor KV with it.
-`make fleet` starts a second one.
+`make servers` starts a second one.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Place:
 
 @pytest.fixture(scope="module")
 def second(scripted_server: str, scripted_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Another tenant of the shared server, or with `ACMSERVE_FLEET` a server of its own with the same flags."""
-    if "ACMSERVE_FLEET" not in os.environ:
+    """Another tenant of the shared server, or with `ACMSERVE_SERVERS` a server of its own with the same flags."""
+    if "ACMSERVE_SERVERS" not in os.environ:
         yield Place(scripted_server, new_session())
         return
     log = tmp_path_factory.mktemp("second") / "log"
