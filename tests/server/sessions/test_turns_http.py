@@ -44,7 +44,7 @@ class Counters:
 
     def risen(self, num_requests: int) -> Mapping[str, int]:
         """Once so many requests are counted."""
-        for _ in range(600):
+        for _ in range(6000):
             now = self.read()
             risen = {name: now[name] - self.before[name] for name in now}
             if risen[REQUESTS] >= num_requests:

@@ -44,7 +44,7 @@ class Inspected:
         async def acting() -> Any:
             return act()
 
-        return asyncio.run_coroutine_threadsafe(acting(), self.loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(acting(), self.loop).result(timeout=http.SECONDS)
 
     def post(self, path: str, body: Any = None) -> Any:
         return http.post(f"{self.url}/v1/acm/{path}", json=body, headers=AUTHORIZED).raise_for_status().json()
@@ -98,7 +98,7 @@ def inspected_server() -> Iterator[Inspected]:
             yield Inspected(f"http://127.0.0.1:{sock.getsockname()[1]}", server, loop)
         finally:
             running.should_exit = True
-            thread.join(30)
+            thread.join(http.SECONDS)
             loop.close()
 
 
