@@ -80,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
         help="of each answer, for a model that reasons first (the task's own)",
     )
     flags.add_argument("--request", type=_fields, default={}, metavar="JSON", help="fields of every request")
+    flags.add_argument("--map", type=_fields, default={}, metavar="JSON", help="fields of acm.map, for ways with a map")
     flags.add_argument("--quick", action="store_true", help="one context for each setting: a look, not a result")
     flags.add_argument(
         "--output", type=Path, default=Path("eval"), metavar="FOLDER", help="journal, results and page (%(default)s)"
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     samples = samples_of(options)
     target = Target.find(options.url, options.model, options.api_key, {"temperature": 0, **options.request})
     try:
-        plan = make_plan(target, samples, options.ways, options.budget)
+        plan = make_plan(target, samples, options.ways, options.budget, options.map)
         for way, reason in plan.skipped.items():
             progress(f"skipped: {way}: {reason}")
         if not plan.ways:
@@ -130,6 +131,7 @@ def as_report(
         "seed": seed,
         "num_samples": len(plan.samples),
         "budget": plan.budget,
+        "map": dict(plan.map_options),
         "prices": asdict(prices),
         "ways": {way.name: way.title for way in plan.ways},
         "skipped": dict(plan.skipped),

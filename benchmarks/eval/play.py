@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,8 @@ from acmserve.context.transcript.message import Message
 class Play:
     """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote.
 
-    `before` are questions about the same context that were asked before, with their answers in this way.
+    `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
+    are fields of `acm.map`.
     """
 
     target: Target
@@ -33,12 +35,14 @@ class Play:
     run: str
     budget: int
     before: Sequence[tuple[str, str]] = ()
+    map_options: Mapping[str, Any] = field(default_factory=dict)
     completions: list[Completion] = field(default_factory=list)
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0
     is_unmet: bool = False
     seconds: float = 0.0
     update: tuple[int, int] | None = None
+    _is_open: bool = False
 
     @property
     def map_name(self) -> str:
@@ -59,19 +63,35 @@ class Play:
         try:
             return self._send({**body, "session_id": session, "acm": dict(acm)})
         finally:
-            self.target.forget(session, self.salt)
+            if not self._is_open:
+                self.target.forget(session, self.salt)
 
-    def ask_and_learn(self, messages: Sequence[Message], acm: Mapping[str, Any]) -> str:
-        """One request with a map, and what its update reads and writes behind it."""
+    @contextmanager
+    def one_session(self) -> Iterator[None]:
+        """Requests with `acm` belong to one session. Else each has one that it begins and ends."""
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+            self.target.forget(self._name(self.sample.name), self.salt)
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Requests that teach a map, and what its updates read and write behind them."""
         before, num_before = self.target.counted_tokens(), len(self.completions)
-        answer = self.ask(messages, acm)
+        yield
         self.target.wait_for_map(self.map_name, self.salt)
         after = self.target.counted_tokens()
         if before is not None and after is not None:
             own = self.completions[num_before:]
             read = after[0] - before[0] - sum(one.prompt for one in own)
             self.update = max(0, read), max(0, after[1] - before[1] - sum(one.output for one in own))
-        return answer
+
+    @property
+    def acm_with_map(self) -> dict[str, Any]:
+        """What a request with the map of its context says."""
+        return {"map": {**self.map_options, "external_context_id": self.map_name}}
 
     def record(self, answer: str, score: float, error: str = "") -> dict[str, Any]:
         """What the journal keeps."""

@@ -26,7 +26,8 @@ from acmserve.bench.eval.ways import EvalWay, find_way
 class EvalPlan:
     """What a run plays. `budget` is in tokens, or a share of each sample's own where it is below 1.
 
-    `skipped` names ways that are not played at all, each with the reason. `request` are fields of every request.
+    `skipped` names ways that are not played at all, each with the reason. `request` are fields of every request, and
+    `map_options` those of `acm.map`.
     """
 
     samples: tuple[EvalSample, ...]
@@ -35,6 +36,7 @@ class EvalPlan:
     budget: float
     skipped: Mapping[str, str]
     request: Mapping[str, Any] = field(default_factory=dict)
+    map_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -43,6 +45,7 @@ class EvalPlan:
             self.model,
             self.budget,
             dict(self.request),
+            dict(self.map_options),
             [way.name for way in self.ways],
             [asdict(one) for one in self.samples],
         ]
@@ -54,7 +57,13 @@ class EvalPlan:
         return int(own * self.budget) if self.budget < 1 else int(self.budget)
 
 
-def make_plan(target: Target, samples: Sequence[EvalSample], names: Sequence[str], budget: float) -> EvalPlan:
+def make_plan(
+    target: Target,
+    samples: Sequence[EvalSample],
+    names: Sequence[str],
+    budget: float,
+    map_options: Mapping[str, Any] | None = None,
+) -> EvalPlan:
     """The ways that this server and these samples allow. The others are named with the reason."""
     ways, skipped = [], {}
     for way in map(find_way, dict.fromkeys(names)):
@@ -65,7 +74,7 @@ def make_plan(target: Target, samples: Sequence[EvalSample], names: Sequence[str
             skipped[way.name] = "; ".join(sorted(reasons))
         else:
             ways.append(way)
-    return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped, target.extra)
+    return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped, target.extra, map_options or {})
 
 
 def play_all(plan: EvalPlan, target: Target, journal: Journal, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -94,7 +103,7 @@ def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: Eva
 def _play(
     plan: EvalPlan, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
-    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample), before)
+    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample), before, plan.map_options)
     try:
         answer = way.play(play)
     except RefusedSample as refused:

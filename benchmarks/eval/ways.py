@@ -9,6 +9,7 @@
     map             a context map, shared by the questions about one context
     shared          all questions about one context in one conversation, as the PEEK paper's Shared Chat
     rag, memagent   what needs no server of ours: retrieval, and a memory that is rewritten part by part
+    rlm, rlm-map    the PEEK paper's agent, which looks at the context by code, and the same with a map
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
 baseline. Where a task is a conversation by itself, it stays one.
@@ -24,6 +25,7 @@ from acmserve.bench.agent.scripted_agent import function_tool
 from acmserve.bench.eval.baselines.memagent import play_memagent
 from acmserve.bench.eval.baselines.retrieval import play_retrieval
 from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_with_map
 from acmserve.bench.eval.tasks.registry import find_task
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
 from acmserve.context.eviction.registry import POLICIES
@@ -101,8 +103,8 @@ def _branches(play: Play) -> str:
 
 
 def _map(play: Play) -> str:
-    acm = {"map": {"external_context_id": play.map_name}, "query_finished": True}
-    return play.ask_and_learn(play.sample.messages(), acm)
+    with play.learning():
+        return play.ask(play.sample.messages(), {**play.acm_with_map, "query_finished": True})
 
 
 def _shared(play: Play) -> str:
@@ -125,6 +127,10 @@ def _no_context(sample: EvalSample) -> str:
     return "" if sample.context else "the task is a conversation, and has no text to retrieve from"
 
 
+def _no_shared(sample: EvalSample) -> str:
+    return _no_context(sample) or _no_group(sample)
+
+
 WAYS: dict[str, EvalWay] = {
     way.name: way
     for way in (
@@ -141,6 +147,15 @@ WAYS: dict[str, EvalWay] = {
         EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
         EvalWay("rag", "retrieval (BM25)", False, play_retrieval, _no_context),
         EvalWay("memagent", "memory, rewritten part by part", False, play_memagent, _no_context),
+        EvalWay("rlm", "the context in a Python session", False, play_rlm, _no_context),
+        EvalWay(
+            "rlm-map",
+            "the same, with a context map",
+            True,
+            play_rlm_with_map,
+            _no_shared,
+            baseline="rlm",
+        ),
     )
 }
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

@@ -5,9 +5,10 @@ from the answer.
                                                                  answer --finished--> MapUpdates, in the background
 
 A query reads one map from its question to its answer, over all its requests (results of tools and observations between
-them). An answer that calls tools ends no query. Neither does one whose text asks for something to be run. Then the next
-question ends it, or a request that says `query_finished`. What is learned meanwhile counts for the next question. What
-a session has read is remembered in memory only. After a restart nothing of it is cached either. It knows no routes.
+them). An answer that calls tools ends no query. Neither does one whose text asks for something to be run, unless it has
+FINAL(...) beside it. Then the next question ends it, or a request that says `query_finished`. What is learned meanwhile
+counts for the next question. What a session has read is remembered in memory only. After a restart nothing of it is
+cached either. It knows no routes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.map_store import HeldMap, MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.observations import has_action
+from acmserve.context.transcript.observations import has_action, has_final_answer
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
@@ -191,7 +192,7 @@ def _ends_query(turn: MapTurn, answer: Message, state: SessionState) -> bool:
     if turn.query_finished is not None:
         return turn.query_finished
     is_off = state.observation_rule is not None and state.observation_rule.mode == "off"
-    return is_off or not has_action(answer)
+    return is_off or not has_action(answer) or has_final_answer(answer)
 
 
 def _follow(before: _Read | None, held: HeldMap, placement: str, num_users: int, *, new_query: bool) -> _Read:

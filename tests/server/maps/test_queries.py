@@ -88,6 +88,21 @@ def test_the_client_says_what_ends_a_query(finished: bool, answer: str, num: int
     assert len(learned(model)) == num
 
 
+@pytest.mark.parametrize(
+    ("answer", "num"),
+    [
+        (f"{CODE}\nFINAL(388)", 1),
+        (f"FINAL_VAR(count)\n{CODE}", 1),
+        ("```repl\nFINAL(388)\n```", 0),
+        (f"{CODE}\nI shall say FINAL(388) soon.", 0),
+    ],
+)
+def test_a_final_answer_beside_code_ends_its_query(answer: str, num: int) -> None:
+    model = Scripted()
+    asyncio.run(Loop(make_maps(model)).turn("How many?", answer))
+    assert len(learned(model)) == num
+
+
 def test_where_nothing_is_an_observation_every_answer_ends_its_query() -> None:
     """The control: with the rule `off` each iteration of the REPL is a question."""
     model = Scripted()
