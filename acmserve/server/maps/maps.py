@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS, ContextMap
 from acmserve.context.maps.rules import MapRules
+from acmserve.context.maps.section import SECTION_NAMES
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.trajectory import last_query
 from acmserve.context.maps.update import MapSettings, settle
@@ -35,6 +36,9 @@ from acmserve.server.maps.updates import FinishedQuery, MapUpdates
 from acmserve.server.options.map_options import MapOptions, placement_for
 
 MAX_READERS = 4096
+_PUT = "change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}"
+_SETTLED = {"budget": _PUT, "evolve_steps": _PUT, "sections": "delete the map, and begin it anew"}
+"""What a map has from its beginning, each with the way to another value."""
 # The sentence in front of the map, and what joins it to the message.
 _NUM_LEAD_TOKENS = 24
 
@@ -165,16 +169,13 @@ class Maps:
             budget = DEFAULT_BUDGET if options.budget is None else options.budget
             steps = DEFAULT_EVOLVE_STEPS if options.evolve_steps is None else options.evolve_steps
             self.rules.check_budget(budget, "acm.map.budget")
-            new = ContextMap(budget=budget, evolve_steps=steps)
+            new = ContextMap(budget=budget, evolve_steps=steps, sections=options.sections or SECTION_NAMES)
             return self.store.create((tenant, options.external_context_id), new)
-        for name in ("budget", "evolve_steps"):
+        for name, remedy in _SETTLED.items():
             given, own = getattr(options, name), getattr(held.context_map, name)
             if given is not None and given != own:
-                raise Conflict(
-                    f"acm.map.{name}",
-                    f"is {given:,}, but the map of {options.external_context_id!a} has {own:,}.",
-                    "Leave it out, or change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}.",
-                )
+                told = f"is {_told(given)}, but the map of {options.external_context_id!a} has {_told(own)}."
+                raise Conflict(f"acm.map.{name}", told, f"Leave it out, or {remedy}.")
         return held
 
     def _slot(self, text: str, budget: int) -> Slot:
@@ -185,6 +186,10 @@ class Maps:
 
     def _count(self, copies: Sequence[MapCopy]) -> int:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
+
+
+def _told(value: int | tuple[str, ...]) -> str:
+    return f"{value:,}" if isinstance(value, int) else ", ".join(value)
 
 
 def _ends_query(turn: MapTurn, answer: Message, state: SessionState) -> bool:
