@@ -21,7 +21,7 @@ from acmserve.bench.eval.prices import PriceRatios, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.summary import by_setting, summarise
 from acmserve.bench.eval.target import Target
-from acmserve.bench.eval.tasks.registry import TASKS, check_parameters, find_task, make_samples
+from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, find_task, make_samples
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.options import positive
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("url", metavar="URL", help="the server, such as http://localhost:8000/v1")
     flags.add_argument("--model", metavar="NAME", help="default: the first that the server lists")
     flags.add_argument("--api-key", metavar="KEY", default=_key(), help=f"default: ${_KEYS[0]}, then ${_KEYS[1]}")
-    flags.add_argument("--tasks", type=_names, default=tuple(TASKS), metavar="A,B", help="default: all")
+    flags.add_argument("--tasks", type=_names, default=DEFAULT_TASKS, metavar="A,B", help="default: all but terminal")
     flags.add_argument(
         "--ways", type=_names, default=DEFAULT_WAYS, metavar="A,B", help=f"default: {','.join(DEFAULT_WAYS)}"
     )

@@ -50,6 +50,11 @@ class Play:
         return self._name(self.sample.group)
 
     @property
+    def session_name(self) -> str:
+        """The session of this sample."""
+        return self._name(self.sample.name)
+
+    @property
     def salt(self) -> str:
         """Keeps the prefix cache of one way from the others. The questions of one way share it."""
         return self._name("")
@@ -59,7 +64,7 @@ class Play:
         body: dict[str, Any] = {"messages": list(messages), "max_tokens": self.sample.max_tokens, **fields}
         if acm is None:
             return self._send(body)
-        session = self._name(self.sample.name)
+        session = self.session_name
         try:
             return self._send({**body, "session_id": session, "acm": dict(acm)})
         finally:
@@ -74,7 +79,7 @@ class Play:
             yield
         finally:
             self._is_open = False
-            self.target.forget(self._name(self.sample.name), self.salt)
+            self.target.forget(self.session_name, self.salt)
 
     @contextmanager
     def learning(self) -> Iterator[None]:

@@ -67,7 +67,7 @@ def make_plan(
     """The ways that this server and these samples allow. The others are named with the reason."""
     ways, skipped = [], {}
     for way in map(find_way, dict.fromkeys(names)):
-        reasons = {way.refusal(sample) for sample in samples}
+        reasons = {way.refuses(sample) for sample in samples}
         if way.needs_acm and not target.has_acm:
             skipped[way.name] = "the server has no acmserve"
         elif "" not in reasons:
@@ -79,7 +79,7 @@ def make_plan(
 
 def play_all(plan: EvalPlan, target: Target, journal: Journal, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """The records of all samples and ways, in order. Raises `Unavailable` where the server stops to answer."""
-    pairs = [(sample, way) for sample in plan.samples for way in plan.ways if not way.refusal(sample)]
+    pairs = [(sample, way) for sample in plan.samples for way in plan.ways if not way.refuses(sample)]
     num_known = sum((sample.task, sample.name, way.name) in journal.records for sample, way in pairs)
     if num_known:
         say(f"{num_known} of {len(pairs)} are in the journal")

@@ -11,7 +11,7 @@ are our own. It knows neither servers nor maps: `ask` gets the messages, and whe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from acmserve.bench.eval.rlm.python_session import PythonSession
@@ -36,7 +36,7 @@ PRINTED = "REPL output:\n{output}"
 NOTHING = "REPL output:\nNothing was run: your answer has neither a ```repl block nor FINAL(...)."
 NO_NAME = "REPL output:\nThere is no variable {name}. Make it in a block of code first."
 LAST = "\n\nThis was the last step. Give your answer now: FINAL(the answer)"
-_BLOCK = re.compile(r"```(?:repl|python)[ \t]*\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```(\w*)[ \t]*\n(.*?)```", re.DOTALL)
 _FINAL = re.compile(r"^[ \t]*FINAL(_VAR)?\((.*)\)", re.DOTALL | re.MULTILINE)
 Ask = Callable[[list[Message], bool], str]
 
@@ -49,9 +49,9 @@ class FinalAnswer:
     is_name: bool
 
 
-def code_blocks(answer: str) -> list[str]:
+def code_blocks(answer: str, languages: Collection[str] = ("repl", "python")) -> list[str]:
     """The code that an answer wants to be run."""
-    return _BLOCK.findall(answer)
+    return [code for language, code in _BLOCK.findall(answer) if language in languages]
 
 
 def final_answer(answer: str) -> FinalAnswer | None:
