@@ -26,7 +26,7 @@ class Play:
     """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
-    are fields of `acm.map`.
+    are fields of `acm.map`. `is_last`: no other sample of its group follows.
     """
 
     target: Target
@@ -36,23 +36,19 @@ class Play:
     budget: int
     before: Sequence[tuple[str, str]] = ()
     map_options: Mapping[str, Any] = field(default_factory=dict)
+    is_last: bool = True
     completions: list[Completion] = field(default_factory=list)
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0
     is_unmet: bool = False
     seconds: float = 0.0
     update: tuple[int, int] | None = None
-    _is_open: bool = False
+    _open: str = ""
 
     @property
     def map_name(self) -> str:
         """The map of all questions about one context."""
         return self._name(self.sample.group)
-
-    @property
-    def session_name(self) -> str:
-        """The session of this sample."""
-        return self._name(self.sample.name)
 
     @property
     def salt(self) -> str:
@@ -64,22 +60,23 @@ class Play:
         body: dict[str, Any] = {"messages": list(messages), "max_tokens": self.sample.max_tokens, **fields}
         if acm is None:
             return self._send(body)
-        session = self.session_name
+        session = self._open or self._name(self.sample.name)
         try:
             return self._send({**body, "session_id": session, "acm": dict(acm)})
         finally:
-            if not self._is_open:
+            if not self._open:
                 self.target.forget(session, self.salt)
 
     @contextmanager
-    def one_session(self) -> Iterator[None]:
-        """Requests with `acm` belong to one session. Else each has one that it begins and ends."""
-        self._is_open = True
+    def one_session(self, *, of_group: bool = False) -> Iterator[None]:
+        """Requests with `acm` belong to one session, of this sample or of its group. Else each has one of its own."""
+        self._open = self._name(f"session of {self.sample.group}" if of_group else self.sample.name)
         try:
             yield
         finally:
-            self._is_open = False
-            self.target.forget(self.session_name, self.salt)
+            if self.is_last or not of_group:
+                self.target.forget(self._open, self.salt)
+            self._open = ""
 
     @contextmanager
     def learning(self) -> Iterator[None]:

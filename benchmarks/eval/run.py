@@ -51,6 +51,12 @@ class EvalPlan:
         ]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
+    def group_of(self, sample: EvalSample) -> list[EvalSample]:
+        """The samples about the same context, in order, this one among them."""
+        if not sample.group:
+            return [sample]
+        return [one for one in self.samples if (one.task, one.group) == (sample.task, sample.group)]
+
     def budget_of(self, sample: EvalSample) -> int:
         """Tokens that a prompt of this sample may have."""
         own = sample.num_chars / CHARS_PER_TOKEN
@@ -95,15 +101,16 @@ def play_all(plan: EvalPlan, target: Target, journal: Journal, say: Callable[[st
 
 def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: EvalWay) -> list[tuple[str, str]]:
     """Questions about the same context that stand in front of this one, with what was answered in this way."""
-    same = [one for one in plan.samples if one.group and (one.task, one.group) == (sample.task, sample.group)]
-    asked = same[: same.index(sample)] if sample in same else []
+    same = plan.group_of(sample)
+    asked = same[: same.index(sample)]
     return [(one.question, journal.records[one.task, one.name, way.name]["answer"]) for one in asked]
 
 
 def _play(
     plan: EvalPlan, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
-    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample), before, plan.map_options)
+    is_last = plan.group_of(sample)[-1] is sample
+    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample), before, plan.map_options, is_last)
     try:
         answer = way.play(play)
     except RefusedSample as refused:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from acmserve.bench.eval.sandbox.limits import Limits, start, stop
+from acmserve.bench.eval.sandbox.limits import RunLimits, start, stop
 from acmserve.errors import AcmError
 
 CHILD = Path(__file__).with_name("child.py")
@@ -36,9 +36,9 @@ Queries = Callable[[Sequence[str]], list[str]]
 class PythonSession:
     """`queries` answers what the code asks a model. Used as a context manager: it ends its process."""
 
-    def __init__(self, context: str, queries: Queries, limits: Limits | None = None) -> None:
+    def __init__(self, context: str, queries: Queries, limits: RunLimits | None = None) -> None:
         self._context, self._queries = context, queries
-        self.limits = limits or Limits()
+        self.limits = limits or RunLimits()
         self._folder = tempfile.TemporaryDirectory(prefix="acmserve-repl-")
         self._process: subprocess.Popen[bytes] | None = None
         self._to, self._from = -1, -1

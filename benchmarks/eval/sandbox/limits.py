@@ -26,7 +26,7 @@ _WRAPPED = 'ulimit -t "$1" -v "$2" -f "$3" -c 0 || exit 125; shift 3; exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """`seconds` of waiting for one command, `cpu_seconds` of its work, and sizes in bytes.
 
     `output_chars` are what is kept of its output: the beginning and the end.
@@ -55,7 +55,7 @@ def can_be_offline() -> bool:
     return subprocess.run([*_OFFLINE, "true"], capture_output=True, check=False).returncode == 0
 
 
-def start(command: Sequence[str], folder: Path, limits: Limits, **streams: Any) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], folder: Path, limits: RunLimits, **streams: Any) -> subprocess.Popen[bytes]:
     """Start a command in a folder. `streams` are those of `Popen`."""
     sizes = (limits.cpu_seconds, limits.memory_bytes // 1024, limits.file_bytes // 1024)
     wrapped = ["bash", "--noprofile", "--norc", "-c", _WRAPPED, "bash", *map(str, sizes), *command]

@@ -43,7 +43,7 @@ def play_session(play: Play, acm: Mapping[str, Any] | None = None) -> str:
     before = [message for _, answer in play.before if answer for message in json.loads(answer)["messages"]]
     if acm is None:
         return _play(play, before)
-    with play.one_session():
+    with play.one_session(of_group=True):
         return _play(play, before, acm)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from acmserve.bench.eval.sandbox.limits import Limits, start, stop
+from acmserve.bench.eval.sandbox.limits import RunLimits, start, stop
 from acmserve.errors import AcmError
 
 _MAX_BYTES = 2**22
@@ -41,8 +41,8 @@ class Ran:
 class Shell:
     """Used as a context manager: its folder is deleted."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits(seconds=20.0, output_chars=8_000)
+    def __init__(self, limits: RunLimits | None = None) -> None:
+        self.limits = limits or RunLimits(seconds=20.0, output_chars=8_000)
         self._temporary = tempfile.TemporaryDirectory(prefix="acmserve-shell-")
         self.folder = Path(self._temporary.name)
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
+from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction import registry
 from acmserve.context.eviction.budget_json import parse_budget
+from acmserve.context.eviction.cwl import Cwl
+from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.history import append_internal
 from acmserve.context.session.render import render
 from acmserve.context.transcript.message import Message
@@ -26,7 +30,16 @@ from tests.support.context.valid_chat import orphans, weigh
 NUM_EXPLORATIONS = int(os.environ.get("ACMSERVE_EXPLORATIONS", "1000"))
 MAX_TOKENS = 80_000
 DESCRIPTION = "found that it is so " * 24
-CONTROL = "tests.support.context.lasting_notes:LastingNotes"
+CONTROL = "tests.context.eviction.test_long_sessions:LastingNotes"
+
+
+class LastingNotes(Cwl):
+    """The control. Algorithm 1 as the paper has it: marked episodes alone, and their descriptions stay for ever."""
+
+    summary: ClassVar[str] = "marked episodes alone, whose descriptions stay"
+
+    def plan(self, view: ConversationView, target: int) -> EvictionPlan:
+        return self.plan_marked(view, target)
 
 
 @pytest.fixture(autouse=True)

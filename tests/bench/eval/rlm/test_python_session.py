@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acmserve.bench.eval.rlm.python_session import PythonSession
-from acmserve.bench.eval.sandbox.limits import Limits
+from acmserve.bench.eval.sandbox.limits import RunLimits
 
 
 def answered(prompts: Sequence[str]) -> list[str]:
@@ -18,7 +18,7 @@ def answered(prompts: Sequence[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[PythonSession]:
-    with PythonSession("one two\nthree", answered, Limits(output_chars=2000)) as made:
+    with PythonSession("one two\nthree", answered, RunLimits(output_chars=2000)) as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def test_long_output_loses_its_middle(session: PythonSession) -> None:
     ],
 )
 def test_a_session_that_is_lost_is_told_and_begun_anew(code: str) -> None:
-    with PythonSession("text", answered, Limits(seconds=1.0)) as session:
+    with PythonSession("text", answered, RunLimits(seconds=1.0)) as session:
         session.run("kept = 7")
         assert "All variables but context are lost" in session.run(code)
         assert "NameError" in session.run("print(kept)")
@@ -78,7 +78,7 @@ def test_a_session_that_is_lost_is_told_and_begun_anew(code: str) -> None:
 
 
 def test_memory_and_files_are_bounded() -> None:
-    limits = replace(Limits(), memory_bytes=2**28, file_bytes=2**16)
+    limits = replace(RunLimits(), memory_bytes=2**28, file_bytes=2**16)
     with PythonSession("text", answered, limits) as session:
         assert "MemoryError" in session.run("held = bytearray(2**29)")
         assert "File too large" in session.run("open('big', 'wb').write(bytes(2**20))")

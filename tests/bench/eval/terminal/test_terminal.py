@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.eval.sandbox.limits import Limits, can_be_offline
+from acmserve.bench.eval.sandbox.limits import RunLimits, can_be_offline
 from acmserve.bench.eval.terminal.shell import Shell
 from acmserve.bench.eval.terminal.task import make, score
 from acmserve.cli import main as cli
@@ -46,7 +46,7 @@ def test_there_are_twenty_in_an_order_of_their_own_for_each_seed() -> None:
 
 
 def test_a_shell_keeps_its_folder_ends_its_processes_and_knows_no_network(tmp_path: Path) -> None:
-    with Shell(Limits(seconds=2.0, file_bytes=2**16, output_chars=1000)) as shell:
+    with Shell(RunLimits(seconds=2.0, file_bytes=2**16, output_chars=1000)) as shell:
         shell.run("echo kept > file; cd /; export X=1")
         assert shell.run("cat file; echo $X$ACMSERVE_API_KEY; exit 3").told.startswith("<returncode>3</returncode>")
         assert shell.run("cat file").output == "kept\n"
