@@ -171,4 +171,6 @@ WAYS: dict[str, EvalWay] = {
         *map(_shell, POLICIES),
     )
 }
+CODE_WAYS = frozenset(name for name, way in WAYS.items() if way.agent or name.startswith("rlm"))
+"""Those that run code which a model writes. They are played only where they are named."""
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

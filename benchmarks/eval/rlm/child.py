@@ -55,8 +55,8 @@ def main(reads: int, writes: int) -> None:
         return llm_query_batched([prompt])[0]
 
     names: dict[str, Any] = {"__name__": "__main__", "llm_query": llm_query, "llm_query_batched": llm_query_batched}
+    given = {*names, "SHOW_VARS", "__builtins__"}
     names["SHOW_VARS"] = lambda: sorted(name for name in names if name not in given)
-    given = {*names, "__builtins__"}
     names["context"] = json.loads(asked.readline())["context"]
     sys.addaudithook(refuse)
     for line in asked:
