@@ -16,7 +16,8 @@ from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.eval.journal import Journal
-from acmserve.bench.eval.main import as_report, parser, prices_of, samples_of
+from acmserve.bench.eval.main import as_report, parser, samples_of
+from acmserve.bench.eval.prices import prices_of
 from acmserve.bench.eval.run import make_plan, play_all
 from acmserve.bench.eval.summary import ALL
 from acmserve.bench.eval.target import Target

@@ -59,6 +59,7 @@ def main(reads: int, writes: int) -> None:
     names["SHOW_VARS"] = lambda: sorted(name for name in names if name not in given)
     names["context"] = json.loads(asked.readline())["context"]
     sys.addaudithook(refuse)
+    say({"ready": True})
     for line in asked:
         wanted = json.loads(line)
         if "name" in wanted:

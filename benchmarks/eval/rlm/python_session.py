@@ -1,7 +1,7 @@
 """A Python session that a model writes code for, in a process of its own: `context`, `llm_query`, and what it printed.
 
     evaluation                          child (child.py, started with limits)
-    {"context": ...}           ---->
+    {"context": ...}           ---->    is ready
     {"code": ...}              ---->    runs it
                                <----    {"query": ["prompt", ...]}      llm_query, llm_query_batched
     {"answers": ["...", ...]}  ---->
@@ -30,6 +30,7 @@ from acmserve.errors import AcmError
 
 CHILD = Path(__file__).with_name("child.py")
 MAX_LINE_BYTES = 2**25
+START_SECONDS = 120.0
 Queries = Callable[[Sequence[str]], list[str]]
 
 
@@ -108,6 +109,7 @@ class PythonSession:
             os.close(child_reads)
             os.close(child_writes)
         self._send({"context": self._context})
+        self._receive(START_SECONDS)
 
     def _send(self, value: dict[str, Any]) -> None:
         data = memoryview(json.dumps(value).encode() + b"\n")

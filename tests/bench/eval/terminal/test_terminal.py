@@ -46,12 +46,12 @@ def test_there_are_twenty_in_an_order_of_their_own_for_each_seed() -> None:
 
 
 def test_a_shell_keeps_its_folder_ends_its_processes_and_knows_no_network(tmp_path: Path) -> None:
-    with Shell(RunLimits(seconds=2.0, file_bytes=2**16, output_chars=1000)) as shell:
+    with Shell(RunLimits(seconds=4.0, cpu_seconds=1, file_bytes=2**16, output_chars=1000)) as shell:
         shell.run("echo kept > file; cd /; export X=1")
         assert shell.run("cat file; echo $X$ACMSERVE_API_KEY; exit 3").told.startswith("<returncode>3</returncode>")
         assert shell.run("cat file").output == "kept\n"
-        assert shell.run("while true; do :; done").code is None
-        assert "ended after 2 seconds" in shell.run("sleep 60").output
+        assert shell.run("while true; do :; done").code != 0
+        assert shell.run("sleep 60").code is None
         assert shell.run("sleep 60 & echo begun").output == "begun\n"
         assert len(shell.run("yes | head -100000").output) < 1100
         assert shell.run("head -c 1000000 /dev/zero > big").code != 0
