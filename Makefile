@@ -13,7 +13,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples inspector serve lint bench docs wheel deploy clean
+.PHONY: help setup demo test fleet servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,10 @@ templates: setup ## ten thousand turns of random agents under budgets, with twel
 told: export ACMSERVE_TOLD_EDITS ?= 1000
 told: setup ## a thousand random edits with three chat templates: what is told of them is what the prompt does
 	@$(BIN)/python -m pytest --numprocesses 2 -s tests/server/budget/test_told_savings.py $(ARGS)
+
+explorations: export ACMSERVE_EXPLORATIONS ?= 5000
+explorations: setup ## five thousand explorations under the default budget of 80K tokens, each prompt counted
+	@$(BIN)/python -m pytest tests/context/eviction/test_long_sessions.py $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)

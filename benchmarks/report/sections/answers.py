@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.bench import TASK_TABLE, WAY_TABLE
 from acmserve.bench.fidelity.summary import DISTANCES
 from acmserve.bench.harness.markdown_text import points, share
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -125,5 +126,19 @@ ANSWERS = (
             "The model has 135M parameters, and all thresholds of `auto` were set on it.",
         ),
         "tasks.png",
+    ),
+    PageSection(
+        "Evaluation",
+        "Do edited contexts give right answers, on the papers' own tasks, and at what cost?",
+        "acmserve bench eval",
+        "No request was refused.",
+        ("eval",),
+        (page_table(TASK_TABLE, "eval"), page_table(WAY_TABLE, "eval")),
+        (
+            "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
+            "A model of 135M parameters answers most of these tasks wrong, edits or not.",
+            "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
+        ),
+        is_optional=True,
     ),
 )
