@@ -13,7 +13,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint bench docs wheel deploy clean
+.PHONY: help setup demo test fleet servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,6 +137,22 @@ lint: setup ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy -p acmserve
+
+evidence: export OMP_WAIT_POLICY ?= passive
+evidence: setup ## measure every result anew into bench-results; says first how long each took when it was recorded
+	@$(BIN)/acmserve bench all $(ARGS)
+
+evidence-quick: export OMP_WAIT_POLICY ?= passive
+evidence-quick: setup ## measure the times of the README anew in at most 15 minutes, and set them beside those committed
+	@$(BIN)/acmserve bench all --only edit-cpu --max-minutes 15 $(ARGS)
+	@$(BIN)/acmserve bench ledger --beside bench-results
+
+evidence-check: setup ## fail while a result is older than the code that it measures
+	@$(BIN)/acmserve bench ledger --check $(ARGS)
+
+gpu: ## move KV on a CUDA card beside copies of as many bytes, with torch and triton alone
+	@mkdir -p bench-results
+	@$(or $(PYTHON),python3) -m benchmarks.gpu.main --json bench-results/gpu.json $(ARGS)
 
 bench: setup ## time to first token after an edit, beside a stock engine
 	@$(BIN)/acmserve bench edit $(ARGS)

@@ -39,6 +39,7 @@ from acmserve.bench.budget.runs import (
 from acmserve.bench.eval.prices import add_price_options, prices_of
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, share
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
@@ -180,5 +181,5 @@ BENCHMARK = Benchmark(
     "budget",
     "one long agent conversation under a token budget, treated in six ways",
     main,
-    (BenchmarkRun("budget", ("budget",), can_plot=False),),
+    (BenchmarkRun("budget", ("budget",), can_plot=False, measures=SERVER, is_timed=False),),
 )

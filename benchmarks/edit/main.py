@@ -23,6 +23,7 @@ from acmserve.bench.edit.table import KINDS_TABLE, TURNS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
+from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
@@ -122,7 +123,7 @@ BENCHMARK = Benchmark(
     "time to first token after a context edit, beside a plain append and a stock engine",
     main,
     (
-        BenchmarkRun("edit", ("edit",), is_quick=True, can_plot=False),
-        BenchmarkRun("edit-kinds", ("edit", "--kinds", "all"), can_plot=False),
+        BenchmarkRun("edit-cpu", ("edit",), quick=("edit", "--quick"), can_plot=False, measures=ENGINE),
+        BenchmarkRun("edit-kinds", ("edit", "--kinds", "all"), can_plot=False, measures=ENGINE),
     ),
 )

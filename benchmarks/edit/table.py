@@ -20,6 +20,7 @@ _TURNS = {
     ("fold", "stock"): "fold, stock vLLM, same flags",
     ("fold", "defaults"): "fold, stock vLLM at its own defaults",
 }
+_TITLES = {"two-holes": "two folds"}
 _KINDS = ("append", "reuse", "repair", "exact", "stock", "llamacpp")
 
 
@@ -49,7 +50,8 @@ def _turns(report: Report) -> Iterator[list[str]]:
 def _kinds(report: Report) -> Iterator[list[str]]:
     for cell in report["cells"]:
         evaluated = cell["receipts"].get("llamacpp", {}).get("computed_tokens")
-        yield [cell["kind"], *(milliseconds(cell["medians"].get(name)) for name in _KINDS), count(evaluated)]
+        times = [milliseconds(cell["medians"].get(name)) for name in _KINDS]
+        yield [_TITLES.get(cell["kind"], cell["kind"]), *times, count(evaluated)]
 
 
 TURNS = ResultTable(("turn", "median", "range", "kept", "moved", "computed"), _turns)

@@ -19,6 +19,7 @@ from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.runs import KINDS, faults, in_words, moves, run_all
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_report_options, as_gate, as_json, hand_over, positive
 from acmserve.bench.harness.run_log import progress
 
@@ -97,7 +98,7 @@ BENCHMARK = Benchmark(
     "families",
     "which model families move their KV, each started as a small random model",
     main,
-    (BenchmarkRun("families", ("families",), can_plot=False),),
+    (BenchmarkRun("families", ("families",), can_plot=False, measures=ENGINE, is_timed=False),),
 )
 
 

@@ -27,6 +27,7 @@ from acmserve.bench.fidelity.variants import VARIANTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
@@ -127,5 +128,15 @@ BENCHMARK = Benchmark(
     "fidelity",
     "how far answers after an edit are from exact ones, in every way to serve them",
     main,
-    (BenchmarkRun("fidelity", ("fidelity",), is_quick=True, can_plot=False),),
+    (
+        BenchmarkRun(
+            "fidelity",
+            ("fidelity", "--model", "smollm2", "--documents", "4", "--seed", "1"),
+            quick=("fidelity", "--quick"),
+            can_plot=False,
+            measures=ENGINE,
+            is_timed=False,
+            no_exact="every distance is one from `exact`",
+        ),
+    ),
 )

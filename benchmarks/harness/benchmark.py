@@ -23,13 +23,18 @@ _MARK = "\nBENCHMARK = Benchmark("
 class BenchmarkRun:
     """One run of `acmserve bench all`: the stem of its files, and what follows `acmserve bench`.
 
-    `is_quick`: it knows `--quick`, and is part of `bench all --quick`. `can_plot`: it knows `--plot`.
+    `quick` is what follows it in `bench all --quick`, () for one that is no part of it. `can_plot`: it knows `--plot`.
+    `measures` are the paths of the product that its numbers are about (`measured.py`). `is_timed`: they depend on how
+    busy the machine is. Every result has a row of `exact`, or `no_exact` says why there is none.
     """
 
     name: str
     arguments: tuple[str, ...]
-    is_quick: bool = False
+    quick: tuple[str, ...] = ()
     can_plot: bool = True
+    measures: tuple[str, ...] = ()
+    is_timed: bool = True
+    no_exact: str = ""
 
 
 @dataclass(frozen=True, slots=True)

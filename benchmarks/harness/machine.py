@@ -25,7 +25,9 @@ def describe_machine() -> dict[str, Any]:
     """JSON-ready: `cpu`, `cores` (usable ones), `memory_gib`, `os`, `python`, `load`, `versions`, `commit`, `date`.
 
     `date` is the time of this call (UTC); `command` is what was typed, None where it was not `acmserve bench`.
+    `changed` are the files that differ from the commit, which tell whether what was measured is that of the commit.
     """
+    commit, changed = commit_of(Path(__file__).resolve().parent)
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -34,7 +36,8 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 2),
         "versions": _versions(),
-        "commit": _commit(),
+        "commit": commit,
+        "changed": changed,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command_line(sys.argv[1:]),
     }
@@ -77,16 +80,19 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str | None:
-    """Commit of the checkout this file lies in, `+` behind it when files differ from it; None outside a checkout."""
-    here = Path(__file__).resolve().parent
+def commit_of(folder: Path) -> tuple[str | None, list[str]]:
+    """Commit of the checkout of a folder, `+` behind it when files differ from it, and these files.
+
+    None outside a checkout. A file that is new and unknown to git makes the `+` as well.
+    """
+    git = ["git", "-C", str(folder)]
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], check=False, cwd=here, capture_output=True, text=True)
-        changes = subprocess.run(
-            ["git", "status", "--porcelain"], check=False, cwd=here, capture_output=True, text=True
-        )
+        head = subprocess.run([*git, "rev-parse", "HEAD"], check=False, capture_output=True, text=True)
+        changes = subprocess.run([*git, "status", "--porcelain", "-z"], check=False, capture_output=True, text=True)
     except OSError:
-        return None
+        return None, []
     if head.returncode != 0:
-        return None
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+        return None, []
+    # With -z a renamed file has its old name as an entry of its own, which has no two letters and a blank in front.
+    changed = [entry[3:] if entry[2:3] == " " else entry for entry in changes.stdout.split("\0") if entry]
+    return head.stdout.strip() + ("+" if changed else ""), sorted(changed)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import one_line
+from acmserve.bench.harness.machine_use import busy_line, is_busy
 from acmserve.bench.harness.run_log import RUN
 
 _MOST_FAILURES = 20
@@ -76,9 +77,12 @@ def hand_over(
     """Print the table, write and draw what `options` ask for; the exit code: 0 when the gate is green, else 1.
 
     `report` has `machine` and `gate`; behind a red gate nothing is drawn. `draw` returns why there is no plot, or None;
-    without it `options` ask for none.
+    without it `options` ask for none. What the run took of the machine is noted in `use`.
     """
     print("\n".join(as_table(report)))
+    report["use"] = RUN.use()
+    if is_busy(report):
+        print(f"BUSY MACHINE, so no time of this is published: {busy_line(report)}")
     if RUN.ended_by:
         report |= {"partial": True, "ended_by": RUN.ended_by}
     if options.json is not None:

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from acmserve.bench.harness.machine_use import ProcessorTimes, use_between
+
 _COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens", "fallback_reason")
 
 
@@ -26,7 +28,7 @@ class RunLog:
     `is_reported`: the benchmark made a report of what it had, by itself.
     """
 
-    began_at: float = field(default_factory=time.monotonic)
+    began: ProcessorTimes = field(default_factory=ProcessorTimes.now)
     ended_by: str = ""
     is_reported: bool = False
     said: list[str] = field(default_factory=list)
@@ -64,12 +66,16 @@ class RunLog:
         during = self.said[-1] if self.said else ""
         self.answers.append({"during": during, "first_token_seconds": seconds, **counts, **more})
 
+    def use(self) -> dict[str, Any]:
+        """JSON-ready: how long this run has taken, how busy others kept the machine, and how many answers came."""
+        return use_between(self.began, ProcessorTimes.now()) | {"answers": len(self.answers)}
+
     def as_partial(self) -> dict[str, Any]:
         """JSON-ready: what there is of a result that will not be whole."""
         return {
             "partial": True,
             "ended_by": self.ended_by,
-            "seconds": round(time.monotonic() - self.began_at, 1),
+            "seconds": round(time.monotonic() - self.began.wall, 1),
             "steps_done": self.num_done,
             "steps": self.num_steps,
             "said": self.said,

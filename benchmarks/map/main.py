@@ -22,6 +22,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, as_gate
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.map.corpus import Corpus, CorpusQuestion, make_corpus, make_questions
@@ -103,5 +104,5 @@ BENCHMARK = Benchmark(
     "map",
     "what a context map saves an agent and what its updates cost, on a generated corpus",
     main,
-    (BenchmarkRun("map", ("map",), can_plot=False),),
+    (BenchmarkRun("map", ("map",), can_plot=False, measures=SERVER, is_timed=False),),
 )

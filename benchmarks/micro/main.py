@@ -25,12 +25,21 @@ from typing import Any
 
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.measured import EVICTION, IDENTITY, KERNELS, PLAN, STEP, TOOLS
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, red_gate
 from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.micro.rows import as_rows, micro_table
 from acmserve.errors import AcmError
 
-NAMES = ("budget-pass", "identity", "kernel", "match", "search", "step")
+MEASURES = {
+    "budget-pass": EVICTION,
+    "identity": IDENTITY,
+    "kernel": KERNELS,
+    "match": PLAN,
+    "search": TOOLS,
+    "step": STEP,
+}
+NAMES = tuple(MEASURES)
 # Schedulers that take turns in one process slow each other down: Python specialises bytecode for the class it meets.
 PROCESSES = {"step": 2 * ("stock", "connector", "acmserve")}
 QUICK = ("--benchmark-min-rounds=3", "--benchmark-max-time=0.05")
@@ -108,5 +117,15 @@ BENCHMARK = Benchmark(
     "micro",
     "single operations: kernel, match, search, step, budget-pass, identity",
     main,
-    tuple(BenchmarkRun(name, ("micro", name), is_quick=name in {"kernel", "search"}, can_plot=False) for name in NAMES),
+    tuple(
+        BenchmarkRun(
+            name,
+            ("micro", name),
+            quick=("micro", name, "--quick") if name in {"kernel", "search"} else (),
+            can_plot=False,
+            measures=paths,
+            no_exact="one operation, whatever the fidelity",
+        )
+        for name, paths in MEASURES.items()
+    ),
 )

@@ -25,6 +25,7 @@ from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_convers
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.witness import WITNESS, Agreement
@@ -114,5 +115,21 @@ BENCHMARK = Benchmark(
     "precompute",
     "what the turn after an eviction waits for, when the engine may compute while tools run",
     main,
-    (BenchmarkRun("precompute", ("precompute",), can_plot=False),),
+    (
+        BenchmarkRun("precompute", ("precompute", "--tasks", "20"), can_plot=False, measures=SERVER),
+        BenchmarkRun(
+            "precompute-clear",
+            ("precompute", "--tasks", "20", "--policy", "clear_tool_uses"),
+            can_plot=False,
+            measures=SERVER,
+        ),
+        BenchmarkRun(
+            "precompute-foreground",
+            ("precompute", "--foreground", "5", "--model", "tiny"),
+            can_plot=False,
+            measures=SERVER,
+            no_exact="both rows are `exact`, with precompute and without",
+        ),
+        BenchmarkRun("precompute-thoughts", ("precompute", "--thoughts", "3"), can_plot=False, measures=SERVER),
+    ),
 )

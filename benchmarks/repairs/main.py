@@ -20,6 +20,7 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, hand_over, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
@@ -115,7 +116,16 @@ BENCHMARK = Benchmark(
     "repairs",
     "whether a repaired cache is right for a question that the repair did not see",
     main,
-    (BenchmarkRun("repairs", ("repairs",), is_quick=True, can_plot=False),),
+    (
+        BenchmarkRun(
+            "repairs",
+            ("repairs", "--cases", "12"),
+            quick=("repairs", "--quick"),
+            can_plot=False,
+            measures=ENGINE,
+            is_timed=False,
+        ),
+    ),
 )
 
 

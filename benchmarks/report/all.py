@@ -1,12 +1,14 @@
 """`acmserve bench all`: every benchmark, each in a process of its own, its JSON and its plot into one folder.
 
-A run that fails does not stop the others: its name is said at the end and the exit code is 1. What is run is what every
-`BENCHMARK` lists in `runs`. With `--quick` only the runs that have a quick way, which are those that the README quotes.
+What each run took is told first, as far as the committed result says so. A run that fails does not stop the others: its
+name is said at the end and the exit code is 1. What is run is what every `BENCHMARK` lists in `runs`. With `--quick`
+only the runs that have a quick way.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from acmserve.bench.harness.options import partial_file
 from acmserve.bench.harness.run_log import counted, duration, progress
 
 DEFAULT_FOLDER = "bench-results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 _MISSED = "exit code 1: its gate was red, or a limit was missed"
 
 
@@ -36,8 +39,9 @@ def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench all`; 0 when every run passed, 1 when one did not."""
     runs = all_runs()
     options = _parser([run.name for run in runs]).parse_args(argv)
-    chosen = [run for run in runs if (run.name in options.only if options.only else run.is_quick or not options.quick)]
+    chosen = [run for run in runs if (run.name in options.only if options.only else run.quick or not options.quick)]
     options.out.mkdir(parents=True, exist_ok=True)
+    print("\n".join(recorded(chosen)), flush=True)
     ended = []
     for number, run in enumerate(chosen, start=1):
         command = shlex.join(command_of(run, options.quick))
@@ -53,9 +57,23 @@ def all_runs() -> list[BenchmarkRun]:
     return [run for file in find_benchmarks().values() for run in file.load().runs]
 
 
+def recorded(runs: Sequence[BenchmarkRun], folder: Path = RESULTS) -> list[str]:
+    """How long each run took where it was recorded, and the sum of those."""
+    took = {run.name: _seconds(folder / f"{run.name}.json") for run in runs}
+    known = [seconds for seconds in took.values() if seconds is not None]
+    lines = [f"{name:<22}{'not recorded' if s is None else duration(s):>13}" for name, s in took.items()]
+    return [*lines, f"{duration(sum(known))} in {len(known)} of {len(took)} runs that recorded it"]
+
+
+def _seconds(file: Path) -> float | None:
+    report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    seconds: float | None = report.get("use", {}).get("seconds")
+    return seconds
+
+
 def command_of(run: BenchmarkRun, is_quick: bool) -> tuple[str, ...]:
     """What a person types, without where results go."""
-    return ("acmserve", "bench", *run.arguments, *(("--quick",) if is_quick and run.is_quick else ()))
+    return ("acmserve", "bench", *(run.quick if is_quick and run.quick else run.arguments))
 
 
 def run_one(run: BenchmarkRun, folder: Path, is_quick: bool) -> EndedRun:

@@ -1,23 +1,30 @@
-"""`acmserve bench report`: `docs/benchmarks.md`, one section a benchmark, every number out of its JSON file.
+"""`acmserve bench report`: `docs/benchmarks.md`, a page to decide by, every number out of its JSON file.
 
-    results/*.json  --SECTIONS-->  question, command, gate, tables, what to know, plot
+    results/*.json  --NUMBERS-->   five numbers with their bars, and the picture
+                    --SECTIONS-->  question, answer, and folded below it: command, gate, tables, what to know, plot
+                    --ledger-->    a mark beside what is older than the code
 
 The page is committed, and a test compares it with what this module makes, so a figure typed by hand fails the build.
 What a section shows is a row of data in `sections/`. This module knows no benchmark. The page of compatibility has one
-table that is made of results, too (`compatibility.py`).
+table that is made of results, too (`compatibility.py`), and the ledger is a page of its own (`ledger.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.machine_use import busy_line, is_busy
 from acmserve.bench.harness.markdown_text import table
-from acmserve.bench.report import compatibility
+from acmserve.bench.report import compatibility, ledger
+from acmserve.bench.report.all import RESULTS
+from acmserve.bench.report.decision import NUMBERS, first_screen
+from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_ledger
 from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
@@ -26,31 +33,53 @@ from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.report.sections.thoughts import THOUGHTS
+from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
 
 HEAD = """\
 <!-- Made by `acmserve bench report docs/benchmarks.md`: change results or sections, not this page. -->
 # Benchmarks
 
-Each section has one question, the command that answers it, the gate, and the numbers.
-A gate is a check of correctness that runs before any time is reported.
-A red gate reports no time.
+What an edited context costs on vLLM with acmserve, in five numbers.
 
-The machine has two shared cores of an AMD EPYC and no GPU.
+![A fold: what is kept, moved and computed, and the time to the first token](edit.svg)
+"""
+HOW = """\
+<details markdown="1">
+<summary>How it was measured</summary>
+
+A gate is a check of correctness that runs before any time is reported. A red gate reports no time.
+Most results are from two shared cores of an AMD EPYC, and none is from a GPU.
 The model is SmolLM2-135M-Instruct where nothing else is said.
 Both sides of each comparison run vLLM 0.32 with `--dtype float32`, `--enforce-eager` and `OMP_WAIT_POLICY=passive`.
 Float32 and eager mode are not vLLM's own defaults, and they slow vLLM down.
+The [ledger](ledger.md) has date, commit, machine and age of each file.
 The [log](../benchmarks/LOG.md) tells what was tried, failures included.
+
+</details>
+
+## Questions
 """
-RESULTS = Path(__file__).parents[1] / "results"
 SECTIONS = (*EDITS, *THOUGHTS, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
+_DETAILS = '<details markdown="1">'
+_FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 
 
 def page(sections: Iterable[PageSection], folder: Path) -> str:
     """The whole page. Raises AcmError for a file of results that is missing, of a section that is not optional."""
-    return "\n".join(
-        [HEAD, *(_section(one, folder) for one in sections if not one.is_optional or _is_there(one, folder))]
-    )
+    rows = read_ledger(folder)
+    reports = {name: _read(folder / f"{name}.json") for number in NUMBERS for name in number.files}
+    return "\n".join([HEAD, *first_screen(reports, rows), HOW, *sections_of(sections, folder, rows)])
+
+
+def sections_of(sections: Iterable[PageSection], folder: Path, rows: Mapping[str, LedgerRow]) -> list[str]:
+    """Every section that has its results. Raises AcmError as above."""
+    there = [one for one in sections if not one.is_optional or _is_there(one, folder)]
+    lines = []
+    for group, some in itertools.groupby(there, key=lambda one: one.group):
+        told = [_section(one, folder, rows) for one in some]
+        lines += [_DETAILS, f"<summary>{group}</summary>\n", *told, "</details>\n"] if group else told
+    return lines
 
 
 def _is_there(section: PageSection, folder: Path) -> bool:
@@ -63,13 +92,18 @@ def _read(file: Path) -> Report:
     report: Report = json.loads(file.read_text(encoding="utf-8"))
     if report.get("partial"):
         raise AcmError(f"{file} is a part of a result, of a run that was ended; run the benchmark again")
+    source = find_sources().get(file.stem)
+    if is_busy(report) and (source is None or source.is_timed):
+        raise AcmError(f"{file} was measured on a busy machine: {busy_line(report)}; run it again on a quiet one")
     return report
 
 
-def _section(section: PageSection, folder: Path) -> str:
+def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) -> str:
     reports: Reports = {name: _read(folder / f"{name}.json") for name in section.files}
     files = ", ".join(f"[{name}.json](../benchmarks/results/{name}.json)" for name in section.files)
-    lines = [f"## {section.title}", "", f"**Question.** {section.question}", ""]
+    said = [section.answer if isinstance(section.answer, str) else section.answer(reports)]
+    said += [mark_of(rows[name] for name in section.files)]
+    lines = [f"### {section.title}", "", f"**{section.question}**", " ".join(filter(None, said)), "", *_FOLDED]
     lines += [f"**Command.** `{section.command}`", "", f"**Gate.** {section.gate}", ""]
     for one in section.tables:
         lines += [f"{one.caption}", ""] if one.caption else []
@@ -78,23 +112,27 @@ def _section(section: PageSection, folder: Path) -> str:
         lines += [*(f"- {note if isinstance(note, str) else note(reports)}" for note in section.notes), ""]
     if section.plot:
         lines += [f"![{section.title}](../benchmarks/results/{section.plot})", ""]
-    return "\n".join([*lines, f"Results: {files}.", ""])
+    return "\n".join([*lines, f"Results: {files}.", "", "</details>", ""])
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench report`; 0 when the page is written."""
     parser = argparse.ArgumentParser(
         prog="acmserve bench report",
-        description="Writes the page of benchmarks anew, or the table of model families in the page of compatibility, "
-        "from the JSON files of results that a checkout holds.",
+        description="Writes the page of benchmarks anew, the ledger of results, or the table of model families in the "
+        "page of compatibility, from the JSON files of results that a checkout holds.",
     )
-    parser.add_argument("page", type=Path, metavar="FILE", help="docs/benchmarks.md or docs/compatibility.md")
+    parser.add_argument(
+        "page", type=Path, metavar="FILE", help="docs/benchmarks.md, docs/ledger.md or docs/compatibility.md"
+    )
     parser.add_argument(
         "--results", type=Path, default=RESULTS, metavar="DIR", help="default: the results of the checkout"
     )
     options = parser.parse_args(argv)
     if options.page.name == compatibility.NAME:
         compatibility.fill_file(options.page, _read(options.results / f"{compatibility.RESULT}.json"))
+    elif options.page.name == ledger.PAGE:
+        options.page.write_text(ledger_page(read_ledger(options.results)), encoding="utf-8")
     else:
         options.page.write_text(page(SECTIONS, options.results), encoding="utf-8")
     print(f"{options.page}: made of {options.results}")

@@ -36,6 +36,8 @@ def page_table(table: ResultTable, *files: str, caption: str = "") -> PageTable:
 class PageSection:
     """One benchmark. `files` are its results, without `.json`; `notes` what a reader has to know beside the numbers.
 
+    `answer` is what the numbers say to the question, in a sentence or two. All else is folded below it. Neighbours of
+    one `group` are folded together, too.
     A note is a text, or makes one out of the reports where it has a number. One that `is_optional` is left out while a
     file of its results is missing: it takes long, or wants a machine of its own.
     """
@@ -49,3 +51,5 @@ class PageSection:
     notes: Sequence[str | Callable[[Reports], str]] = ()
     plot: str = ""
     is_optional: bool = False
+    answer: str | Callable[[Reports], str] = ""
+    group: str = ""

@@ -18,6 +18,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import TINY, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, ratio
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, as_gate
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import pi_llm, plan_script
@@ -118,5 +119,15 @@ BENCHMARK = Benchmark(
     "commits",
     "what folds cost one a step, by when they take effect",
     main,
-    (BenchmarkRun("commits", ("commits",), is_quick=True, can_plot=False),),
+    (
+        BenchmarkRun(
+            "commits",
+            ("commits",),
+            quick=("commits", "--quick"),
+            can_plot=False,
+            measures=SERVER,
+            is_timed=False,
+            no_exact="every row is `exact`",
+        ),
+    ),
 )

@@ -19,6 +19,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, seconds
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import needle_chain, pi_llm, plan_script
@@ -113,5 +114,5 @@ BENCHMARK = Benchmark(
     "sculptor",
     "what context tools save and what they cost, on two scripted conversations",
     main,
-    (BenchmarkRun("sculptor", ("sculptor",), can_plot=False),),
+    (BenchmarkRun("sculptor", ("sculptor",), can_plot=False, measures=SERVER),),
 )

@@ -21,6 +21,7 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.measured import ENGINE
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, hand_over, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
@@ -101,11 +102,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_COUNTED: dict[str, Any] = {"measures": ENGINE, "is_timed": False}
 BENCHMARK = Benchmark(
     "tasks",
     "right answers after a fold on five generated tasks, and how much auto may move before they suffer",
     main,
-    (BenchmarkRun("tasks", ("tasks",), is_quick=True),),
+    (
+        BenchmarkRun("tasks", ("tasks", "--seed", "1", "--cases", "45"), ("tasks", "--quick"), **_COUNTED),
+        BenchmarkRun("tasks-seed2", ("tasks", "--seed", "2", "--cases", "14"), **_COUNTED),
+        BenchmarkRun("tasks-seed3", ("tasks", "--seed", "3", "--cases", "14"), **_COUNTED),
+    ),
 )
 
 

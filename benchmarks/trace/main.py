@@ -24,6 +24,7 @@ from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.tiny_model import write_tiny_model
@@ -184,5 +185,16 @@ BENCHMARK = Benchmark(
     "trace",
     "whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL",
     main,
-    (BenchmarkRun("trace", ("trace",), is_quick=True, can_plot=False),),
+    (
+        BenchmarkRun(
+            "trace",
+            (
+                *("trace", "--policies", "cwl,recency@1", "--against", "exact,reuse,stock,noprefix,llamacpp"),
+                *("--turns", "12", "--repetitions", "1"),
+            ),
+            quick=("trace", "--quick"),
+            can_plot=False,
+            measures=SERVER,
+        ),
+    ),
 )

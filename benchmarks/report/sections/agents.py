@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from acmserve.bench.agent.result_table import Report
 from acmserve.bench.budget.costs import COSTS
 from acmserve.bench.budget.main import TREATMENTS
 from acmserve.bench.map.main import WAYS
-from acmserve.bench.report.page_section import PageSection, page_table
+from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
 from acmserve.bench.trace.table import SERVERS
+
+
+def _rates(reports: Reports) -> str:
+    rates = {(row["policy"], row["server"]): row["turns_per_second"]["median"] for row in reports["trace"]["rows"]}
+    (rare, often), stock = ([rates[policy, name] for policy in ("cwl", "recency@1")] for name in ("reuse", "stock"))
+    return (
+        f"With rare edits `reuse` answers {rare:.2f} turns a second and stock vLLM {stock[0]:.2f}. "
+        f"With more of them it is {often:.2f} and {stock[1]:.2f}."
+    )
+
+
+def _waited(reports: Reports) -> str:
+    now, cheapest = (_of(reports["commits"]["rows"], "way", way)["computed_tokens"] for way in ("now", "cheapest"))
+    return f"One a step, they compute {now:,} tokens where each takes effect at once, and {cheapest:,} where they wait."
+
+
+def _budget(reports: Reports) -> str:
+    rows = {row["name"]: row for row in reports["budget"]["runs"]}
+    none, batched, recency = (rows[name]["total_computed_tokens"] for name in ("uncapped", "cwl-batched", "recency"))
+    return (
+        f"Without a budget {none:,} tokens are computed. Under `exact` it is {batched:,} with CWL in batches and "
+        f"{recency:,} with oldest first."
+    )
+
+
+def _map(reports: Reports) -> str:
+    runs = reports["map"]["runs"]
+    without, with_map = _of(runs, "name", "none-exact"), _of(runs, "name", "exact")
+    updates = with_map["update_prompt_tokens"] + with_map["update_completion_tokens"]
+    return (
+        f"Under `exact` the agent computes {with_map['total_computed_tokens']:,} tokens instead of "
+        f"{without['total_computed_tokens']:,}. The updates read and write {updates:,}, "
+        "more than that saves."
+    )
+
+
+def _of(rows: Sequence[Report], key: str, name: str) -> Report:
+    """The row of that name."""
+    (row,) = (row for row in rows if row[key] == name)
+    return row
+
 
 AGENTS = (
     PageSection(
@@ -24,6 +68,7 @@ AGENTS = (
             "The evicting turn under CWL brought many new tokens itself, so a move saves little there.",
             "llama.cpp ran with `--cache-ram 0` on the 4-bit file, the others in float32.",
         ),
+        answer=_rates,
     ),
     PageSection(
         "Context tools",
@@ -36,6 +81,7 @@ AGENTS = (
             "A switched-off cache is no baseline that anybody would use. A column of stock prefix caching is missing.",
             "The model's words are scripted. `reuse` stands there for its cost only, not for its answers.",
         ),
+        answer="A fold leaves a shorter context, and computes what stands behind it once.",
     ),
     PageSection(
         "Edits that wait",
@@ -48,6 +94,7 @@ AGENTS = (
             "Tokens under `exact`. The first step, which reads the text, is left out. The next turn has what waited.",
             "A random model of one layer has the tokenizer of the bundled one. Nothing is timed.",
         ),
+        answer=_waited,
     ),
     PageSection(
         "Budgets",
@@ -62,6 +109,7 @@ AGENTS = (
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
             "CWL's paper tells 20 to 70 % less than its baseline, and 23 % less than compaction.",
         ),
+        answer=_budget,
     ),
     PageSection(
         "Context maps",
@@ -71,5 +119,6 @@ AGENTS = (
         ("map",),
         (page_table(WAYS, "map"),),
         ("Agent, Distiller and Cartographer are scripted: tokens are measured, not wits.",),
+        answer=_map,
     ),
 )

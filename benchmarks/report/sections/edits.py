@@ -29,8 +29,8 @@ def _saved(reports: Reports) -> str:
     totals = [[total_seconds(reports[name], run) for run in ("exact, predict", "exact")] for name in _PRECOMPUTE]
     (first, first_exact), (second, second_exact) = ([seconds(total) for total in pair] for pair in totals)
     return (
-        f"All waiting added up is {first} with precompute and {first_exact} without under `cwl`. "
-        f"Under `clear_tool_uses` it is {second} and {second_exact}."
+        f"All waiting is {first} with precompute and {first_exact} without, under `cwl`. With clearing it is {second} "
+        f"and {second_exact}."
     )
 
 
@@ -70,14 +70,14 @@ EDITS = (
         (page_table(TURNS, "edit-cpu"),),
         (
             lambda reports: (
-                f"`reuse` starts {times_sooner(reports['edit-cpu']):.0f} times sooner than stock vLLM. "
-                "`exact` is about as slow as stock."
-            ),
-            lambda reports: (
                 f"Under `reuse` the first token was stock's in {_agreeing(reports)} repetitions. So this gate alone "
                 "proves little about `exact`. The fidelity benchmark has the stronger one."
             ),
             "The prefix has 500 tokens. `exact` also keeps the tokens behind it that happen to be equal.",
+        ),
+        answer=lambda reports: (
+            f"`reuse` starts {times_sooner(reports['edit-cpu']):.0f} times sooner than stock vLLM. "
+            "`exact` is about as slow as stock."
         ),
     ),
     PageSection(
@@ -93,6 +93,7 @@ EDITS = (
             "Of llama.cpp only the evaluated tokens compare. It was timed over HTTP, with another format of weights.",
             "5,500 tokens leave a block of 128 nearly full, close to the worst case of stock's append and restore.",
         ),
+        answer="All that change the middle, under `reuse`. llama.cpp is fast where an edit only deletes.",
     ),
     PageSection(
         "Precompute",
@@ -114,11 +115,11 @@ EDITS = (
             _ready,
             _used,
             _different,
-            _saved,
             "Each run has an append line of its own, so a ratio below 1 says nothing about another run.",
             "Under `cwl` `predict` and stock evict at other turns than `exact` and `reuse`.",
             _wave,
             "A round has 64 turns, so its p99 is nearly its slowest turn.",
         ),
+        answer=_saved,
     ),
 )

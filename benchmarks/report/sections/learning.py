@@ -30,6 +30,11 @@ def _cells(part: dict[str, Any]) -> list[str]:
     return [f"{part['reward']:.2f} ({low:.2f} to {high:.2f})", *counts, calls, str(part["folds_per_task"]), decisions]
 
 
+def _reward(reports: Reports) -> str:
+    told = [f"{row['parts']['all']['reward']:.2f} ({_MODELS[row['model']]})" for row in reports[RESULT]["rows"]]
+    return f"The reward over all tasks: {', '.join(told)}."
+
+
 def _sizes(reports: Reports) -> str:
     report = reports[RESULT]
     steps = f"{report['steps']} steps of four rows, at a rate of {report['learning_rate']:g} at most"
@@ -87,5 +92,6 @@ LEARNING = (
         ),
         "learner.png",
         is_optional=True,
+        answer=_reward,
     ),
 )

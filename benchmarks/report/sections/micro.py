@@ -9,6 +9,7 @@ from acmserve.bench.micro.rotation_error import ROTATIONS
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 
 _MOVES = ("move", "odd")
+_GROUP = "Single operations: the move, a scheduler step, search, eviction, identity, rounding"
 
 
 def _kernel(reports: Reports) -> Iterator[list[str]]:
@@ -44,6 +45,33 @@ def _identity(reports: Reports) -> Iterator[list[str]]:
         yield [row["name"], f"{row['median_ms']:.2f} ms", f"{row['worst_ms']:.2f} ms"]
 
 
+def _speeds(reports: Reports) -> str:
+    shares = [row["ratio"] for row in reports["kernel"]["rows"] if row["what"] in _MOVES]
+    return f"At {share(min(shares))} to {share(max(shares))} of the speed of memcpy, by type and threads."
+
+
+def _own(reports: Reports) -> str:
+    medians = reports["step"]["median_us"]
+    extra = medians["acmserve"] - medians["stock"]
+    return f"{extra:.0f} µs of {medians['stock']:.0f}. That is less than rounds of one engine differ."
+
+
+def _slowest(reports: Reports) -> str:
+    times = [row["median_ms"] for row in reports["search"]["rows"]]
+    return f"The slowest query took {max(times):.1f} ms, and the fastest {min(times):.1f} ms."
+
+
+def _whole_pass(reports: Reports) -> str:
+    rows = {row["name"]: row["median_ms"] for row in reports["budget-pass"]["rows"]}
+    worst = max(row["worst_ms"] for row in reports["budget-pass"]["rows"])
+    return f"No part takes more than {worst:.0f} ms, of {len(rows)} parts that were timed."
+
+
+def _found(reports: Reports) -> str:
+    worst = max(row["worst_ms"] for row in reports["identity"]["rows"])
+    return f"At most {worst:.2f} ms for a history of 32,000 tokens."
+
+
 MICRO = (
     PageSection(
         "The move",
@@ -56,6 +84,8 @@ MICRO = (
             "`move` goes from offset 100 to 20 of a block, `odd` from 31 to 0.",
             "Memcpy itself was slower beside bfloat16 than beside float16. So the shares of two types do not compare.",
         ),
+        answer=_speeds,
+        group=_GROUP,
     ),
     PageSection(
         "A scheduler step",
@@ -65,6 +95,8 @@ MICRO = (
         ("step",),
         (PageTable(("engine", "median step"), _step),),
         ("Rounds scatter more than the engines differ.",),
+        answer=_own,
+        group=_GROUP,
     ),
     PageSection(
         "Search",
@@ -73,6 +105,8 @@ MICRO = (
         "Matches and their positions are those of a regular expression over the same texts.",
         ("search",),
         (PageTable(("query", "median, by script and number of messages"), _search),),
+        answer=_slowest,
+        group=_GROUP,
     ),
     PageSection(
         "The eviction pass",
@@ -81,6 +115,8 @@ MICRO = (
         "The running count equals one built anew. The plan meets its target, and comes twice the same.",
         ("budget-pass",),
         (PageTable(("part", "median", "worst"), _pass),),
+        answer=_whole_pass,
+        group=_GROUP,
     ),
     PageSection(
         "A session that is found by content",
@@ -90,6 +126,8 @@ MICRO = (
         ("identity",),
         (PageTable(("history", "median", "worst"), _identity),),
         ("Measured is processor time, on an Intel Xeon that did other work beside it.",),
+        answer=_found,
+        group=_GROUP,
     ),
     PageSection(
         "Keys that are rotated again and again",
@@ -102,5 +140,7 @@ MICRO = (
             "A key of 16 bits or more is moved eight times at most, one of e4m3 twice, one of e5m2 once.",
             "Then its token is computed again.",
         ),
+        answer="The type decides. Moves are counted, and a key is computed again in time.",
+        group=_GROUP,
     ),
 )

@@ -11,6 +11,7 @@ from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
 _FILE = "repairs"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
+_FAMILIES = {"pi-llm": "PI-LLM", "unrelated": "unrelated text"}
 _ROLES = ("asked", "later", "paraphrased")
 
 
@@ -26,7 +27,8 @@ def _families(reports: Reports) -> Iterator[list[str]]:
         auto, reuse, exact = (repairs_row(report, task, way) for way in ("auto", "reuse", "exact"))
         beside = points(auto["right_beside_exact"], auto["right_beside_exact_interval"])
         kl = f"{auto['kl']:.3f}{interval(auto['kl_interval'], 1, 3)}"
-        yield [task, share(exact["right"]), beside, kl, f"{reuse['kl']:.3f}", share(auto["moved_share"])]
+        right, moved = share(exact["right"]), share(auto["moved_share"])
+        yield [_FAMILIES.get(task, task), right, beside, kl, f"{reuse['kl']:.3f}", moved]
 
 
 def _kinds(reports: Reports) -> Iterator[list[str]]:
@@ -102,10 +104,10 @@ REPAIRS = (
             _rule,
             _stopped,
             _floor,
-            _harm,
             _control,
             "The model has 135M parameters, and all thresholds of `auto` were set on it.",
         ),
         is_optional=True,
+        answer=_harm,
     ),
 )

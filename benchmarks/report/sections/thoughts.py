@@ -27,5 +27,6 @@ THOUGHTS = (
             "The other ways leave no pause.",
         ),
         is_optional=True,
+        answer="The table has what each way waits for.",
     ),
 )

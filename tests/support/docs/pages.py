@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-GENERATED = "docs/benchmarks.md"
+GENERATED, LEDGER = "docs/benchmarks.md", "docs/ledger.md"
 FIRST_PAGES = ("README.md", "docs/quickstart.md", "docs/guides/training.md")
 """What a new user reads and runs on the bundled model, and what no script can say: answers that differ."""
 FLEET_PAGES = ("docs/guides/scale.md",)
@@ -29,6 +31,16 @@ class Block:
     code: str
     line: int
     not_run: str = ""
+
+
+@cache
+def has_history() -> bool:
+    """Whether all of git's history is here, by which the age of results is told."""
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    try:
+        return subprocess.run(asked, check=False, capture_output=True, text=True).stdout.strip() == "false"
+    except OSError:
+        return False
 
 
 def page_names() -> list[str]:

@@ -1,0 +1,77 @@
+"""How much of the machine a run had for itself: what this process and its children used, and what others used.
+
+The load average of a start tells of the minutes before it, and in `bench all` these are the run before. So processor
+time is counted from begin to end, `/proc/stat` less what is our own. Children count once they have ended.
+
+It does not know whether a busy machine matters: counts of tokens are the same on any.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_OTHER_SHARE = 0.1
+"""More of the processors than this in other hands: the machine was busy, and its times are not published."""
+_STAT = Path("/proc/stat")
+_IDLE = (3, 4)
+_STEAL = 7
+_NUM_TIMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTimes:
+    """Seconds since some start. `busy` of all processors, `stolen` by other machines of the host, `own` of ours.
+
+    `num` counts processors, 0 where the operating system tells none of it.
+    """
+
+    wall: float
+    busy: float
+    stolen: float
+    own: float
+    num: int
+
+    @classmethod
+    def now(cls) -> ProcessorTimes:
+        """As they are. It never raises."""
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        lines = _STAT.read_text(encoding="ascii").splitlines() if _STAT.exists() else []
+        found = [line.split() for line in lines if line.startswith("cpu")]
+        if not found:
+            return cls(time.monotonic(), 0.0, 0.0, own, 0)
+        ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in found[0][1 : _NUM_TIMES + 1]]
+        busy = sum(ticks) - sum(ticks[place] for place in _IDLE) - ticks[_STEAL]
+        return cls(time.monotonic(), busy, ticks[_STEAL], own, len(found) - 1)
+
+
+def use_between(begin: ProcessorTimes, end: ProcessorTimes) -> dict[str, Any]:
+    """JSON-ready: `seconds`, and the shares of the processors that were ours, others' and stolen, None if unknown."""
+    wall = end.wall - begin.wall
+    found: dict[str, Any] = {"seconds": round(wall, 1), "own_share": None, "other_share": None, "stolen_share": None}
+    if not end.num or wall <= 0:
+        return found
+    own, busy, stolen = end.own - begin.own, end.busy - begin.busy, end.stolen - begin.stolen
+    for name, used in (("own", own), ("other", max(0.0, busy - own)), ("stolen", stolen)):
+        found[f"{name}_share"] = round(used / (wall * end.num), 3)
+    return found
+
+
+def is_busy(report: Mapping[str, Any]) -> bool:
+    """Whether other work took too much of the machine while this report was measured. False where nobody noted it."""
+    use = report.get("use", {})
+    return any((use.get(f"{name}_share") or 0.0) > MAX_OTHER_SHARE for name in ("other", "stolen"))
+
+
+def busy_line(report: Mapping[str, Any]) -> str:
+    """What people read of a busy machine."""
+    use = report["use"]
+    return (
+        f"other work took {100 * use['other_share']:.0f} % of the processors meanwhile, and the host "
+        f"{100 * use['stolen_share']:.0f} %"
+    )

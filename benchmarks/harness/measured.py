@@ -1,0 +1,20 @@
+"""Which paths of the product a benchmark measures, from the root of a checkout. A result is as old as these.
+
+The list stands here, and each `BENCHMARK` names one of its rows. A benchmark's own code is none of them: who changes it
+runs it again.
+"""
+
+from __future__ import annotations
+
+KERNELS = ("kernels/ops", "csrc")
+PLAN = ("acmserve/plan",)
+ENGINE = (*PLAN, *KERNELS, "acmserve/engine")
+"""What an engine in this process runs, where requests come as tokens."""
+CONTEXT = ("acmserve/context",)
+SERVER = (*ENGINE, *CONTEXT, "acmserve/server")
+"""What answers a request over HTTP."""
+TOOLS = ("acmserve/context/tools", "acmserve/context/edits")
+EVICTION = ("acmserve/context/eviction", "acmserve/context/accounting", "acmserve/context/alignment")
+IDENTITY = ("acmserve/server/identity",)
+STEP = ("acmserve/plan", "acmserve/engine")
+TRAINING = ("acmserve/training", *SERVER)

@@ -1,0 +1,193 @@
+"""The first screen of the page of benchmarks: five numbers to decide by, each with its fidelity and its bar.
+
+A bar is what the field claims or what the project set itself. What misses its bar says why, and what was never measured
+stands below. It reads results, and knows no benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from acmserve.bench.agent.result_table import Report
+from acmserve.bench.calibrate.choice import MAX_LOSS
+from acmserve.bench.edit.table import cell_of
+from acmserve.bench.harness.markdown_text import points, ratio, seconds, table
+from acmserve.bench.report.ledger import LedgerRow, mark_of
+from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.sections.answers import count_answers
+from acmserve.bench.report.sections.edits import total_seconds
+from acmserve.bench.report.sections.repairs import repairs_row
+
+_SEEDS = ("tasks", "tasks-seed2", "tasks-seed3")
+_PRECOMPUTE = ("precompute", "precompute-clear")
+_HEADS = ("", "fidelity", "number", "beside it", "bar")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionNumber:
+    """`value` is held against the bar, `text` and `beside` are what people read. `why` stands where it is missed."""
+
+    question: str
+    fidelity: str
+    files: Sequence[str]
+    value: Callable[[Reports], float]
+    text: Callable[[Reports], str]
+    beside: Callable[[Reports], str]
+    bar: str
+    is_met: Callable[[float], bool]
+    why: str
+
+
+def _medians(reports: Reports) -> Mapping[str, float]:
+    medians: Mapping[str, float] = cell_of(reports["edit-cpu"], "fold")["medians"]
+    return medians
+
+
+def _over_append(reports: Reports) -> float:
+    return _medians(reports)["reuse"] / _medians(reports)["append"]
+
+
+def _fold_beside(reports: Reports) -> str:
+    found = _medians(reports)
+    return f"`exact` {seconds(found['exact'])}, stock vLLM {seconds(found['stock'])}"
+
+
+def _mix(reports: Reports, way: str) -> Report:
+    return repairs_row(reports["repairs"], "the whole mix", way)
+
+
+def _lost(reports: Reports) -> str:
+    questions, lost, won = count_answers(reports[name] for name in _SEEDS)
+    reuse = _mix(reports, "reuse")
+    return (
+        f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}. An older rule lost "
+        f"{lost} of {questions}, won {won}"
+    )
+
+
+def _auto(reports: Reports) -> str:
+    row = _mix(reports, "auto")
+    return f"{points(row['right_beside_exact'], row['right_beside_exact_interval'])} points"
+
+
+def _rate(reports: Reports, policy: str, server: str) -> float:
+    rows = [row for row in reports["trace"]["rows"] if (row["policy"], row["server"]) == (policy, server)]
+    return float(rows[0]["turns_per_second"]["median"])
+
+
+def _rates(reports: Reports, server: str) -> Iterator[float]:
+    for policy in ("cwl", "recency@1"):
+        yield _rate(reports, policy, server) / _rate(reports, policy, "stock")
+
+
+def _times(reports: Reports, server: str) -> str:
+    return " and ".join(ratio(found) for found in _rates(reports, server))
+
+
+def _waits(reports: Reports) -> Iterator[float]:
+    for name in _PRECOMPUTE:
+        yield total_seconds(reports[name], "exact, predict") / total_seconds(reports[name], "exact") - 1
+
+
+def _ordinary(reports: Reports) -> str:
+    ratios = " and ".join(ratio(reports[name]["ordinary_turns"]["median_ratio"]) for name in _PRECOMPUTE)
+    return f"ordinary turns {ratios} times"
+
+
+def _step(reports: Reports) -> float:
+    medians = reports["step"]["median_us"]
+    return float(medians["acmserve"] / medians["stock"] - 1)
+
+
+def _step_beside(reports: Reports) -> str:
+    runs = [value for values in reports["step"]["runs_us"].values() for value in values]
+    medians = reports["step"]["median_us"]
+    low, high = min(runs), max(runs)
+    return f"{medians['acmserve']:.0f} µs to {medians['stock']:.0f}, single rounds {low:,.0f} to {high:,.0f}"
+
+
+NUMBERS = (
+    DecisionNumber(
+        "First token after a fold",
+        "`reuse`",
+        ("edit-cpu",),
+        _over_append,
+        lambda reports: f"{seconds(_medians(reports)['reuse'], 2)}, {ratio(_over_append(reports))} plain appends",
+        _fold_beside,
+        "1.1 appends",
+        lambda value: value <= 1.1,
+        "the move takes time of its own. Single appends range more widely.",
+    ),
+    DecisionNumber(
+        "Right answers beside `exact`",
+        "`auto`",
+        ("repairs", *_SEEDS),
+        lambda reports: _mix(reports, "auto")["right_beside_exact_interval"][0],
+        _auto,
+        _lost,
+        f"whole interval above -{100 * MAX_LOSS:.0f}",
+        lambda value: value >= -MAX_LOSS,
+        "no loss in the mean, but 128 cases leave a wide interval.",
+    ),
+    DecisionNumber(
+        "Turns a second over stock vLLM",
+        "`reuse`",
+        ("trace",),
+        lambda reports: min(_rates(reports, "reuse")),
+        lambda reports: f"{_times(reports, 'reuse')} times (edits rare, often)",
+        lambda reports: f"`exact` {_times(reports, 'exact')} times",
+        "2, where a third edit",
+        lambda value: value >= 2,
+        "with one edit in 12 turns, most tokens are new.",
+    ),
+    DecisionNumber(
+        "All waiting with precompute, beside without",
+        "`exact`",
+        _PRECOMPUTE,
+        lambda reports: max(_waits(reports)),
+        lambda reports: " and ".join(f"{100 * found:+.0f} %" for found in _waits(reports)) + " (two policies)",
+        _ordinary,
+        "-20 %, others 1.03",
+        lambda value: value <= -0.2,
+        "ordinary turns wait for background chunks.",
+    ),
+    DecisionNumber(
+        "A step without sessions, beside stock",
+        "none",
+        ("step",),
+        _step,
+        lambda reports: f"{100 * _step(reports):+.1f} %",
+        _step_beside,
+        "+1 %",
+        lambda value: value <= 0.01,
+        "the clock is too coarse to tell.",
+    ),
+)
+NEVER = (
+    "**Never measured:** moves on a GPU, on which `make gpu` has not run yet, and stock vLLM at its own defaults. "
+    "Neither were contexts above 20,000 tokens, several sessions beside stock, open-loop load, and real traces."
+)
+
+
+def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
+    """The table of five, why bars are missed, and what nobody measured."""
+    cells = [_cells(number, reports) for number in NUMBERS]
+    missed = [number for number in NUMBERS if not number.is_met(number.value(reports))]
+    files = [rows[name] for number in NUMBERS for name in number.files]
+    return [
+        table(_HEADS, cells),
+        "",
+        *([mark_of(files), ""] if mark_of(files) else []),
+        f"**{len(missed)} of {len(NUMBERS)} bars are missed.**",
+        "",
+        *(f"- {number.question}: {number.why}" for number in missed),
+        "",
+        NEVER,
+        "",
+    ]
+
+
+def _cells(number: DecisionNumber, reports: Reports) -> list[str]:
+    met = "met" if number.is_met(number.value(reports)) else "**missed**"
+    return [number.question, number.fidelity, number.text(reports), number.beside(reports), f"{number.bar}: {met}"]

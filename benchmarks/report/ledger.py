@@ -1,0 +1,199 @@
+"""`acmserve bench ledger`: of every file of results its date, commit, machine and size, and whether it is stale.
+
+    results/*.json + git  -->  one row a file  -->  the terminal, docs/ledger.md, the marks on the other pages
+
+A result is stale where a path that it measures differs from the commit that it was measured on. It is as well where
+nobody can tell: it names no commit, one that this history lacks, or a tree in which a measured path was changed. What a
+file does not say is told as not recorded.
+
+Decision: contents are compared, not dates. So a merge, or a change that was taken back, makes nothing stale, and a
+change that is not committed yet does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.agent.text_table import text_table
+from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.machine_use import is_busy
+from acmserve.bench.harness.markdown_text import table
+from acmserve.bench.harness.run_log import duration
+from acmserve.bench.report.all import RESULTS
+from acmserve.bench.report.beside import beside_lines
+from acmserve.bench.report.sources import ResultSource, find_sources
+from acmserve.errors import AcmError
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = "ledger.md"
+UNKNOWN = "not recorded"
+CURRENT, OLDER = "current", "older than the code"
+MARKS = (OLDER, "of a commit that is not known")
+"""What a page says beside a stale figure: one of these."""
+_HEAD = """\
+<!-- Made by `acmserve bench report docs/ledger.md`: change results or sources, not this page. -->
+# Ledger
+
+Every file of results, what it was measured on, and whether the code has changed since.
+`acmserve bench ledger` prints it. `make evidence-check` fails while one is stale.
+`make evidence` measures everything again, and `make evidence-quick` the README's times.
+
+A result is stale where a path that it measures is no longer that of its commit.
+A result is stale, too, where its commit is not recorded, or not in this history, or was modified.
+A page that shows a stale figure says so beside it, and a test fails without these words.
+"""
+_HEADS = ("results", "date", "commit", "machine", "load", "n", "took", "state")
+_SIZES = ("num_cases", "repetitions", "rounds", "num_rounds", "num_attacks", "classes", "families")
+_INNER = (("cells", "num_repetitions"), ("models", "num_cases"))
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """What a file says of itself. `state` is `current`, or why it is stale."""
+
+    source: ResultSource
+    date: str
+    commit: str
+    machine: str
+    load: str
+    size: str
+    took: str
+    state: str
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its figures may be those of other code."""
+        return self.state != CURRENT
+
+    def cells(self) -> list[str]:
+        """As a row of the table."""
+        file = f"{self.source.name}.json"
+        return [file, self.date, self.commit, self.machine, self.load, self.size, self.took, self.state]
+
+
+def mark_of(rows: Iterable[LedgerRow], ledger: str = PAGE) -> str:
+    """What stands beside the figures of some files, with a link to the ledger. "" where all are current."""
+    states = {row.state for row in rows if row.is_stale}
+    if not states:
+        return ""
+    what = MARKS[0] if OLDER in states else MARKS[1]
+    return f"*Figures [{what}]({ledger}).*"
+
+
+def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequence[str], root: Path) -> str:
+    """`current` where the paths in the checkout `root` are those of the commit, else why not.
+
+    A commit with `+` was modified: by the files `changed`, or by nobody knows which where they are None.
+    """
+    if not commit:
+        return f"commit {UNKNOWN}"
+    git, clean = ["git", "-C", str(root)], commit.removesuffix("+")
+    known = subprocess.run([*git, "merge-base", "--is-ancestor", clean, "HEAD"], check=False, capture_output=True)
+    if known.returncode:
+        return "commit not in this history"
+    same = subprocess.run([*git, "diff", "--quiet", clean, "--", *paths], check=False, capture_output=True)
+    if same.returncode:
+        return OLDER
+    if commit != clean and (changed is None or any(_lies_in(file, paths) for file in changed)):
+        return "measured on a modified tree"
+    return CURRENT
+
+
+def _lies_in(file: str, paths: Iterable[str]) -> bool:
+    """Git tells a folder that is new as a whole by its name and a slash."""
+    is_folder = file.endswith("/")
+    return any(file.startswith(f"{path}/") or (is_folder and f"{path}/".startswith(file)) for path in paths)
+
+
+def make_row(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) -> LedgerRow:
+    """The row of one file."""
+    machine = report.get("machine") or {}
+    use = report.get("use") or {}
+    commit = machine.get("commit")
+    cores = f"{machine.get('cores')} core{'s' * (machine.get('cores') != 1)}"
+    parts = [machine.get("gpu", machine.get("cpu")), cores] if machine else [UNKNOWN]
+    seconds = use.get("seconds", 60 * report["minutes"] if "minutes" in report else None)
+    load = f"{machine['load']:g}" if "load" in machine else UNKNOWN
+    return LedgerRow(
+        source=source,
+        date=str(machine.get("date") or UNKNOWN)[:12].partition("T")[0],
+        commit=commit[:8] + ("+" if commit.endswith("+") else "") if commit else UNKNOWN,
+        machine=", ".join(map(str, parts)),
+        load=f"{load}, busy" if is_busy(report) else load,
+        size=find_size(report),
+        took=duration(seconds) if seconds is not None else UNKNOWN,
+        state=find_state(commit, machine.get("changed"), source.measures, root),
+    )
+
+
+def find_size(report: Mapping[str, Any]) -> str:
+    """How many cases, repetitions or answers a result is about, with the word for it."""
+    if answers := (report.get("use") or {}).get("answers"):
+        return f"{answers:,} answers"
+    for name in _SIZES:
+        if isinstance(report.get(name), int):
+            return f"{report[name]:,} {name.removeprefix('num_')}"
+    for part, name in _INNER:
+        if report.get(part):
+            return f"{report[part][0].get(name, 0):,} {name.removeprefix('num_')}"
+    return UNKNOWN
+
+
+def read_ledger(folder: Path = RESULTS, root: Path = ROOT) -> dict[str, LedgerRow]:
+    """A row for every file in the folder. Raises AcmError for one that no source has."""
+    sources, rows = find_sources(), {}
+    for file in sorted(folder.glob("*.json")):
+        if file.stem not in sources:
+            raise AcmError(f"{file} is made by nothing that is known; add a run, or a row to ELSEWHERE in sources.py")
+        report = json.loads(file.read_text(encoding="utf-8"))
+        rows[file.stem] = make_row(sources[file.stem], report, root)
+    return rows
+
+
+def ledger_page(rows: Mapping[str, LedgerRow]) -> str:
+    """`docs/ledger.md`."""
+    cells = [[f"[{row.cells()[0]}](../benchmarks/results/{row.cells()[0]})", *row.cells()[1:]] for row in rows.values()]
+    again = [[row.source.name, f"`{row.source.command}`", _paths(row.source)] for row in rows.values()]
+    made = table(("results", "command that measures it again", "what it measures"), again)
+    return "\n".join([_HEAD, _told(rows.values()), "", table(_HEADS, cells), "", made, ""])
+
+
+def _paths(source: ResultSource) -> str:
+    return ", ".join(f"`{path}`" for path in source.measures)
+
+
+def _told(rows: Iterable[LedgerRow]) -> str:
+    known = list(rows)
+    stale, timed = sum(row.is_stale for row in known), sum(row.took != UNKNOWN for row in known)
+    return f"Of {len(known)} files {stale} are stale today. How long it took is recorded in {timed}."
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of `acmserve bench ledger`. With `--check` 1 while something is stale."""
+    parser = argparse.ArgumentParser(
+        prog="acmserve bench ledger",
+        description="Prints of every file of results its date, commit, machine, size, and whether it is older than the "
+        "code that it measures.",
+    )
+    parser.add_argument("--check", action="store_true", help="exit code 1 while a result is stale")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="default: those of the checkout")
+    parser.add_argument(
+        "--beside", type=Path, metavar="DIR", help="instead: the README's times of this folder beside those committed"
+    )
+    options = parser.parse_args(argv)
+    if options.beside is not None:
+        print("\n".join(beside_lines(options.results, options.beside)))
+        return 0
+    rows = read_ledger(options.results)
+    print("\n".join(text_table(_HEADS, [row.cells() for row in rows.values()])))
+    print(_told(rows.values()))
+    return 1 if options.check and any(row.is_stale for row in rows.values()) else 0
+
+
+BENCHMARK = Benchmark("ledger", "every file of results: date, commit, machine, and whether it is stale", main)

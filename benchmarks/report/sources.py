@@ -1,0 +1,67 @@
+"""Where each file of results comes from: the command that makes it, and what of the product it measures.
+
+Most are runs of a `BENCHMARK`. What a make target or a module of its own writes is listed here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from acmserve.bench.harness.measured import ENGINE, KERNELS, SERVER, TRAINING
+from acmserve.bench.report.all import all_runs, command_of
+
+_NAMES = ("name", "server", "fidelity", "variant", "way")
+_EXACT = "exact"
+_RECEIPTS = ("receipts", "receipt", "follow_up_receipt")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource:
+    """`name` is the file without `.json`. The other fields are those of a `BenchmarkRun`."""
+
+    name: str
+    command: str
+    measures: Sequence[str]
+    is_timed: bool = True
+    no_exact: str = ""
+
+
+ELSEWHERE = (
+    ResultSource("audit", "make audit", ENGINE, False, "keys of model classes, no requests"),
+    ResultSource("clients", "make clients", SERVER, False, "agents of others, all under `exact`"),
+    ResultSource("gpu", "make gpu", KERNELS, True, "one operation, whatever the fidelity"),
+    ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
+    ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),
+    ResultSource("soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity"),
+    ResultSource("victim", "make worst-step", SERVER, True, "what one client does to another, no fidelity compared"),
+    ResultSource("worst-step", "make worst-step", ENGINE, True, "the worst of hostile requests, no fidelity compared"),
+)
+
+
+@cache
+def find_sources() -> dict[str, ResultSource]:
+    """Every source by the name of its file, in their order."""
+    runs = [
+        ResultSource(run.name, shlex.join(command_of(run, is_quick=False)), run.measures, run.is_timed, run.no_exact)
+        for run in all_runs()
+    ]
+    return {one.name: one for one in sorted([*runs, *ELSEWHERE], key=lambda one: one.name)}
+
+
+def has_exact(report: Mapping[str, Any]) -> bool:
+    """Whether a result has a row of `exact`: a name or a key of that word, outside of receipts."""
+    waiting: list[Any] = [report]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            names = [str(part.get(name, "")).partition(",")[0] for name in _NAMES]
+            if part.get(_EXACT) or _EXACT in names:
+                return True
+            waiting += [value for name, value in part.items() if name not in _RECEIPTS]
+        elif isinstance(part, list):
+            waiting += part
+    return False

@@ -1,0 +1,243 @@
+"""The ledger: what is stale is found in the history of git, and a page that shows a stale figure says so."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acmserve.bench.report.beside import TIMES, beside_lines
+from acmserve.bench.report.ledger import (
+    CURRENT,
+    MARKS,
+    OLDER,
+    UNKNOWN,
+    LedgerRow,
+    find_size,
+    find_state,
+    ledger_page,
+    main,
+    make_row,
+    mark_of,
+    read_ledger,
+)
+from acmserve.bench.report.sources import ResultSource, find_sources, has_exact
+from acmserve.errors import AcmError
+from tests.support.docs.figures import FIGURES, Figure, read_result
+from tests.support.docs.pages import GENERATED, ROOT, has_history, read_page
+
+RESULTS = ROOT / "benchmarks/results"
+NEEDS_HISTORY = pytest.mark.skipif(not has_history(), reason="the history of git is not here, or not whole")
+HISTORIC = ("CHANGELOG.md",)
+"""It tells what was measured when a version came out."""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, file: str, text: str) -> str:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(text, encoding="utf-8")
+    git(folder, "add", file)
+    git(folder, "commit", "--quiet", "--message", text)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> tuple[Path, str]:
+    """A repository with a product and something else, and its commit."""
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path, "product/plan.py", "one")
+    return tmp_path, commit(tmp_path, "docs/page.md", "a page")
+
+
+def test_a_result_is_stale_once_what_it_measures_changed(checkout: tuple[Path, str]) -> None:
+    root, measured = checkout
+    paths = ("product",)
+    assert find_state(measured, [], paths, root) == CURRENT
+    commit(root, "docs/page.md", "another page")
+    assert find_state(measured, [], paths, root) == CURRENT
+    changed = commit(root, "product/plan.py", "two")
+    assert find_state(measured, [], paths, root) == OLDER
+    assert find_state(changed, [], paths, root) == CURRENT
+    commit(root, "product/plan.py", "one")
+    assert find_state(measured, [], paths, root) == CURRENT, "taken back"
+    (root / "product/plan.py").write_text("three")
+    assert find_state(measured, [], paths, root) == OLDER, "not committed yet"
+
+
+@pytest.mark.parametrize(
+    ("changed", "state"),
+    [
+        (["docs/page.md", "results.json"], CURRENT),
+        (["product/plan.py"], "measured on a modified tree"),
+        (["product/"], "measured on a modified tree"),
+        (["products/"], CURRENT),
+        (None, "measured on a modified tree"),
+    ],
+)
+def test_a_modified_tree_counts_where_a_measured_path_was_modified(
+    checkout: tuple[Path, str], changed: list[str] | None, state: str
+) -> None:
+    root, measured = checkout
+    assert find_state(f"{measured}+", changed, ("product",), root) == state
+
+
+@pytest.mark.parametrize(("measured", "state"), [(None, f"commit {UNKNOWN}"), ("f" * 40, "commit not in this history")])
+def test_what_nobody_can_tell_is_stale(checkout: tuple[Path, str], measured: str | None, state: str) -> None:
+    assert find_state(measured, [], ("product",), checkout[0]) == state
+
+
+def row_of(root: Path, report: dict[str, Any]) -> LedgerRow:
+    return make_row(ResultSource("toy", "acmserve bench toy", ("product",)), report, root)
+
+
+def test_a_row_says_what_its_file_says_and_invents_nothing(checkout: tuple[Path, str]) -> None:
+    root, measured = checkout
+    machine = {
+        "cpu": "a cpu",
+        "cores": 1,
+        "load": 0.5,
+        "commit": measured,
+        "date": "2026-01-02T03:04:05",
+        "changed": [],
+    }
+    use = {"seconds": 425.0, "own_share": 0.9, "other_share": 0.4, "stolen_share": 0.0, "answers": 12}
+    row = row_of(root, {"machine": machine, "use": use})
+    assert row.cells()[1:] == [
+        "2026-01-02",
+        measured[:8],
+        "a cpu, 1 core",
+        "0.5, busy",
+        "12 answers",
+        "7:05 min",
+        CURRENT,
+    ]
+    assert mark_of([row]) == ""
+    bare = row_of(root, {})
+    assert bare.cells()[1:-1] == [UNKNOWN] * 6
+    assert MARKS[1] in mark_of([row, bare])
+
+
+@pytest.mark.parametrize(
+    ("report", "size"),
+    [({"num_cases": 8}, "8 cases"), ({"cells": [{"num_repetitions": 5}]}, "5 repetitions"), ({"rows": [1]}, UNKNOWN)],
+)
+def test_sizes_are_read_from_older_files(report: dict[str, Any], size: str) -> None:
+    assert find_size(report) == size
+
+
+def test_every_result_has_a_source_and_every_source_measures_what_is_there() -> None:
+    sources = find_sources()
+    assert {file.stem for file in RESULTS.glob("*.json")} <= sources.keys()
+    for source in sources.values():
+        assert source.measures, source.name
+        assert [path for path in source.measures if not (ROOT / path).is_dir()] == []
+
+
+def test_a_file_that_nothing_makes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fastest.json").write_text("{}")
+    with pytest.raises(AcmError, match=r"fastest\.json is made by nothing that is known"):
+        read_ledger(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in RESULTS.glob("*.json")))
+def test_no_result_is_without_its_row_of_exact(name: str) -> None:
+    """Or its source says why it has none, and has none indeed."""
+    assert has_exact(read_result(name)) is not bool(find_sources()[name].no_exact)
+
+
+@pytest.mark.parametrize("name", ["edit-cpu", "trace", "tasks", "sculptor", "precompute"])
+def test_a_result_whose_row_of_exact_is_gone_is_found(name: str) -> None:
+    """Negative control. Receipts of `exact` that are left behind are no row."""
+    text = json.dumps(read_result(name))
+    assert has_exact(json.loads(text))
+    without = re.sub(r'"exact(, predict)?"', '"gone"', text).replace('"receipts": {"gone"', '"receipts": {"exact"')
+    assert not has_exact(json.loads(without))
+
+
+@NEEDS_HISTORY
+def test_the_ledger_is_what_the_results_say() -> None:
+    """`acmserve bench report docs/ledger.md` makes it anew."""
+    assert read_page("docs/ledger.md") == ledger_page(read_ledger())
+
+
+@NEEDS_HISTORY
+def test_the_gate_is_red_while_one_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = git(ROOT, "rev-parse", "HEAD")
+    (tmp_path / "commits.json").write_text(json.dumps({"machine": {"commit": None}}))
+    assert main(["--results", str(tmp_path)]) == 0
+    assert main(["--results", str(tmp_path), "--check"]) == 1
+    assert "Of 1 files 1 are stale" in capsys.readouterr().out
+    (tmp_path / "commits.json").write_text(json.dumps({"machine": {"commit": head, "changed": []}}))
+    assert main(["--results", str(tmp_path), "--check"]) == int(bool(git(ROOT, "diff", "HEAD", "--", "acmserve")))
+
+
+def sections_of(page: str) -> list[str]:
+    """What stands under one heading each. What stands in front of the first is one, too."""
+    return re.split(r"^#+ ", page, flags=re.MULTILINE)
+
+
+def unmarked(page: str, figure: Figure) -> list[str]:
+    """The sections that show a stale figure without the words."""
+    flat = (re.sub(r"\s+", " ", section) for section in sections_of(page))
+    return [section for section in flat if figure.text in section and not any(mark in section for mark in MARKS)]
+
+
+@NEEDS_HISTORY
+@pytest.mark.parametrize("name", sorted({page for figure in FIGURES for page in figure.pages} - {*HISTORIC}))
+def test_a_page_says_what_of_it_is_stale(name: str) -> None:
+    rows, page = read_ledger(), read_page(name)
+    stale = [figure for figure in FIGURES if name in figure.pages and figure.file and rows[figure.file].is_stale]
+    assert [figure.text for figure in stale if unmarked(page, figure)] == []
+
+
+@NEEDS_HISTORY
+def test_the_page_of_benchmarks_says_what_of_it_is_stale() -> None:
+    assert unmarked_results(read_page(GENERATED)) == []
+
+
+def unmarked_results(page: str) -> list[str]:
+    """Stale files that a section is made of which does not say so."""
+    rows = read_ledger()
+    named = [(part, re.findall(r"results/([\w-]+)\.json", part)) for part in sections_of(page)]
+    return [
+        name
+        for part, names in named
+        for name in names
+        if rows[name].is_stale and not any(mark in part for mark in MARKS)
+    ]
+
+
+@NEEDS_HISTORY
+def test_a_page_without_the_words_is_found() -> None:
+    """Negative control."""
+    figure = next(figure for figure in FIGURES if figure.text == "7.4 s")
+    page = read_page("README.md")
+    assert unmarked(re.sub("|".join(MARKS), "new", page), figure)
+    without = re.sub("|".join(MARKS), "new", read_page(GENERATED))
+    assert "edit-cpu" in unmarked_results(without)
+
+
+def test_the_times_of_a_reader_stand_beside_those_committed(tmp_path: Path) -> None:
+    with pytest.raises(AcmError, match="make evidence-quick"):
+        beside_lines(RESULTS, tmp_path)
+    report = json.loads(json.dumps(read_result("edit-cpu")))
+    times = {"exact": [6.5], "repair": [9.0], "reuse": [0.1], "stock": [7.5]}
+    report["cells"][0]["seconds_to_first_token"] = times
+    (tmp_path / "edit-cpu.json").write_text(json.dumps(report))
+    lines = beside_lines(RESULTS, tmp_path)
+    assert [line.split()[0] for line in lines[1:]] == list(TIMES)
+    assert [line.split()[-2:] for line in lines[1:]] == [
+        ["within", "it"],
+        ["above", "it"],
+        ["below", "it"],
+        ["within", "it"],
+    ]
