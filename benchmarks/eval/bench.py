@@ -4,7 +4,8 @@
 
 It is `acmserve eval` with its defaults, but for three things. It starts the server. It takes every way that runs no
 code. It bounds answers, since a small model that has nothing to say does not stop. A run that was ended goes on when
-it is started again with the same flags. The report leaves the answers out. They stay in the journal, whose name then ends in `.played.jsonl`.
+it is started again with the same flags. The report leaves the answers out. They stay in the journal, whose name ends in
+`.played.jsonl` when all is played.
 """
 
 from __future__ import annotations
