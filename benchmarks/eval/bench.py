@@ -4,7 +4,8 @@
 
 It is `acmserve eval` with its defaults, but for three things. It starts the server. It takes every way that runs no
 code. It bounds answers, since a small model that has nothing to say does not stop. A run that was ended goes on when
-it is started again with the same flags. The report leaves the answers out, and the journal has them.
+it is started again with the same flags. The report leaves the answers out. They stay in the journal, whose name ends in
+`.played.jsonl` when all is played.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from acmserve.bench.eval.run import make_plan, play_all
 from acmserve.bench.eval.summary import ALL
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
-from acmserve.bench.eval.ways import CODE_WAYS, WAYS
+from acmserve.bench.eval.ways import CODE_WAYS, DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import interval, points
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, positive
@@ -33,6 +34,7 @@ from acmserve.models.smollm2 import TOOLS_TEMPLATE
 
 NUM_SAMPLES, ANSWER_TOKENS = 4, 256
 NUM_QUICK, QUICK_ANSWER_TOKENS = 1, 48
+QUICK_WAYS = frozenset({*DEFAULT_WAYS, "budget:cwl", "shared", "rag"})
 _WINDOW, _KV_GIB = 8_192, 2
 
 
@@ -57,7 +59,7 @@ def play(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """The report of a server that runs. A sample that it refuses makes the gate red: the table would lack it."""
     num = options.samples or (NUM_QUICK if options.quick else NUM_SAMPLES)
     most = QUICK_ANSWER_TOKENS if options.quick else ANSWER_TOKENS
-    ways = [name for name in WAYS if name not in CODE_WAYS]
+    ways = [name for name in WAYS if name in QUICK_WAYS or not (options.quick or name in CODE_WAYS)]
     asked = [url, "--samples", str(num), "--max-tokens", str(most), "--ways", ",".join(ways)]
     asked += ["--tasks", ",".join(options.tasks or DEFAULT_TASKS)]
     wanted = parser().parse_args(asked)
@@ -65,11 +67,14 @@ def play(url: str, options: argparse.Namespace) -> dict[str, Any]:
     try:
         plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget)
         options.work.mkdir(parents=True, exist_ok=True)
-        records = play_all(plan, target, Journal(options.work / f"{plan.digest}.jsonl", plan.digest), progress)
+        journal = options.work / f"{plan.digest}.jsonl"
+        records = play_all(plan, target, Journal(journal, plan.digest), progress)
     finally:
         target.close()
     report = as_report(plan, records, prices_of(wanted), wanted.seed, has_acm=target.has_acm)
     del report["records"]
+    # The next run is another one: it plays everything anew.
+    journal.replace(journal.with_suffix(".played.jsonl"))
     refused = [f"{one['task']} {one['sample']}, {one['way']}: {one['error']}" for one in records if one["error"]]
     return {"gate": as_gate(refused), "is_quick": options.quick, "max_tokens": most, **report}
 
@@ -127,7 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--work", type=Path, default=Path("bench-eval"), metavar="DIR", help="journals, to go on with (%(default)s)"
     )
-    add_report_options(flags, quick="one context for each setting, short answers: a look, not a result", plot=False)
+    add_report_options(
+        flags, quick="one context for each setting, short answers, fewer ways: a look, not a result", plot=False
+    )
     return flags
 
 

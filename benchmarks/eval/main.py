@@ -162,7 +162,11 @@ def samples_of(options: argparse.Namespace) -> list[EvalSample]:
         path = Path(paths[task.name]) if task.name in paths else None
         found += make_samples(task, num, options.seed, grid, path)
     most = options.max_tokens
-    return found if most is None else [replace(sample, max_tokens=most) for sample in found]
+    return (
+        found
+        if most is None
+        else [replace(one, max_tokens=most, memory_tokens=min(most, one.memory_tokens)) for one in found]
+    )
 
 
 def _make_folder(path: Path) -> None:

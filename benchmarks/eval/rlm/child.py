@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -46,9 +47,12 @@ def main(reads: int, writes: int) -> None:
         said.write(json.dumps(value) + "\n")
         said.flush()
 
+    alone = threading.Lock()
+
     def llm_query_batched(prompts: Sequence[str]) -> list[str]:
-        say({"query": [str(prompt) for prompt in prompts]})
-        answers: list[str] = json.loads(asked.readline())["answers"]
+        with alone:
+            say({"query": [str(prompt) for prompt in prompts]})
+            answers: list[str] = json.loads(asked.readline())["answers"]
         return answers
 
     def llm_query(prompt: str) -> str:

@@ -31,6 +31,8 @@ from acmserve.errors import AcmError
 CHILD = Path(__file__).with_name("child.py")
 MAX_LINE_BYTES = 2**25
 START_SECONDS = 120.0
+_PIPE_BYTES = select.PIPE_BUF
+"""What a pipe that can be written to takes without waiting."""
 Queries = Callable[[Sequence[str]], list[str]]
 
 
@@ -115,7 +117,9 @@ class PythonSession:
         data = memoryview(json.dumps(value).encode() + b"\n")
         try:
             while data:
-                data = data[os.write(self._to, data) :]
+                if not select.select([], [self._to], [], START_SECONDS)[1]:
+                    raise _Gone("The Python session takes no answer.")
+                data = data[os.write(self._to, data[:_PIPE_BYTES]) :]
         except BrokenPipeError as error:
             raise _Gone("The Python session has ended.") from error
 

@@ -1,10 +1,10 @@
 """How a process that runs a model's code is started: offline, with an empty environment, and with limits.
 
-    command --> [unshare --net] bash -c 'ulimit ...; exec "$@"' --> its own process group, its own folder as home
+    command --> [unshare --net --pid] bash -c 'ulimit ...; "$@"' --> its own process group, its own folder as home
 
 Decision: this is a fence, and no jail. It keeps runaway code from the machine: time, memory, sizes of files, and the
-network where the kernel lets a user make a network of his own. Files of the machine can still be read. So what runs
-code has to be named in a command, and is never part of a default.
+network where the kernel lets a user make one of his own. There, what it leaves behind ends with it, too. Files of the
+machine can still be read. So what runs code has to be named in a command, and is never part of a default.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_OFFLINE = ("unshare", "--map-root-user", "--net")
-_WRAPPED = 'ulimit -t "$1" -v "$2" -f "$3" -c 0 || exit 125; shift 3; exec "$@"'
+_OFFLINE = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+_WRAPPED = 'ulimit -t "$1" -v "$2" -f "$3" -c 0 || exit 125; shift 3; "$@"; exit $?'
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class EvalSample:
 
     Samples of one `group` have the same context. `facts` are what the scorer needs beside `gold`. `agent` names who
     works on it, "" where it is asked. `session_chars` are those of the whole session, where it is part of one.
+    `memory_tokens` bound a memory that the model writes.
     """
 
     task: str
@@ -44,6 +45,7 @@ class EvalSample:
     facts: Mapping[str, Any] = field(default_factory=dict)
     agent: str = ""
     session_chars: int = 0
+    memory_tokens: int = 1_024
 
     @classmethod
     def at(

@@ -146,7 +146,7 @@ ANSWERS = (
         (page_table(TASK_TABLE, "eval"), page_table(WAY_TABLE, "eval")),
         (
             "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
-            "A model of 135M parameters answers most of these tasks wrong, edits or not.",
+            lambda reports: f"An answer has at most {reports['eval']['max_tokens']} tokens, so a long list is cut.",
             "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
         ),
         is_optional=True,

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from acmserve.bench.eval.sandbox.limits import RunLimits, can_be_offline
@@ -57,6 +58,8 @@ def test_a_shell_keeps_its_folder_ends_its_processes_and_knows_no_network(tmp_pa
         assert shell.run("head -c 1000000 /dev/zero > big").code != 0
         if can_be_offline():
             assert shell.run("tail -n +2 /proc/net/route").output == ""
+            assert shell.run("setsid sleep 61379 >/dev/null 2>&1 & echo left").output == "left\n"
+            assert not any("61379" in process.info["cmdline"] for process in psutil.process_iter(["cmdline"]))
         with pytest.raises(AcmError, match="cannot be set up"):
             shell.set_up("exit 1")
         folder = shell.folder
