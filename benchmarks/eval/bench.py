@@ -26,6 +26,7 @@ from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
 from acmserve.bench.eval.ways import CODE_WAYS, DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import interval, points
+from acmserve.bench.harness.measured import SERVER
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.harness.server_process import ServerProcess
@@ -142,5 +143,15 @@ BENCHMARK = Benchmark(
     "eval",
     "right answers on the papers' tasks in every way, on SmolLM2",
     main,
-    (BenchmarkRun("eval", ("eval",), is_quick=True, can_plot=False),),
+    (
+        BenchmarkRun(
+            "eval",
+            ("eval",),
+            quick=("eval", "--quick"),
+            can_plot=False,
+            measures=SERVER,
+            is_timed=False,
+            no_exact="answers of ways, all under the default, `exact`",
+        ),
+    ),
 )

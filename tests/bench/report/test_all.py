@@ -26,7 +26,7 @@ def test_a_run_has_the_flags_that_its_benchmark_says(name: str, capsys: pytest.C
     for run in all_runs():
         if run.arguments[0] == name:
             assert ("--plot " in shown) is run.can_plot
-            assert not run.is_quick or "--quick" in shown
+            assert not run.quick or "--quick" in shown
             assert all(argument in shown for argument in run.arguments[1:])
 
 
