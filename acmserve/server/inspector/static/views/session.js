@@ -33,7 +33,9 @@ class SessionView {
     });
     this.strip = new Strip({ choose: (index, extend) => this.select(index, extend), isMarked: (index) => this.messages.isMarked(index) });
     this.timeline = new Timeline({ choose: (turn) => this.showTurn(turn) });
-    this.turn = new TurnPanel({ close: () => this.showTurn(null) });
+    this.turn = new TurnPanel({
+      close: () => this.showTurn(null), find: (id) => this.model.messageOf(id), open: (index) => this.openMessage(index),
+    });
     this.lanes = new Lanes({ choose: (from, to) => this.selectRange(from, to) });
     this.actions = new Actions({
       model: this.model, done: () => this.refresh(),
@@ -90,6 +92,12 @@ class SessionView {
   select(index, extend) {
     this.messages.select(index, extend);
     this.selected();
+  }
+
+  async openMessage(index) {
+    this.select(index, false);
+    await this.showMessage();
+    this.message.focus();
   }
 
   selectRange(from, to) {
