@@ -12,7 +12,7 @@ from tests.support.inspector.browser import NARROW, WIDE, Visit
 
 SIZES = {"wide": {**WIDE, "height": 1180}, "narrow": {**NARROW, "height": 1400}}
 SCHEMES = ("light", "dark")
-_NUM_COLOURS = 64
+_NUM_COLOURS = 128
 
 
 def picture_name(size: str, scheme: str) -> str:

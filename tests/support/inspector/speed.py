@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.support.inspector.browser import Visit
+
 _NOTE_ROWS = """
 globalThis.firstRow = null;
 new MutationObserver(() => {
@@ -36,19 +38,17 @@ async ([selector, step, frames]) => {
 """
 
 
-def first_rows_seconds(visit: Any, place: str = "") -> float:
-    """From the address to the first painted rows of a list, as the browser counts."""
+def first_rows_seconds(visit: Visit, place: str = "") -> float:
+    """From the address to the first painted rows of a list, as the browser counts. The tab is new."""
     page = visit.page
     page.add_init_script(_NOTE_ROWS)
-    page.goto("about:blank")
     page.goto(f"{visit.url}/acm/#/{place}")
     page.wait_for_function("globalThis.firstRow > 0")
     return float(page.evaluate("firstRow")) / 1000
 
 
-def whole_seconds(visit: Any, place: str, text: str) -> float:
-    """From the address to a text that stands there once everything is read."""
-    visit.page.goto("about:blank")
+def whole_seconds(visit: Visit, place: str, text: str) -> float:
+    """From the address to a text that stands there once everything is read. The tab is new."""
     began = time.perf_counter()
     visit.page.goto(f"{visit.url}/acm/#/{place}")
     visit.page.get_by_text(text).first.wait_for()

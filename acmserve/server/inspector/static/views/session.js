@@ -95,8 +95,8 @@ class SessionView {
   }
 
   async openMessage(index) {
-    this.select(index, false);
-    await this.showMessage();
+    this.messages.select(index, false);
+    await this.selected();
     this.message.focus();
   }
 
