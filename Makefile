@@ -8,6 +8,7 @@ BUILT := $(VENV)/build.stamp
 DOCS := build/docs-venv
 WHEEL := build/wheel-venv
 INSPECTOR := build/inspector
+FRAMEWORKS := build/frameworks
 DEPLOY := build/deploy-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
@@ -36,8 +37,18 @@ test: export PYTHONDONTWRITEBYTECODE :=
 # Threads of one engine that spin while they wait would take the cores from the other process.
 test: export OMP_WAIT_POLICY ?= passive
 # On two cores, a third process works while others wait for a server that starts.
+<<<<<<< HEAD
 test: setup ## run the whole test suite, in three processes that share no engine
 	@$(BIN)/python -m pytest --numprocesses 3 --durations 15 $(ARGS)
+=======
+test: setup $(FRAMEWORKS)/packages.stamp ## run the whole test suite, in three processes that share no engine
+	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
+>>>>>>> page
+
+$(FRAMEWORKS)/packages.stamp: requirements/frameworks.lock | $(PACKAGES)
+	@$(BIN)/python -m venv --clear $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/frameworks.lock
+	@touch $@
 
 fleet: export OMP_WAIT_POLICY ?= passive
 fleet: setup ## test two workers, two pipeline stages, two engines, and two API servers

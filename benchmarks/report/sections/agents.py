@@ -134,7 +134,7 @@ AGENTS = (
         tuple(HYBRID_RESULTS),
         tuple(page_table(TREATMENTS, name, caption=f"A model with {kind}:") for name, kind in HYBRID_RESULTS.items()),
         (
-            "vLLM keeps the end of each prompt, and whole turns are evicted. So an eviction often begins where it kept.",
+            "vLLM keeps the end of each prompt, and whole turns are evicted. So many evictions begin where it kept.",
             "New tokens alone are most of what is computed, so no cache could reach the goal under batches.",
         ),
         answer=_hybrid,
