@@ -37,13 +37,8 @@ test: export PYTHONDONTWRITEBYTECODE :=
 # Threads of one engine that spin while they wait would take the cores from the other process.
 test: export OMP_WAIT_POLICY ?= passive
 # On two cores, a third process works while others wait for a server that starts.
-<<<<<<< HEAD
-test: setup ## run the whole test suite, in three processes that share no engine
-	@$(BIN)/python -m pytest --numprocesses 3 --durations 15 $(ARGS)
-=======
 test: setup $(FRAMEWORKS)/packages.stamp ## run the whole test suite, in three processes that share no engine
-	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
->>>>>>> page
+	@$(BIN)/python -m pytest --numprocesses 3 --durations 15 $(ARGS)
 
 $(FRAMEWORKS)/packages.stamp: requirements/frameworks.lock | $(PACKAGES)
 	@$(BIN)/python -m venv --clear $(FRAMEWORKS)
