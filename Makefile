@@ -8,12 +8,13 @@ BUILT := $(VENV)/build.stamp
 DOCS := build/docs-venv
 WHEEL := build/wheel-venv
 INSPECTOR := build/inspector
+FRAMEWORKS := build/frameworks
 DEPLOY := build/deploy-venv
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
+.PHONY: help setup demo test fleet servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,16 +32,28 @@ setup: $(BUILT) ## make .venv with the pinned packages and the C++ extension
 demo: setup ## fold, go on, restore on a real model, with a table of what it cost
 	@$(BIN)/acmserve demo $(if $(filter-out smollm2,$(MODEL)),--model $(MODEL)) $(ARGS)
 
+# Tests that one process has rewritten are read by the others, and by the next run.
+test: export PYTHONDONTWRITEBYTECODE :=
 # Threads of one engine that spin while they wait would take the cores from the other process.
 test: export OMP_WAIT_POLICY ?= passive
 # On two cores, a third process works while others wait for a server that starts.
-test: setup ## run the whole test suite, in three processes that share no engine
-	@$(BIN)/python -m pytest --numprocesses 3 $(ARGS)
+test: setup $(FRAMEWORKS)/packages.stamp ## run the whole test suite, in three processes that share no engine
+	@$(BIN)/python -m pytest --numprocesses 3 --durations 15 $(ARGS)
+
+$(FRAMEWORKS)/packages.stamp: requirements/frameworks.lock | $(PACKAGES)
+	@$(BIN)/python -m venv --clear $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/frameworks.lock
+	@touch $@
 
 fleet: export OMP_WAIT_POLICY ?= passive
 fleet: setup ## test two workers, two pipeline stages, two engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
 		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py $(ARGS)
+
+servers: export ACMSERVE_SERVERS ?= 1
+servers: export OMP_WAIT_POLICY ?= passive
+servers: setup ## hand a session to a second server, and kill a benchmark with a real one
+	@$(BIN)/python -m pytest tests/server/context/test_hand_over.py tests/bench/trace/test_killed.py $(ARGS)
 
 replicas: export ACMSERVE_REPLICAS ?= 1
 replicas: setup ## test two servers behind each router that is installed: vllm-router, haproxy
@@ -118,6 +131,10 @@ templates: setup ## ten thousand turns of random agents under budgets, with twel
 told: export ACMSERVE_TOLD_EDITS ?= 1000
 told: setup ## a thousand random edits with three chat templates: what is told of them is what the prompt does
 	@$(BIN)/python -m pytest --numprocesses 2 -s tests/server/budget/test_told_savings.py $(ARGS)
+
+explorations: export ACMSERVE_EXPLORATIONS ?= 5000
+explorations: setup ## five thousand explorations under the default budget of 80K tokens, each prompt counted
+	@$(BIN)/python -m pytest tests/context/eviction/test_long_sessions.py $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR
 	@$(BIN)/acmserve serve $(MODEL) $(ARGS)

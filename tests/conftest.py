@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections import Counter
@@ -37,11 +38,7 @@ SCOPES = {
         *("tests/server/", "tests/docs/test_blocks.py"),
         *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
     ),
-    "server": (
-        "tests/docs/test_first_pages.py",
-        "tests/server/app/test_http.py",
-        "tests/server/app/test_real_model.py",
-    ),
+    "server": ("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
@@ -79,6 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         check_scope(scope_of(item.nodeid), item.nodeid, shared_fixtures(item))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(scope_of(item.nodeid)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives to the end: a million objects in which nobody looks for garbage again."""
+    gc.collect()
+    gc.freeze()
 
 
 def shared_fixtures(item: pytest.Item) -> list[str]:

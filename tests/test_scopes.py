@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
     ("nodeid", "scope"),
     [
         ("tests/server/chat/test_loop.py::test_it[a::b]", "scripted_server"),
-        ("tests/server/app/test_http.py::test_it", "server"),
+        ("tests/server/app/test_real_model.py::test_it", "server"),
         ("tests/server/app/test_restart.py::test_it", "tests/server/app/test_restart.py"),
         ("tests/server/routes/test_maps.py::test_it", "tests/server/routes/test_maps.py"),
         ("tests/engine/test_fidelity.py::test_it", "smollm2_engine"),

@@ -11,7 +11,7 @@ import httpx
 
 from acmserve.client.calls import ApiCall
 from acmserve.client.errors import ServerUnreachable
-from acmserve.client.place import ServerPlace, result_of
+from acmserve.client.place import ServerPlace, result_of, routing_headers
 
 T = TypeVar("T")
 SECONDS = 60.0
@@ -19,10 +19,14 @@ _FAILURES = (httpx.RequestError, httpx.InvalidURL)
 
 
 class Connection:
-    """`http` is a client of your own, which stays open. Without it one is made, and closed."""
+    """`http` is a client of your own, which stays open. Without it one is made, and closed.
 
-    def __init__(self, place: ServerPlace, timeout: float, http: httpx.Client | None) -> None:
+    `route` is the session whose name every request carries in a header, for routers.
+    """
+
+    def __init__(self, place: ServerPlace, timeout: float, http: httpx.Client | None, route: str | None = None) -> None:
         self.place = place
+        self._headers = place.headers | ({} if route is None else routing_headers(route))
         self._owns_http = http is None
         self._http = httpx.Client(timeout=timeout) if http is None else http
 
@@ -40,17 +44,23 @@ class Connection:
     def _send(self, call: ApiCall[T]) -> T:
         url = self.place.root + call.path
         try:
-            answer = self._http.request(call.method, url, json=call.body, headers=self.place.headers)
+            answer = self._http.request(call.method, url, json=call.body, headers=self._headers)
         except _FAILURES as error:
             raise ServerUnreachable(f"{call.method} {url}: {error}") from error
         return result_of(call, answer.status_code, answer.content)
 
 
 class AsyncConnection:
-    """`http` is a client of your own, which stays open. Without it one is made, and closed."""
+    """`http` is a client of your own, which stays open. Without it one is made, and closed.
 
-    def __init__(self, place: ServerPlace, timeout: float, http: httpx.AsyncClient | None) -> None:
+    `route` is the session whose name every request carries in a header, for routers.
+    """
+
+    def __init__(
+        self, place: ServerPlace, timeout: float, http: httpx.AsyncClient | None, route: str | None = None
+    ) -> None:
         self.place = place
+        self._headers = place.headers | ({} if route is None else routing_headers(route))
         self._owns_http = http is None
         self._http = httpx.AsyncClient(timeout=timeout) if http is None else http
 
@@ -68,7 +78,7 @@ class AsyncConnection:
     async def _send(self, call: ApiCall[T]) -> T:
         url = self.place.root + call.path
         try:
-            answer = await self._http.request(call.method, url, json=call.body, headers=self.place.headers)
+            answer = await self._http.request(call.method, url, json=call.body, headers=self._headers)
         except _FAILURES as error:
             raise ServerUnreachable(f"{call.method} {url}: {error}") from error
         return result_of(call, answer.status_code, answer.content)

@@ -10,6 +10,7 @@ from acmserve.client.calls import ApiCall
 from acmserve.client.errors import AcmClientError, UnreadableAnswer, refusal
 
 T = TypeVar("T")
+SESSION_HEADER = "X-Session-ID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,12 @@ class ServerPlace:
         """Who asks."""
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         return headers | ({} if self.cache_salt is None else {"X-Cache-Salt": self.cache_salt})
+
+
+def routing_headers(session_id: str) -> dict[str, str]:
+    """What a router in front of replicas reads. Nothing where a header cannot say the id: then the path has it."""
+    is_plain = session_id.isascii() and session_id.isprintable() and session_id == session_id.strip()
+    return {SESSION_HEADER: session_id} if is_plain and session_id else {}
 
 
 def result_of(call: ApiCall[T], status: int, content: bytes) -> T:

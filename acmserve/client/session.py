@@ -18,7 +18,7 @@ import httpx
 from acmserve.client.calls import PlannedEdit, SessionCalls, Target
 from acmserve.client.connection import SECONDS, Connection
 from acmserve.client.options import AcmOptions, extra_body
-from acmserve.client.place import ServerPlace
+from acmserve.client.place import ServerPlace, routing_headers
 from acmserve.client.receipts import Fidelity
 from acmserve.client.views.sessions import (
     BranchDetails,
@@ -35,7 +35,10 @@ from acmserve.client.views.turns import SessionTotals, TurnsPage
 
 
 class SessionHandle(Connection):
-    """One session. `http` is a client of your own, which stays open. Without it the handle makes one, and closes it."""
+    """One session. `http` is a client of your own, which stays open. Without it the handle makes one, and closes it.
+
+    Routers in front of replicas read `route` in a header. A branch is where its parent is, so it has the parent's.
+    """
 
     def __init__(
         self,
@@ -46,14 +49,20 @@ class SessionHandle(Connection):
         cache_salt: str | None = None,
         timeout: float = SECONDS,
         http: httpx.Client | None = None,
+        route: str | None = None,
     ) -> None:
-        super().__init__(ServerPlace(base_url, api_key, cache_salt), timeout, http)
+        self.route = session_id if route is None else route
+        super().__init__(ServerPlace(base_url, api_key, cache_salt), timeout, http, self.route)
         self.session_id = session_id
         self._calls = SessionCalls(session_id)
 
     def extra_body(self, **acm: Unpack[AcmOptions]) -> dict[str, Any]:
         """What a request of the `openai` or `anthropic` client takes as `extra_body` to belong to this session."""
         return extra_body(self.session_id, self.place.cache_salt, acm)
+
+    def extra_headers(self) -> dict[str, str]:
+        """What the same request takes as `extra_headers`, so that a router sends it where the session is."""
+        return routing_headers(self.route)
 
     def create(self, messages: Iterable[Mapping[str, Any]] = (), suite: str | None = None) -> SessionDetails:
         """Make the session, with a history. A chat request with its id makes it, too."""
@@ -150,7 +159,12 @@ class BranchHandle(SessionHandle):
     def __init__(self, parent: SessionHandle, made: BranchDetails) -> None:
         place = parent.place
         super().__init__(
-            place.base_url, made.branch_id, api_key=place.api_key, cache_salt=place.cache_salt, http=parent._http
+            place.base_url,
+            made.branch_id,
+            api_key=place.api_key,
+            cache_salt=place.cache_salt,
+            http=parent._http,
+            route=parent.route,
         )
         self.made = made
         self._parent = parent

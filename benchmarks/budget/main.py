@@ -181,5 +181,12 @@ BENCHMARK = Benchmark(
     "budget",
     "one long agent conversation under a token budget, treated in six ways",
     main,
-    (BenchmarkRun("budget", ("budget",), can_plot=False, measures=SERVER, is_timed=False),),
+    tuple(
+        BenchmarkRun(name, ("budget", *more), can_plot=False, measures=SERVER, is_timed=False)
+        for name, more in {
+            "budget": (),
+            "budget-windows": ("--model", "tiny-windows"),
+            "budget-recurrent": ("--model", "tiny-recurrent"),
+        }.items()
+    ),
 )

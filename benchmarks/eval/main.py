@@ -21,7 +21,7 @@ from acmserve.bench.eval.prices import PriceRatios, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.summary import by_setting, summarise
 from acmserve.bench.eval.target import Target
-from acmserve.bench.eval.tasks.registry import TASKS, check_parameters, find_task, make_samples
+from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, find_task, make_samples
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.options import positive
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("url", metavar="URL", help="the server, such as http://localhost:8000/v1")
     flags.add_argument("--model", metavar="NAME", help="default: the first that the server lists")
     flags.add_argument("--api-key", metavar="KEY", default=_key(), help=f"default: ${_KEYS[0]}, then ${_KEYS[1]}")
-    flags.add_argument("--tasks", type=_names, default=tuple(TASKS), metavar="A,B", help="default: all")
+    flags.add_argument("--tasks", type=_names, default=DEFAULT_TASKS, metavar="A,B", help="default: all but terminal")
     flags.add_argument(
         "--ways", type=_names, default=DEFAULT_WAYS, metavar="A,B", help=f"default: {','.join(DEFAULT_WAYS)}"
     )
@@ -80,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
         help="of each answer, for a model that reasons first (the task's own)",
     )
     flags.add_argument("--request", type=_fields, default={}, metavar="JSON", help="fields of every request")
+    flags.add_argument("--map", type=_fields, default={}, metavar="JSON", help="fields of acm.map, for ways with a map")
     flags.add_argument("--quick", action="store_true", help="one context for each setting: a look, not a result")
     flags.add_argument(
         "--output", type=Path, default=Path("eval"), metavar="FOLDER", help="journal, results and page (%(default)s)"
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     samples = samples_of(options)
     target = Target.find(options.url, options.model, options.api_key, {"temperature": 0, **options.request})
     try:
-        plan = make_plan(target, samples, options.ways, options.budget)
+        plan = make_plan(target, samples, options.ways, options.budget, options.map)
         for way, reason in plan.skipped.items():
             progress(f"skipped: {way}: {reason}")
         if not plan.ways:
@@ -130,6 +131,7 @@ def as_report(
         "seed": seed,
         "num_samples": len(plan.samples),
         "budget": plan.budget,
+        "map": dict(plan.map_options),
         "prices": asdict(prices),
         "ways": {way.name: way.title for way in plan.ways},
         "skipped": dict(plan.skipped),
@@ -160,7 +162,11 @@ def samples_of(options: argparse.Namespace) -> list[EvalSample]:
         path = Path(paths[task.name]) if task.name in paths else None
         found += make_samples(task, num, options.seed, grid, path)
     most = options.max_tokens
-    return found if most is None else [replace(sample, max_tokens=most) for sample in found]
+    return (
+        found
+        if most is None
+        else [replace(one, max_tokens=most, memory_tokens=min(most, one.memory_tokens)) for one in found]
+    )
 
 
 def _make_folder(path: Path) -> None:

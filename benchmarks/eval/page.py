@@ -90,7 +90,18 @@ def _score(row: Mapping[str, Any] | None) -> str:
 
 
 _SCORE_HEADS = ("way", "n", "refused", "score", "beside", "cost", "seconds", "tool calls", "wrong calls")
-_TOKEN_HEADS = ("way", "prompt", "kept", "moved", "computed", "output", "map updates", "reduction", "over budget")
+_TOKEN_HEADS = (
+    "way",
+    "requests",
+    "prompt",
+    "kept",
+    "moved",
+    "computed",
+    "output",
+    "map updates",
+    "reduction",
+    "over budget",
+)
 
 
 def _scores(row: Mapping[str, Any]) -> Cells:
@@ -111,7 +122,7 @@ def _tokens(row: Mapping[str, Any]) -> Cells:
     less = "-"
     if row["reduction"] is not None:
         less = f"{100 * row['reduction']:.1f} % ({row['first_prompt']:,} to {row['last_prompt']:,})"
-    return (row["way"], *counts, updates, less, str(row["num_unmet"]))
+    return (row["way"], f"{row['num_requests']:,}", *counts, updates, less, str(row["num_unmet"]))
 
 
 def _between(interval: Sequence[float] | None) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,8 @@ from acmserve.context.transcript.message import Message
 class Play:
     """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote.
 
-    `before` are questions about the same context that were asked before, with their answers in this way.
+    `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
+    are fields of `acm.map`. `is_last`: no other sample of its group follows.
     """
 
     target: Target
@@ -33,12 +35,15 @@ class Play:
     run: str
     budget: int
     before: Sequence[tuple[str, str]] = ()
+    map_options: Mapping[str, Any] = field(default_factory=dict)
+    is_last: bool = True
     completions: list[Completion] = field(default_factory=list)
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0
     is_unmet: bool = False
     seconds: float = 0.0
     update: tuple[int, int] | None = None
+    _open: str = ""
 
     @property
     def map_name(self) -> str:
@@ -55,23 +60,40 @@ class Play:
         body: dict[str, Any] = {"messages": list(messages), "max_tokens": self.sample.max_tokens, **fields}
         if acm is None:
             return self._send(body)
-        session = self._name(self.sample.name)
+        session = self._open or self._name(self.sample.name)
         try:
             return self._send({**body, "session_id": session, "acm": dict(acm)})
         finally:
-            self.target.forget(session, self.salt)
+            if not self._open:
+                self.target.forget(session, self.salt)
 
-    def ask_and_learn(self, messages: Sequence[Message], acm: Mapping[str, Any]) -> str:
-        """One request with a map, and what its update reads and writes behind it."""
+    @contextmanager
+    def one_session(self, *, of_group: bool = False) -> Iterator[None]:
+        """Requests with `acm` belong to one session, of this sample or of its group. Else each has one of its own."""
+        self._open = self._name(f"session of {self.sample.group}" if of_group else self.sample.name)
+        try:
+            yield
+        finally:
+            if self.is_last or not of_group:
+                self.target.forget(self._open, self.salt)
+            self._open = ""
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Requests that teach a map, and what its updates read and write behind them."""
         before, num_before = self.target.counted_tokens(), len(self.completions)
-        answer = self.ask(messages, acm)
+        yield
         self.target.wait_for_map(self.map_name, self.salt)
         after = self.target.counted_tokens()
         if before is not None and after is not None:
             own = self.completions[num_before:]
             read = after[0] - before[0] - sum(one.prompt for one in own)
             self.update = max(0, read), max(0, after[1] - before[1] - sum(one.output for one in own))
-        return answer
+
+    @property
+    def acm_with_map(self) -> dict[str, Any]:
+        """What a request with the map of its context says."""
+        return {"map": {**self.map_options, "external_context_id": self.map_name}}
 
     def record(self, answer: str, score: float, error: str = "") -> dict[str, Any]:
         """What the journal keeps."""

@@ -72,6 +72,7 @@ def _row(
         "num_samples": num,
         "num_refused": sum(bool(record["error"]) for record in records),
         "num_unmet": sum(record["unmet"] for record in records),
+        "num_requests": len(completions),
         "score": round(statistics.fmean(scores), 4),
         "score_interval": bounded_interval(scores, 0.0, 1.0),
         **_difference(records, baseline),

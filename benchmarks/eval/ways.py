@@ -9,6 +9,8 @@
     map             a context map, shared by the questions about one context
     shared          all questions about one context in one conversation, as the PEEK paper's Shared Chat
     rag, memagent   what needs no server of ours: retrieval, and a memory that is rewritten part by part
+    rlm, rlm-map    the PEEK paper's agent, which looks at the context by code, and the same with a map
+    shell...        an agent in a shell, for the task `terminal`: task by task, in one session, under a budget
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
 baseline. Where a task is a conversation by itself, it stays one.
@@ -24,8 +26,10 @@ from acmserve.bench.agent.scripted_agent import function_tool
 from acmserve.bench.eval.baselines.memagent import play_memagent
 from acmserve.bench.eval.baselines.retrieval import play_retrieval
 from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_with_map
 from acmserve.bench.eval.tasks.registry import find_task
-from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
+from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, SHELL, EvalSample
+from acmserve.bench.eval.terminal.play import play_isolated, play_session
 from acmserve.context.eviction.registry import POLICIES
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
@@ -34,12 +38,13 @@ from acmserve.validation import listing
 PART_TOKENS = 1_000
 MAX_TOOL_CALLS = 20
 BUDGET = "budget:"
+ISOLATED = "shell-isolated"
 READ = function_tool("read", "Read one part of the text.", part="integer")
 
 
 @dataclass(frozen=True, slots=True)
 class EvalWay:
-    """`refusal` says why a sample is not played in this way, "" where it is."""
+    """`agent` is that of the samples which it plays. `refusal` says what else it does not play, and why."""
 
     name: str
     title: str
@@ -47,6 +52,13 @@ class EvalWay:
     play: Callable[[Play], str]
     refusal: Callable[[EvalSample], str] = lambda sample: ""
     baseline: str = "baseline"
+    agent: str = ""
+
+    def refuses(self, sample: EvalSample) -> str:
+        """Why a sample is not played in this way, "" where it is."""
+        if sample.agent != self.agent:
+            return "no task is for an agent in a shell" if self.agent else "the task is for an agent in a shell"
+        return self.refusal(sample)
 
 
 def find_way(name: str) -> EvalWay:
@@ -86,6 +98,13 @@ def _budget(policy: str) -> Callable[[Play], str]:
     return play
 
 
+def _shell(policy: str) -> EvalWay:
+    def play(one: Play) -> str:
+        return play_session(one, {"budget": {"max_tokens": one.budget, "policy": policy}})
+
+    return EvalWay(f"shell:{policy}", f"one session, budget, {policy}", True, play, baseline=ISOLATED, agent=SHELL)
+
+
 def _tools(play: Play, preset: str = "unified") -> str:
     acm = {"tools": "sculptor", "preset": preset, "max_tool_calls": MAX_TOOL_CALLS}
     return play.ask(play.sample.messages(), acm)
@@ -101,8 +120,8 @@ def _branches(play: Play) -> str:
 
 
 def _map(play: Play) -> str:
-    acm = {"map": {"external_context_id": play.map_name}, "query_finished": True}
-    return play.ask_and_learn(play.sample.messages(), acm)
+    with play.learning():
+        return play.ask(play.sample.messages(), {**play.acm_with_map, "query_finished": True})
 
 
 def _shared(play: Play) -> str:
@@ -125,6 +144,10 @@ def _no_context(sample: EvalSample) -> str:
     return "" if sample.context else "the task is a conversation, and has no text to retrieve from"
 
 
+def _no_shared(sample: EvalSample) -> str:
+    return _no_context(sample) or _no_group(sample)
+
+
 WAYS: dict[str, EvalWay] = {
     way.name: way
     for way in (
@@ -141,6 +164,13 @@ WAYS: dict[str, EvalWay] = {
         EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
         EvalWay("rag", "retrieval (BM25)", False, play_retrieval, _no_context),
         EvalWay("memagent", "memory, rewritten part by part", False, play_memagent, _no_context),
+        EvalWay("rlm", "the context in a Python session", False, play_rlm, _no_context),
+        EvalWay("rlm-map", "the same, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm"),
+        EvalWay(ISOLATED, "a conversation for each task", False, play_isolated, baseline=ISOLATED, agent=SHELL),
+        EvalWay("shell", "all tasks in one conversation", False, play_session, baseline=ISOLATED, agent=SHELL),
+        *map(_shell, POLICIES),
     )
 }
+CODE_WAYS = frozenset(name for name, way in WAYS.items() if way.agent or name.startswith("rlm"))
+"""Those that run code which a model writes. They are played only where they are named."""
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

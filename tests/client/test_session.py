@@ -159,6 +159,30 @@ def test_who_asks_is_told_and_never_shown() -> None:
     assert "key-1" not in repr(handle.place)
 
 
+def test_routers_read_the_session_in_a_header_and_a_branch_goes_where_its_parent_is(server: ContextServer) -> None:
+    """Names that a header cannot say stand in the path alone."""
+    seen = list[tuple[str, str | None]]()
+
+    def note(request: httpx.Request) -> None:
+        seen.append((request.url.path.rpartition("/")[2], request.headers.get("x-session-id")))
+
+    with make_client(server) as http:
+        http.event_hooks = {"request": [note], "response": []}  # type: ignore[dict-item]
+        session = SessionHandle(URL, "agent 7", http=http)  # type: ignore[arg-type]
+        session.create(HISTORY)
+        branch = session.branch("find the port", "Which?")
+        branch.context()
+        branch.give_back("8000.")
+        assert branch.extra_headers() == session.extra_headers() == {"X-Session-ID": "agent 7"}
+        assert branch.extra_body()["session_id"] == branch.session_id != "agent 7"
+        plain, seen_plain = SessionHandle(URL, "né à", http=http), len(seen)  # type: ignore[arg-type]
+        plain.create(HISTORY)
+    assert [path for path, _ in seen[:seen_plain]] == ["sessions", "branches", "context", "return"]
+    assert {header for _, header in seen[:seen_plain]} == {"agent 7"}
+    assert plain.extra_headers() == {}
+    assert [header for _, header in seen[seen_plain:]] == [None]
+
+
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"session_id": 7}', b""])
 def test_an_answer_of_another_server_is_an_error(content: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
@@ -194,7 +218,7 @@ def test_the_asynchronous_handle_does_the_same(server: ContextServer) -> None:
 
 @pytest.mark.parametrize(("one", "other"), [(SessionHandle, AsyncSessionHandle), (BranchHandle, AsyncBranchHandle)])
 def test_both_handles_have_the_same_methods(one: type, other: type) -> None:
-    check_twins(one, other, plain={"extra_body"})
+    check_twins(one, other, plain={"extra_body", "extra_headers"})
 
 
 def test_episodes_are_shown(session: SessionHandle) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +16,14 @@ import pytest
 
 from acmserve.client import SessionHandle
 from tests.support.archives import build, copy_tracked
-from tests.support.client.examples import EXAMPLES, HEAVY, run_example, run_program
+from tests.support.client.examples import (
+    EXAMPLES,
+    check_agents_sdk,
+    check_langgraph,
+    engine_parts,
+    run_example,
+    run_program,
+)
 from tests.support.clients.conversation import write_errand
 from tests.support.clients.installed import (
     AGENTS_SDK,
@@ -55,10 +61,7 @@ def prepared(package: Package, wheel: Path, *needed: str) -> str:
     for asked in (needed or NEEDED, ("--no-deps", "--force-reinstall", str(wheel))):
         assert command_failure(package.pip(*asked)) is None
     python = str(package.program("python"))
-    code = f"import importlib.util as u; print([name for name in {HEAVY!r} if u.find_spec(name)])"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
-    assert "vllm" not in found
-    assert "torch" not in found
+    assert engine_parts(python) == []
     return python
 
 
@@ -102,22 +105,8 @@ def test_pyright_finds_what_mypy_finds(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path) -> None:
-    """The first fork comes when its session has gone on, and has one of its own. The second is the server's branch."""
     python = prepared(LANGGRAPH, wheel)
-    write_errand(tmp_path, 1, 6, num_lines=40)
-    write_errand(tmp_path, 2, 1)
-    asked = ("Please do errand 1: 6 steps", "Please do errand 2: 1 steps")
-    printed = run_example("langgraph_clearing", errands, *asked, folder=tmp_path, python=python)
-    assert printed.count("Errand 1 is done.") == 2
-    assert printed.count("Errand 2 is done.") == 3
-    prompts = [int(number) for number in re.findall(r": (\d+) tokens, \d+ computed", printed)]
-    grown = prompts[2] - prompts[1]
-    assert max(prompts[:7]) < prompts[0] + 4 * grown, "six results are in the prompt, and nothing was cleared"
-    parts = [re.findall(r"^(\S+): \d+ tokens", part, re.MULTILINE) for part in printed.split("\n-- ")]
-    (thread,), (other,), (branch,), (again,) = ([*dict.fromkeys(part)] for part in parts)
-    assert other.startswith(f"{thread}@")
-    assert branch not in (thread, other)
-    assert branch == again
+    check_langgraph(errands, tmp_path, python)
     names = (EXAMPLES / "langgraph_clearing.py", PROGRAMS / "langgraph_async.py", ADAPTERS / "langgraph.py")
     check_types(python, *names, folder=tmp_path)
     later = run_program(PROGRAMS / "langgraph_async.py", errands, folder=tmp_path, python=python)
@@ -127,15 +116,7 @@ def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path
 @pytest.mark.parametrize("api", ["responses", "chat"])
 def test_the_agents_sdk_has_receipts(wheel: Path, errands: str, tmp_path: Path, api: str) -> None:
     python = prepared(AGENTS_SDK, wheel)
-    write_errand(tmp_path, 1, 3)
-    asked = ("Please do errand 1: 3 steps", "Thank you.", api)
-    printed = run_example("agents_sdk_responses", errands, *asked, folder=tmp_path, python=python)
-    assert "Errand 1 is done." in printed
-    counts = re.findall(r"prompt (\d+): kept (\d+), moved (\d+), computed (\d+)", printed)
-    assert len(counts) == 5
-    assert all(int(prompt) == int(kept) + int(moved) + int(computed) for prompt, kept, moved, computed in counts)
-    assert all(int(kept) > 0 for _, kept, _, _ in counts[1:])
-    assert re.search(r"the session has \d+ messages", printed)
+    check_agents_sdk(errands, tmp_path, python, api)
     check_types(python, EXAMPLES / "agents_sdk_responses.py", ADAPTERS / "agents_sdk.py", folder=tmp_path)
 
 

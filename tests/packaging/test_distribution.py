@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = {
     name: re.findall(r"^[^#\n].*", (ROOT / f"requirements/{name}.lock").read_text(encoding="utf-8"), re.MULTILINE)
-    for name in ("cpu", "docs", "inspector", "wheel")
+    for name in ("cpu", "docs", "frameworks", "inspector", "wheel")
 }
 LOCK = LOCKS["cpu"]
 FOLDERS = {"acmserve.kernels": "kernels/ops", "acmserve.bench": "benchmarks"}

@@ -17,7 +17,7 @@ from agents import Model, ModelSettings, OpenAIChatCompletionsModel, OpenAIRespo
 
 from acmserve.client.answers import HeaderReceipt, header_receipt
 from acmserve.client.options import AcmOptions, extra_body
-from acmserve.client.place import ServerPlace
+from acmserve.client.place import ServerPlace, routing_headers
 
 
 class AcmRuns:
@@ -38,7 +38,12 @@ class AcmRuns:
         self.receipts: list[HeaderReceipt] = []
         http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [self._note]})
         root = ServerPlace(base_url).root
-        self.client = openai.AsyncOpenAI(base_url=f"{root}/v1", api_key=api_key or "unused", http_client=http)
+        self.client = openai.AsyncOpenAI(
+            base_url=f"{root}/v1",
+            api_key=api_key or "unused",
+            default_headers=routing_headers(session_id),
+            http_client=http,
+        )
         kind = OpenAIResponsesModel if api == "responses" else OpenAIChatCompletionsModel
         self.model: Model = kind(model=model, openai_client=self.client)
         self._body = extra_body(session_id, cache_salt, acm)

@@ -26,6 +26,7 @@ from langgraph.config import get_config
 from acmserve.client.answers import HeaderReceipt, header_receipt
 from acmserve.client.errors import ConflictError, NotFoundError
 from acmserve.client.options import AcmOptions, extra_body
+from acmserve.client.place import routing_headers
 from acmserve.client.session import SessionHandle
 
 MARK = "acm"  # in an answer's `response_metadata`: `session_id`, `checkpoint_id` of the branch, `receipt`
@@ -68,18 +69,19 @@ class AcmMiddleware(AgentMiddleware[Any, Any, Any]):
         mark = dict(next((mark for mark in marks if mark), {"session_id": str(thread), "checkpoint_id": None}))
         if checkpoint is not None and mark["checkpoint_id"] != checkpoint:
             num_messages = len(request.messages) + (request.system_message is not None)
-            name = self._branch(mark["session_id"], checkpoint, num_messages)
+            name = self._branch(mark["session_id"], str(thread), checkpoint, num_messages)
             mark = {"session_id": name, "checkpoint_id": checkpoint}
-        model: Any = request.model
-        given = request.model_settings.get("extra_body") or getattr(model, "extra_body", None) or {}
-        body = {**given, **extra_body(mark["session_id"], None, self._acm), **self._beside}
+        model, settings = request.model, dict(request.model_settings)
+        given = settings.get("extra_body") or getattr(model, "extra_body", None) or {}
+        settings["extra_body"] = {**given, **extra_body(mark["session_id"], None, self._acm), **self._beside}
+        settings["extra_headers"] = {**(settings.get("extra_headers") or {}), **routing_headers(str(thread))}
         if "include_response_headers" in type(model).model_fields:
             model = model.model_copy(update={"include_response_headers": True})
-        return request.override(model=model, model_settings={**request.model_settings, "extra_body": body}), mark
+        return request.override(model=model, model_settings=settings), mark
 
-    def _branch(self, parent: str, checkpoint: str, num_messages: int) -> str:
+    def _branch(self, parent: str, thread: str, checkpoint: str, num_messages: int) -> str:
         """A session that begins as the parent is, if this line has all of its messages. Else a new name."""
-        handle = SessionHandle(self._base_url, parent, api_key=self._api_key)
+        handle = SessionHandle(self._base_url, parent, api_key=self._api_key, route=thread)
         with handle as session, suppress(NotFoundError, ConflictError):
             branch = session.branch(f"checkpoint {checkpoint}", "Go on from this checkpoint.")
             if (branch.made.num_messages or 0) <= num_messages:

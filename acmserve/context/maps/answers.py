@@ -11,14 +11,13 @@ unknown id, a tag that does not exist) is passed over and named.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from acmserve.context.maps.history import shorten
 from acmserve.context.maps.item import SCORES, one_line
 from acmserve.context.maps.map import ContextMap
-from acmserve.context.maps.section import BY_NAME
 from acmserve.errors import InvalidRequest
 from acmserve.validation import echo_json
 
@@ -59,7 +58,7 @@ def read_distilled(text: str, context_map: ContextMap) -> Distilled:
             ignored.append(f"tag {echo_json(tag)} of {echo_json(item_id)}")
     candidates = []
     for given in answer["cache_candidates"][:MAX_CANDIDATES]:
-        candidate = _candidate(given)
+        candidate = _candidate(given, context_map.sections)
         if candidate is None:
             ignored.append(f"candidate {echo_json(given)}")
         else:
@@ -79,8 +78,8 @@ def read_charted(text: str) -> Charted:
     return Charted(_text(answer["reasoning"]), answer["operations"])
 
 
-def _candidate(given: object) -> Mapping[str, str] | None:
-    if not isinstance(given, Mapping) or not isinstance(given.get("section"), str) or given["section"] not in BY_NAME:
+def _candidate(given: object, sections: Collection[str]) -> Mapping[str, str] | None:
+    if not isinstance(given, Mapping) or not isinstance(given.get("section"), str) or given["section"] not in sections:
         return None
     texts = {name: given.get(name, "") for name in ("value", "transferability", "rationale")}
     if not all(isinstance(text, str) for text in texts.values()) or not texts["value"].strip():

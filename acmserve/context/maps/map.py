@@ -2,7 +2,7 @@
 section 3).
 
     items     [cr-00001] [cu-00002] [dc-00004]      one counter for all sections; a number is never given twice
-    settings  budget in tokens, evolve_steps, pinned
+    settings  budget in tokens, evolve_steps, pinned, sections
     history   what each update and each edit by hand did
 
 An immutable value: whoever changes it makes another one. It knows neither sessions nor models. How it is written is in
@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from acmserve.context.maps.history import MAX_HISTORY, MapChange
 from acmserve.context.maps.item import MapItem
-from acmserve.context.maps.section import Section
+from acmserve.context.maps.section import SECTION_NAMES, Section
 from acmserve.errors import IntegrityError
 
 DEFAULT_BUDGET = 1024
@@ -30,7 +30,8 @@ MAX_EVOLVE_STEPS = 1_000_000
 class ContextMap:
     """Items ascend by number. `num_steps` counts the updates by models, `version` the changes of items or settings.
 
-    `history` ends with the newest change. Older ones than the last `MAX_HISTORY` are left out.
+    `history` ends with the newest change. Older ones than the last `MAX_HISTORY` are left out. `sections` are the names
+    of those that it has, in the order of `SECTION_NAMES`.
     """
 
     items: tuple[MapItem, ...] = ()
@@ -41,6 +42,7 @@ class ContextMap:
     pinned: bool = False
     version: int = 0
     history: tuple[MapChange, ...] = ()
+    sections: tuple[str, ...] = SECTION_NAMES
 
     @property
     def frozen(self) -> bool:
@@ -76,5 +78,9 @@ class ContextMap:
             raise IntegrityError(f"map: numbers {numbers[:20]} do not ascend up to {self.last_number}")
         if not 0 < self.budget <= MAX_BUDGET or not 0 <= self.evolve_steps <= MAX_EVOLVE_STEPS or self.num_steps < 0:
             raise IntegrityError(f"map: budget {self.budget}, {self.num_steps} of {self.evolve_steps} steps")
+        if not self.sections or self.sections != tuple(name for name in SECTION_NAMES if name in self.sections):
+            raise IntegrityError(f"map: sections {self.sections}")
         for item in self.items:
+            if item.section.name not in self.sections:
+                raise IntegrityError(f"map: item {item.item_id} in none of its sections {self.sections}")
             item.check_integrity()

@@ -19,7 +19,7 @@ from acmserve.context.maps.history import OperationNote, shorten
 from acmserve.context.maps.item import MapItem, one_line, read_item_text
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.rules import MapRules
-from acmserve.context.maps.section import BY_NAME, SECTION_NAMES
+from acmserve.context.maps.section import BY_NAME
 from acmserve.errors import InvalidRequest
 from acmserve.validation import echo_json
 
@@ -71,8 +71,8 @@ def _apply(context_map: ContextMap, operation: object, by_hand: Container[str], 
 
 def _add(context_map: ContextMap, operation: Mapping[str, Any], rules: MapRules) -> ContextMap:
     name = operation.get("section")
-    if not isinstance(name, str) or name not in BY_NAME:
-        raise InvalidRequest("section", f"{echo_json(name)} is none of {', '.join(SECTION_NAMES)}.")
+    if not isinstance(name, str) or name not in context_map.sections:
+        raise InvalidRequest("section", f"{echo_json(name)} is none of {', '.join(context_map.sections)}.")
     text = _content(operation, rules)
     _check_new(context_map, text)
     added = context_map.added(BY_NAME[name], text)

@@ -5,8 +5,8 @@ Both models and their JSON are those of PEEK (arXiv 2605.19932), appendix E.
     Distiller       map, trajectory of the query          -->  diagnosis, a tag for every item, candidates
     Cartographer    map, diagnosis, tags, candidates      -->  ADD, DELETE, REPLACE
 
-The wording is our own. The schemas go to guided decoding: they name the ids that exist, so that a model can neither
-invent one nor forget a tag.
+The wording is our own, and a person may have another one (`instructions.py`). The schemas go to guided decoding. They
+name the ids that exist, so that a model can neither invent one nor forget a tag.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.context.maps.answers import Distilled
+from acmserve.context.maps.instructions import OURS, Instructions, fill
 from acmserve.context.maps.item import SCORES
 from acmserve.context.maps.map import ContextMap
-from acmserve.context.maps.section import SECTION_NAMES, SECTIONS
+from acmserve.context.maps.section import BY_NAME
 from acmserve.context.maps.text import render_map
 
 MAX_CANDIDATES_ASKED = 8
@@ -51,7 +52,7 @@ The sections:
 {map}
 === what the agent did ===
 {trajectory}
-=== end ==="""
+{ground_truth}=== end ==="""
 
 _CARTOGRAPHER = """\
 You keep a context map: a small note about one external context that stands in the prompt of an agent which answers \
@@ -70,9 +71,9 @@ The sections:
 {sections}
 
 Operations:
-{{"type": "ADD", "section": ..., "content": ...}}
-{{"type": "DELETE", "item_id": ...}}
-{{"type": "REPLACE", "item_id": ..., "content": ...}}
+{"type": "ADD", "section": ..., "content": ...}
+{"type": "DELETE", "item_id": ...}
+{"type": "REPLACE", "item_id": ..., "content": ...}
 
 Answer with a JSON object: reasoning (why these edits, briefly) and operations.
 
@@ -83,6 +84,7 @@ Answer with a JSON object: reasoning (why these edits, briefly) and operations.
 === the question was ===
 {question}
 === end ==="""
+_TRUTH = "=== the right answer, which the agent did not have ===\n{}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,37 +96,52 @@ class MapQuestion:
     schema: Mapping[str, Any]
 
 
-def ask_distiller(context_map: ContextMap, trajectory: str) -> MapQuestion:
-    """What the Distiller is asked about one query."""
-    prompt = _DISTILLER.format(sections=_sections(), map=render_map(context_map), trajectory=trajectory)
+def ask_distiller(
+    context_map: ContextMap, trajectory: str, instructions: Instructions = OURS, ground_truth: str | None = None
+) -> MapQuestion:
+    """What the Distiller is asked about one query. `ground_truth` is the right answer, where somebody knows it."""
+    values = {
+        "sections": _sections(context_map),
+        "map": render_map(context_map),
+        "trajectory": trajectory,
+        "ground_truth": "" if ground_truth is None else _TRUTH.format(ground_truth),
+    }
+    prompt = fill(instructions.distiller or _DISTILLER, values)
     return MapQuestion("distiller", prompt, _distiller_schema(context_map))
 
 
-def ask_cartographer(context_map: ContextMap, distilled: Distilled, question: str, num_tokens: int) -> MapQuestion:
+def ask_cartographer(
+    context_map: ContextMap,
+    distilled: Distilled,
+    question: str,
+    num_tokens: int,
+    instructions: Instructions = OURS,
+) -> MapQuestion:
     """What the Cartographer is asked after that. `num_tokens` is the size of the map now."""
     review = {
         "diagnosis": distilled.diagnosis,
         "item_tags": dict(distilled.tags),
         "cache_candidates": list(distilled.candidates),
     }
-    prompt = _CARTOGRAPHER.format(
-        budget=context_map.budget,
-        num_tokens=num_tokens,
-        sections=_sections(),
-        map=render_map(context_map),
-        review=json.dumps(review, ensure_ascii=False, indent=1),
-        question=question,
-    )
+    values = {
+        "budget": context_map.budget,
+        "num_tokens": num_tokens,
+        "sections": _sections(context_map),
+        "map": render_map(context_map),
+        "review": json.dumps(review, ensure_ascii=False, indent=1),
+        "question": question,
+    }
+    prompt = fill(instructions.cartographer or _CARTOGRAPHER, values)
     return MapQuestion("cartographer", prompt, _cartographer_schema(context_map))
 
 
-def _sections() -> str:
-    return "\n".join(f"- {section.name}: {section.holds}" for section in SECTIONS)
+def _sections(context_map: ContextMap) -> str:
+    return "\n".join(f"- {name}: {BY_NAME[name].holds}" for name in context_map.sections)
 
 
 def _distiller_schema(context_map: ContextMap) -> dict[str, Any]:
     tags = {item.item_id: {"type": "string", "enum": list(SCORES)} for item in context_map.items}
-    candidate = {"section": {"type": "string", "enum": list(SECTION_NAMES)}} | _strings(
+    candidate = {"section": {"type": "string", "enum": list(context_map.sections)}} | _strings(
         "value", "transferability", "rationale"
     )
     return _object(
@@ -137,7 +154,7 @@ def _distiller_schema(context_map: ContextMap) -> dict[str, Any]:
 
 
 def _cartographer_schema(context_map: ContextMap) -> dict[str, Any]:
-    sections = {"type": "string", "enum": list(SECTION_NAMES)}
+    sections = {"type": "string", "enum": list(context_map.sections)}
     kinds = [_object({"type": _const("ADD"), "section": sections, **_strings("content")})]
     if context_map.items:
         ids = {"type": "string", "enum": [item.item_id for item in context_map.items]}

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from acmserve.errors import InvalidRequest
+from acmserve.validation import echo
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -87,3 +90,13 @@ SECTION_NAMES = tuple(section.name for section in SECTIONS)
 BY_NAME: Mapping[str, Section] = {section.name: section for section in SECTIONS}
 BY_SLUG: Mapping[str, Section] = {section.slug: section for section in SECTIONS}
 BY_TITLE: Mapping[str, Section] = {section.title: section for section in SECTIONS}
+
+
+def check_sections(value: object, field: str) -> tuple[str, ...]:
+    """The names of a map's sections, in our order. Raises `InvalidRequest` for a name that is none."""
+    names = value if isinstance(value, list | tuple) else ()
+    wrong = [name for name in names if not isinstance(name, str) or name not in BY_NAME]
+    if not names or wrong:
+        told = echo(wrong[0] if wrong else value)
+        raise InvalidRequest(field, f"{told} is no list of sections.", f"Choose some of {', '.join(SECTION_NAMES)}.")
+    return tuple(name for name in SECTION_NAMES if name in names)

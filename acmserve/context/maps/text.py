@@ -12,7 +12,7 @@ Reading back what was written gives the same items. It counts no tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from acmserve.context.maps.item import MapItem, read_item_text
@@ -31,7 +31,7 @@ def render_map(context_map: ContextMap) -> str:
     parts = []
     for section in SECTIONS:
         lines = [item.line for item in context_map.items if item.section is section]
-        if lines or section.always_shown:
+        if lines or (section.always_shown and section.name in context_map.sections):
             parts.append("\n".join([f"## {section.title}", f"({section.description})", *lines]))
     return "\n\n".join(parts)
 
@@ -89,7 +89,7 @@ def parse_map(text: str, base: ContextMap) -> tuple[tuple[MapItem, ...], int]:
         raise InvalidRequest("text", f"has {len(text):,} characters; at most {MAX_TEXT_CHARS:,} are read.")
     before = {item.number: item for item in base.items}
     reading = _Reading(base.last_number, before, base.last_number)
-    for section, line, number in _item_lines(text):
+    for section, line, number in _item_lines(text, base.sections):
         reading.take(section, line, number)
     new = (
         MapItem(section, number, text)
@@ -99,15 +99,15 @@ def parse_map(text: str, base: ContextMap) -> tuple[tuple[MapItem, ...], int]:
     return items, reading.last_number + len(reading.new)
 
 
-def _item_lines(text: str) -> Iterator[tuple[Section, str, int]]:
+def _item_lines(text: str, sections: Collection[str]) -> Iterator[tuple[Section, str, int]]:
     """Every line that is an item, with its section and its number in the text."""
     section, is_first = None, False
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if line.startswith("## "):
             title = line[3:].strip().upper()
-            if title not in BY_TITLE:
-                known = ", ".join(BY_TITLE)
+            if title not in BY_TITLE or BY_TITLE[title].name not in sections:
+                known = ", ".join(title for title, section in BY_TITLE.items() if section.name in sections)
                 raise InvalidRequest("text", f"line {number}: {title[:40]!a} is no section.", f"Sections: {known}.")
             section, is_first = BY_TITLE[title], True
         elif is_first and line.startswith("(") and line.endswith(")"):

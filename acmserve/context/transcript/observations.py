@@ -36,6 +36,8 @@ _ACTION = re.compile(
     r'|"(?:commands|command|keystrokes|action|tool|tool_name|code)"[ \t]*:',
     re.IGNORECASE | re.MULTILINE,
 )
+_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_FINAL = re.compile(r"^[ \t]*FINAL(?:_VAR)?\(", re.MULTILINE)
 _OUTPUT = re.compile(
     r"observations?[ \t]*\d{0,4}[ \t]*:"
     r"|<(?:returncode|return_code|exit_code|exitcode|output|observation|stdout|tool_response|tool_result|tool_output"
@@ -99,6 +101,11 @@ def is_plain_answer(message: Message) -> bool:
 def has_action(message: Message) -> bool:
     """Whether the assistant's text asks for something to be run."""
     return any(_ACTION.search(text) for _, text in texts(message))
+
+
+def has_final_answer(message: Message) -> bool:
+    """Whether the assistant's text ends its work outside of code, as a recursive language model writes it."""
+    return any(_FINAL.search(_BLOCK.sub("", text)) for _, text in texts(message))
 
 
 def _beginning(message: Message) -> str:

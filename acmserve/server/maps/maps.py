@@ -5,9 +5,10 @@ from the answer.
                                                                  answer --finished--> MapUpdates, in the background
 
 A query reads one map from its question to its answer, over all its requests (results of tools and observations between
-them). An answer that calls tools ends no query. Neither does one whose text asks for something to be run. Then the next
-question ends it, or a request that says `query_finished`. What is learned meanwhile counts for the next question. What
-a session has read is remembered in memory only. After a restart nothing of it is cached either. It knows no routes.
+them). An answer that calls tools ends no query. Neither does one whose text asks for something to be run, unless it has
+FINAL(...) beside it. Then the next question ends it, or a request that says `query_finished`. What is learned meanwhile
+counts for the next question. What a session has read is remembered in memory only. After a restart nothing of it is
+cached either. It knows no routes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS, ContextMap
 from acmserve.context.maps.rules import MapRules
+from acmserve.context.maps.section import SECTION_NAMES
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.trajectory import last_query
 from acmserve.context.maps.update import MapSettings, settle
@@ -25,7 +27,7 @@ from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.map_store import HeldMap, MapStore
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.observations import has_action
+from acmserve.context.transcript.observations import has_action, has_final_answer
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
@@ -34,6 +36,9 @@ from acmserve.server.maps.updates import FinishedQuery, MapUpdates
 from acmserve.server.options.map_options import MapOptions, placement_for
 
 MAX_READERS = 4096
+_PUT = "change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}"
+_SETTLED = {"budget": _PUT, "evolve_steps": _PUT, "sections": "delete the map, and begin it anew"}
+"""What a map has from its beginning, each with the way to another value."""
 # The sentence in front of the map, and what joins it to the message.
 _NUM_LEAD_TOKENS = 24
 
@@ -164,16 +169,13 @@ class Maps:
             budget = DEFAULT_BUDGET if options.budget is None else options.budget
             steps = DEFAULT_EVOLVE_STEPS if options.evolve_steps is None else options.evolve_steps
             self.rules.check_budget(budget, "acm.map.budget")
-            new = ContextMap(budget=budget, evolve_steps=steps)
+            new = ContextMap(budget=budget, evolve_steps=steps, sections=options.sections or SECTION_NAMES)
             return self.store.create((tenant, options.external_context_id), new)
-        for name in ("budget", "evolve_steps"):
+        for name, remedy in _SETTLED.items():
             given, own = getattr(options, name), getattr(held.context_map, name)
             if given is not None and given != own:
-                raise Conflict(
-                    f"acm.map.{name}",
-                    f"is {given:,}, but the map of {options.external_context_id!a} has {own:,}.",
-                    "Leave it out, or change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}.",
-                )
+                told = f"is {_told(given)}, but the map of {options.external_context_id!a} has {_told(own)}."
+                raise Conflict(f"acm.map.{name}", told, f"Leave it out, or {remedy}.")
         return held
 
     def _slot(self, text: str, budget: int) -> Slot:
@@ -186,12 +188,16 @@ class Maps:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
 
 
+def _told(value: int | tuple[str, ...]) -> str:
+    return f"{value:,}" if isinstance(value, int) else ", ".join(value)
+
+
 def _ends_query(turn: MapTurn, answer: Message, state: SessionState) -> bool:
     """Whether an answer without tool calls ends its query: as the request says, or as the text looks."""
     if turn.query_finished is not None:
         return turn.query_finished
     is_off = state.observation_rule is not None and state.observation_rule.mode == "off"
-    return is_off or not has_action(answer)
+    return is_off or not has_action(answer) or has_final_answer(answer)
 
 
 def _follow(before: _Read | None, held: HeldMap, placement: str, num_users: int, *, new_query: bool) -> _Read:

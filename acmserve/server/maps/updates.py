@@ -111,7 +111,8 @@ class MapUpdates:
             except InvalidRequest as error:
                 self._fail(held, query, str(error), answered=False)
                 return
-            question = ask_cartographer(seen, distilled, question_of(query.messages), self.rules.count(seen))
+            asked, num_tokens = question_of(query.messages), self.rules.count(seen)
+            question = ask_cartographer(seen, distilled, asked, num_tokens, query.options.prompts)
             charted = read_charted(await model.ask(question, query.options))
             learned = Learned(distilled, charted, seen, query.session_id)
             self.store.save(held, learn(held.context_map, learned, self.rules, self.store.clock()))
@@ -127,11 +128,13 @@ class MapUpdates:
         """Ask the Distiller about a query. Raises InvalidRequest for an answer that is not what was asked."""
         options = query.options
         tokenizer = self.rules.tokenizer
-        num_own = count_tokens(tokenizer, ask_distiller(seen, "").prompt)
+        own = ask_distiller(seen, "", options.prompts, options.ground_truth)
+        num_own = count_tokens(tokenizer, own.prompt)
         room = self.window - model.num_answer_tokens(options) - num_own - _NUM_TEMPLATE_TOKENS
         if room < 1:
             raise InvalidRequest("window", f"of {self.window:,} tokens is too small for a map of {seen.budget:,}.")
-        question = ask_distiller(seen, fit(trajectory(query.messages), room, tokenizer))
+        done = fit(trajectory(query.messages), room, tokenizer)
+        question = ask_distiller(seen, done, options.prompts, options.ground_truth)
         return read_distilled(await model.ask(question, options), seen)
 
     def _fail(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> None:

@@ -1,7 +1,8 @@
 """What a chat request says about a context map: the object `acm.map`.
 
     {"external_context_id": "corpus-7", "budget": 1024, "evolve_steps": 4, "placement": "tail", "wait": true,
-     "update": {"model": "big", "max_tokens": 1024, "vllm_xargs": {...}}}
+     "sections": ["context_roadmap", "context_understanding"],
+     "update": {"model": "big", "max_tokens": 1024, "vllm_xargs": {...}, "ground_truth": "388", "prompts": {...}}}
 
 Pure: JSON values in, a frozen object out. JSON null means "not given". It does not know who keeps maps.
 """
@@ -12,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from acmserve.context.maps.instructions import OURS, Instructions, parse_instructions
 from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
+from acmserve.context.maps.section import check_sections
 from acmserve.context.maps.update import check_range
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import check_session_id
@@ -20,19 +23,25 @@ from acmserve.validation import check_boolean, check_object, echo
 
 PLACEMENTS = ("tail", "head")
 MAX_ANSWER_TOKENS = 16_384
-_KEYS = ("external_context_id", "budget", "evolve_steps", "placement", "wait", "update")
-_UPDATE_KEYS = ("model", "max_tokens", "vllm_xargs")
+MAX_TRUTH_CHARS = 8_000
+_KEYS = ("external_context_id", "budget", "evolve_steps", "sections", "placement", "wait", "update")
+_UPDATE_KEYS = ("model", "max_tokens", "vllm_xargs", "ground_truth", "prompts")
 # They would make the update a request of a session.
 _RESERVED_XARGS = ("session_id", "kv_transfer_params")
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
-    """How the models that keep the map are asked. None: as the server's settings say."""
+    """How the models that keep the map are asked. None: as the server's settings say.
+
+    `ground_truth` is the right answer to the query, for the Distiller alone. `prompts` take the place of ours.
+    """
 
     model: str | None = None
     max_tokens: int | None = None
     vllm_xargs: Mapping[str, Any] = field(default_factory=dict)
+    ground_truth: str | None = None
+    prompts: Instructions = OURS
 
 
 DEFAULT_UPDATE = UpdateOptions()
@@ -40,7 +49,7 @@ DEFAULT_UPDATE = UpdateOptions()
 
 @dataclass(frozen=True, slots=True)
 class MapOptions:
-    """`budget` and `evolve_steps` are those of a map that is made now. None: the defaults, or the map's own.
+    """`budget`, `evolve_steps` and `sections` are those of a map that is made now. None: the defaults, or its own.
 
     `placement` None leaves the choice to `placement_for`. With `wait` a request first waits for updates under way.
     """
@@ -51,6 +60,7 @@ class MapOptions:
     placement: str | None = None
     update: UpdateOptions = DEFAULT_UPDATE
     wait: bool = False
+    sections: tuple[str, ...] | None = None
 
 
 def parse_map_options(value: object) -> MapOptions | None:
@@ -74,6 +84,7 @@ def parse_map_options(value: object) -> MapOptions | None:
         placement=placement,
         update=_update(given.get("update")),
         wait=check_boolean(given.get("wait", False), "acm.map.wait"),
+        sections=check_sections(given["sections"], "acm.map.sections") if "sections" in given else None,
     )
 
 
@@ -101,7 +112,17 @@ def _update(value: object) -> UpdateOptions:
     for name in _RESERVED_XARGS:
         if name in xargs:
             raise InvalidRequest(f"{where}.vllm_xargs.{name}", "is not allowed: an update belongs to no session.")
-    return UpdateOptions(model, _integer(given, "max_tokens", 1, MAX_ANSWER_TOKENS, where), xargs)
+    truth = given.get("ground_truth")
+    if truth is not None and (not isinstance(truth, str) or len(truth) > MAX_TRUTH_CHARS):
+        raise InvalidRequest(
+            f"{where}.ground_truth", f"must be a text of at most {MAX_TRUTH_CHARS:,} characters, not {echo(truth)}."
+        )
+    prompts = parse_instructions(given["prompts"], f"{where}.prompts") if "prompts" in given else OURS
+    if truth is not None and prompts.distiller is not None and "{ground_truth}" not in prompts.distiller:
+        raise InvalidRequest(
+            f"{where}.prompts.distiller", "has no {ground_truth}, which is given.", "Say in it where the answer stands."
+        )
+    return UpdateOptions(model, _integer(given, "max_tokens", 1, MAX_ANSWER_TOKENS, where), xargs, truth, prompts)
 
 
 def _integer(given: Mapping[str, Any], name: str, least: int, most: int, where: str = "acm.map") -> int | None:

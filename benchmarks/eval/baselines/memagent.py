@@ -11,7 +11,7 @@ from __future__ import annotations
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN
 
-MOST_TOKENS, PART_TOKENS, MEMORY_TOKENS = 120_000, 5_000, 1_024
+MOST_TOKENS, PART_TOKENS = 120_000, 5_000
 NO_MEMORY = "Nothing was read before."
 
 
@@ -24,7 +24,7 @@ def play_memagent(play: Play) -> str:
             f"The next part of the text:\n{part}\n\nWrite your new memory. Keep what the question may need, of the old "
             "memory too, and add what the part says about it. Write nothing else."
         )
-        memory = play.ask([{"role": "user", "content": asked}], max_tokens=MEMORY_TOKENS) or memory
+        memory = play.ask([{"role": "user", "content": asked}], max_tokens=sample.memory_tokens) or memory
     asked = f"Your memory of a long text that you have read:\n{memory}\n\n{sample.question}"
     return play.ask([{"role": "user", "content": asked}])
 

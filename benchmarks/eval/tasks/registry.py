@@ -22,6 +22,7 @@ from acmserve.bench.eval.tasks import (
     pi_llm,
 )
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point
+from acmserve.bench.eval.terminal import task as terminal
 from acmserve.errors import AcmError, InvalidRequest
 from acmserve.validation import listing
 
@@ -29,9 +30,11 @@ TASKS: dict[str, EvalTask] = {
     task.name: task
     for task in (
         *(pi_llm.TASK, needlebench.TASK, mrcr.TASK, mrcr.TASK_V2, oolong.TASK, babilong.TASK),
-        *(gsm_infinite.TASK, frames.TASK, longbench.TASK),
+        *(gsm_infinite.TASK, frames.TASK, longbench.TASK, terminal.TASK),
     )
 }
+
+DEFAULT_TASKS = tuple(name for name, task in TASKS.items() if not task.runs_code)
 
 
 def find_task(name: str) -> EvalTask:

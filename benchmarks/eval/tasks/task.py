@@ -18,6 +18,8 @@ from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.validation import echo
 
+SHELL = "shell"
+"""The agent of samples that are no question about a text, but work in a shell."""
 CHARS_PER_TOKEN = 4
 """About what tokenizers make of English. Lengths in tokens are aimed at by it; what was served is counted."""
 
@@ -26,7 +28,9 @@ CHARS_PER_TOKEN = 4
 class EvalSample:
     """One question. `history` stands in front of it, and `context` is the long text that it is about.
 
-    Samples of one `group` have the same context. `facts` are what the scorer needs beside `gold`.
+    Samples of one `group` have the same context. `facts` are what the scorer needs beside `gold`. `agent` names who
+    works on it, "" where it is asked. `session_chars` are those of the whole session, where it is part of one.
+    `memory_tokens` bound a memory that the model writes.
     """
 
     task: str
@@ -39,6 +43,9 @@ class EvalSample:
     group: str = ""
     max_tokens: int = 512
     facts: Mapping[str, Any] = field(default_factory=dict)
+    agent: str = ""
+    session_chars: int = 0
+    memory_tokens: int = 1_024
 
     @classmethod
     def at(
@@ -50,8 +57,10 @@ class EvalSample:
 
     @property
     def num_chars(self) -> int:
-        """Characters of the whole prompt."""
-        return len(self.context) + len(self.question) + sum(len(str(one["content"])) for one in self.history)
+        """Characters of the whole prompt, or of the session."""
+        return self.session_chars or len(self.context) + len(self.question) + sum(
+            len(str(one["content"])) for one in self.history
+        )
 
     def messages(self) -> list[Message]:
         """The prompt as the papers give it: the question behind its text, in one message."""
@@ -68,7 +77,7 @@ class EvalTask:
 
     `make` takes a point of the grid, a seed, and the parsed file of `--data` where `data` is a material. `read` takes a
     row of it, and the file's stem, where it holds rows. `preset` is the prompt that teaches the context tools for this
-    task, "" where the paper has none.
+    task, "" where the paper has none. What `runs_code` runs commands that a model writes, so it has to be named.
     """
 
     name: str
@@ -80,6 +89,7 @@ class EvalTask:
     data: str
     read: Callable[[Mapping[str, Any], str], EvalSample] | None = None
     preset: str = ""
+    runs_code: bool = False
 
 
 def setting_of(point: Point) -> str:

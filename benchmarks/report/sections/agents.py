@@ -13,6 +13,9 @@ from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
 from acmserve.bench.trace.table import SERVERS
 
+HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
+"""Results of `bench budget --model`, and what such a model has."""
+
 
 def _rates(reports: Reports) -> str:
     rates = {(row["policy"], row["server"]): row["turns_per_second"]["median"] for row in reports["trace"]["rows"]}
@@ -34,6 +37,18 @@ def _budget(reports: Reports) -> str:
     return (
         f"Without a budget {none:,} tokens are computed. Under `exact` it is {batched:,} with CWL in batches and "
         f"{recency:,} with oldest first."
+    )
+
+
+def _hybrid(reports: Reports) -> str:
+    told = []
+    for name, kind in HYBRID_RESULTS.items():
+        rows = {row["name"]: row for row in reports[name]["runs"]}
+        each, without = (rows[f"cwl-single{end}"]["total_computed_tokens"] for end in ("", "-without"))
+        told.append(f"{without / each:.2f} times on {kind}")
+    return (
+        f"With evictions one at a time, stock computes {' and '.join(told)} what boundaries leave to compute. "
+        "The goal was 5 times."
     )
 
 
@@ -110,6 +125,20 @@ AGENTS = (
             "CWL's paper tells 20 to 70 % less than its baseline, and 23 % less than compaction.",
         ),
         answer=_budget,
+    ),
+    PageSection(
+        "Budgets on hybrid models",
+        "What do boundaries keep on models with windows or recurrent state, over the same conversation?",
+        "acmserve bench budget --model tiny-windows",
+        "Runs with boundaries and without have the same prompts. None computes more with them.",
+        tuple(HYBRID_RESULTS),
+        tuple(page_table(TREATMENTS, name, caption=f"A model with {kind}:") for name, kind in HYBRID_RESULTS.items()),
+        (
+            "vLLM keeps the end of each prompt, and whole turns are evicted. So many evictions begin where it kept.",
+            "New tokens alone are most of what is computed, so no cache could reach the goal under batches.",
+        ),
+        answer=_hybrid,
+        is_optional=True,
     ),
     PageSection(
         "Context maps",

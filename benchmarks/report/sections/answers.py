@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.bench import TASK_TABLE, WAY_TABLE
 from acmserve.bench.fidelity.summary import DISTANCES
 from acmserve.bench.harness.markdown_text import points, share
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -135,5 +136,19 @@ ANSWERS = (
         ),
         "tasks.png",
         answer=_lost,
+    ),
+    PageSection(
+        "Evaluation",
+        "Do edited contexts give right answers, on the papers' own tasks, and at what cost?",
+        "acmserve bench eval",
+        "No request was refused.",
+        ("eval",),
+        (page_table(TASK_TABLE, "eval"), page_table(WAY_TABLE, "eval")),
+        (
+            "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
+            lambda reports: f"An answer has at most {reports['eval']['max_tokens']} tokens, so a long list is cut.",
+            "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
+        ),
+        is_optional=True,
     ),
 )

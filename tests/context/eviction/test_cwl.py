@@ -20,7 +20,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
 from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
-from tests.support.context.annotated import Story, count, histories, token_counts_of
+from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.naive_eviction import NaiveSession
 from tests.support.context.valid_chat import check_valid, weigh
 
@@ -158,27 +158,6 @@ def test_descriptions_go_at_a_second_level_the_oldest_first() -> None:
     # What cannot be reached even so takes no description.
     beyond = plan_eviction(graph, token_counts, EMPTY, EVERYTHING)
     assert beyond.omissions == floor.omissions
-
-
-def test_five_thousand_explorations_stay_under_their_budget() -> None:
-    """Each leaves a description, and so many descriptions are several budgets. Without the second level it breaks."""
-    budget, watermark = 12_000, 6_000
-    story, graph, token_counts = Story(), EpisodeGraph(), token_counts_of([])
-    omissions, num_read, num_unmet = EMPTY, 0, 0
-    for number in range(5_000):
-        story.expl(f"e{number}", ("grep", "g " * 40))
-        if number % 50 == 49:
-            graph.extend(story.messages[num_read:])
-            token_counts.extend(story.messages[num_read:])
-            num_read = len(story.messages)
-            view = seen(graph, token_counts, omissions)
-            if view.shown_tokens() > budget:
-                plan = plan_eviction(graph, token_counts, omissions, watermark)
-                num_unmet += plan.unmet is not None or plan.num_after > watermark
-                omissions = plan.omissions
-                graph.forget(evicted_numbers(graph.live.values(), omissions))
-    assert num_unmet == 0
-    assert 5_000 * count("[explored e1: found e1 here]") > 2 * budget
 
 
 def unmarked(num: int, *, acts: bool = True) -> list[Message]:

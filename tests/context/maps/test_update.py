@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 from acmserve.context.maps.answers import Charted, read_charted, read_distilled
 from acmserve.context.maps.eviction import plan_eviction
+from acmserve.context.maps.instructions import Instructions
 from acmserve.context.maps.item import MapItem
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.prompts import ask_cartographer, ask_distiller
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.update import Learned, MapSettings, fail, learn, settle
-from acmserve.errors import InvalidRequest
+from acmserve.context.storage.codecs.map import map_from, map_value
+from acmserve.errors import IntegrityError, InvalidRequest
 from tests.support.context.maps import (
     RULES,
     SPECIAL,
@@ -232,3 +235,38 @@ def test_the_cartographer_is_shown_the_review_the_budget_and_the_question() -> N
     empty = ask_cartographer(ContextMap(), review, "How many?", 99).schema
     assert len(empty["properties"]["operations"]["items"]["anyOf"]) == 1
     assert review.ignored == ("candidate 5",)
+
+
+def test_a_map_with_some_sections_shows_asks_for_and_takes_no_others() -> None:
+    made = ContextMap(sections=(ROADMAP, "reusable_results"))
+    assert [line for line in render_map(made).splitlines() if line.startswith("##")] == [
+        "## CONTEXT ROADMAP",
+        "## REUSABLE RESULTS",
+    ]
+    asked = ask_distiller(made, "[user]")
+    assert SCHEMA not in asked.prompt
+    assert SCHEMA not in json.dumps(asked.schema)
+    assert SCHEMA not in json.dumps(ask_cartographer(made, read_distilled(distilled(), made), "?", 9).schema)
+    after = taught(made, add(SCHEMA, "one line"), add(ROADMAP, "388 lines"))
+    assert [item.text for item in after.items] == ["388 lines"]
+    assert "none of context_roadmap, reusable_results" in refusals(after)[0]
+    with pytest.raises(InvalidRequest, match="is no section"):
+        settle(after, MapSettings(text="## PARSING SCHEMA\none line"), RULES, 0.0)
+    stored = map_from(map_value(after), "here")
+    assert stored == after
+    old = {name: value for name, value in map_value(map_of((SCHEMA, "a"))).items() if name != "sections"}
+    assert map_from(old, "here") == map_of((SCHEMA, "a"))
+    with pytest.raises(IntegrityError, match="in none of its sections"):
+        replace(map_of((SCHEMA, "a")), sections=(ROADMAP,)).check_integrity()
+
+
+def test_a_person_may_have_the_models_asked_in_other_words() -> None:
+    made, words = map_of((ROADMAP, "a")), Instructions("{map}|{trajectory}|{ground_truth}|{}", "{map}|{review}|{other}")
+    asked = ask_distiller(made, "{map} is text here", words, "388")
+    assert asked.prompt.startswith(f"{render_map(made)}|{{map}} is text here|===")
+    assert asked.prompt.endswith("388\n|{}")
+    assert asked.schema == ask_distiller(made, "").schema
+    review = read_distilled(distilled("Good."), made)
+    assert ask_cartographer(made, review, "?", 9, words).prompt.endswith("|{other}")
+    assert "388" not in ask_distiller(made, "").prompt
+    assert "{" not in ask_cartographer(made, review, "?", 9).prompt.partition("Operations:")[0]

@@ -75,6 +75,7 @@ def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: 
     meter, state = new_meter(), state_of([])
     wanted = budget(data.draw(st.integers(30, 200)), policy=data.draw(st.sampled_from(POLICIES)))
     planned: tuple[list[Message], Any] = ([], None)
+    kept: Any = None
     for _ in range(5):
         end = data.draw(st.integers(0, len(messages)))
         part = resent(messages[:end])
@@ -104,7 +105,9 @@ def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: 
             reasons in ([Reason.EVICTION],) if meter.turn_stats.kept is not None else reasons in ([], [Reason.ACT_END])
         )
         if meter.turn_stats.kept is not None:
-            planned = (part, state.omissions)
+            # A plan that stays is that of an earlier turn: what came since may be exchanged.
+            planned = (part, state.omissions) if meter.turn_stats.kept is not kept else planned
+            kept = meter.turn_stats.kept
             check_valid(render(state), render(candidates[0].state))
 
 

@@ -73,7 +73,7 @@ def test_a_fold_computes_its_suffix_and_less_than_a_block(
     Those are kept behind each piece, too, where a move may begin. Here two of the places are shared.
     """
     settings: dict[str, Any] = {**TINY_SETTINGS, "dtype": dtype} | ({"block_size": 32} if block_size == 32 else {})
-    with start_engine(save_random(config, tmp_path / "model"), plugin={}, own_process=True, **settings) as engine:
+    with start_engine(save_random(config, tmp_path / "model"), plugin={}, own_process=False, **settings) as engine:
         for number, (start, end) in enumerate(PIECES):
             served = ask(engine, HISTORY, f"s{number}", FOLDABLE)
             assert served.receipt is not None

@@ -1,4 +1,7 @@
-"""A real server and unmodified clients: receipts, refusals, counters, and nothing new for requests without session."""
+"""A real server and unmodified clients: receipts, refusals, counters, and nothing new for requests without session.
+
+None of it depends on what a model says. The bundled one is asked in `test_real_model.py`, and by the first pages.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import http
 from tests.support.routes.vendor_asks import total
 from tests.support.server.bad_requests import BAD_REQUESTS
+from tests.support.server.scripted_server import MODEL
 
-MODEL = "smollm2"
 TIMEOUT = http.SECONDS
 COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 MARKER = '[folded f1a2b3: 700 tokens hidden; restore_fragment("f1a2b3") to read]'
@@ -81,15 +84,15 @@ def ask(client: OpenAI, messages: list[ChatCompletionMessageParam], **extra: Any
     return answer.model_extra.get("acm"), answer.usage.prompt_tokens, answer.choices[0].message.content
 
 
-def test_chat_answer_carries_the_receipt(client: OpenAI) -> None:
+def test_chat_answer_carries_the_receipt(scripted_client: OpenAI) -> None:
     session = new_session()
-    acm, num_prompt, _ = ask(client, QUESTION, session_id=session)
+    acm, num_prompt, _ = ask(scripted_client, QUESTION, session_id=session)
     assert check_acm(acm, session, num_prompt)["computed_tokens"] > 0
 
 
-def test_header_names_the_session_as_the_body_does(client: OpenAI) -> None:
+def test_header_names_the_session_as_the_body_does(scripted_client: OpenAI) -> None:
     session = new_session()
-    answer = client.chat.completions.create(
+    answer = scripted_client.chat.completions.create(
         model=MODEL, messages=QUESTION, max_tokens=2, extra_headers={"X-Session-ID": session}
     )
     assert answer.usage is not None
@@ -99,10 +102,12 @@ def test_header_names_the_session_as_the_body_does(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("include_usage", [False, True])
-def test_streamed_chat_carries_the_receipt_in_the_chunk_that_ends_it(client: OpenAI, include_usage: bool) -> None:
+def test_streamed_chat_carries_the_receipt_in_the_chunk_that_ends_it(
+    scripted_client: OpenAI, include_usage: bool
+) -> None:
     session = new_session()
-    _, num_prompt, text = ask(client, QUESTION)
-    stream = client.chat.completions.create(
+    _, num_prompt, text = ask(scripted_client, QUESTION)
+    stream = scripted_client.chat.completions.create(
         model=MODEL,
         messages=QUESTION,
         max_tokens=4,
@@ -120,12 +125,12 @@ def test_streamed_chat_carries_the_receipt_in_the_chunk_that_ends_it(client: Ope
     assert len(chunks) > 3
 
 
-def test_receipt_survives_a_stop_string(client: OpenAI) -> None:
+def test_receipt_survives_a_stop_string(scripted_client: OpenAI) -> None:
     session = new_session()
-    _, num_prompt, text = ask(client, QUESTION)
+    _, num_prompt, text = ask(scripted_client, QUESTION)
     assert text
     for stream in (False, True):
-        answer: Any = client.chat.completions.create(
+        answer: Any = scripted_client.chat.completions.create(
             model=MODEL,
             messages=QUESTION,
             max_tokens=8,
@@ -134,21 +139,24 @@ def test_receipt_survives_a_stop_string(client: OpenAI) -> None:
             stream=stream,
             extra_body={"session_id": session},
         )
-        last = list(answer)[-1] if stream else answer
+        chunks = list(answer) if stream else []
+        last = chunks[-1] if stream else answer
         assert last.choices[0].finish_reason == "stop"
+        said = "".join(c.choices[0].delta.content or "" for c in chunks) if stream else last.choices[0].message.content
+        assert said == text[:1]
         check_acm(last.model_extra["acm"], session, num_prompt)
 
 
-def test_completions_carry_the_receipt(client: OpenAI) -> None:
+def test_completions_carry_the_receipt(scripted_client: OpenAI) -> None:
     session = new_session()
     prompt = log_lines(0, 4)
-    answer = client.completions.create(
+    answer = scripted_client.completions.create(
         model=MODEL, prompt=prompt, max_tokens=3, temperature=0, extra_body={"session_id": session}
     )
     assert answer.usage is not None
     assert answer.model_extra is not None
     check_acm(answer.model_extra["acm"], session, answer.usage.prompt_tokens)
-    chunks = client.completions.create(
+    chunks = scripted_client.completions.create(
         model=MODEL, prompt=prompt, max_tokens=3, temperature=0, stream=True, extra_body={"session_id": session}
     )
     carried = [chunk.model_extra["acm"] for chunk in chunks if chunk.model_extra and "acm" in chunk.model_extra]
@@ -156,14 +164,14 @@ def test_completions_carry_the_receipt(client: OpenAI) -> None:
     check_acm(carried[0], session, answer.usage.prompt_tokens)
 
 
-def test_responses_carry_the_receipt(client: OpenAI) -> None:
+def test_responses_carry_the_receipt(scripted_client: OpenAI) -> None:
     session = new_session()
     extra = {"session_id": session, "acm": {"fidelity": "reuse"}}
-    answer = client.responses.create(model=MODEL, input="Hello there", max_output_tokens=4, extra_body=extra)
+    answer = scripted_client.responses.create(model=MODEL, input="Hello there", max_output_tokens=4, extra_body=extra)
     assert answer.usage is not None
     assert answer.model_extra is not None
     check_acm(answer.model_extra["acm"], session, answer.usage.input_tokens, "reuse")
-    events = client.responses.create(
+    events = scripted_client.responses.create(
         model=MODEL, input="Hello there", max_output_tokens=4, stream=True, extra_body=extra
     )
     ended = [event.response for event in events if event.type == "response.completed"]
@@ -173,10 +181,10 @@ def test_responses_carry_the_receipt(client: OpenAI) -> None:
     assert ended[0].model_extra["kv_transfer_params"] is None
 
 
-def test_anthropic_messages_carry_the_receipt(server: str) -> None:
+def test_anthropic_messages_carry_the_receipt(scripted_server: str) -> None:
     session = new_session()
     extra = {"session_id": session, "acm": {"fidelity": "reuse"}}
-    with anthropic.Anthropic(base_url=server, api_key="unused", max_retries=0) as claude:
+    with anthropic.Anthropic(base_url=scripted_server, api_key="unused", max_retries=0) as claude:
         answer = claude.messages.create(
             model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=4, extra_body=extra
         )
@@ -191,9 +199,9 @@ def test_anthropic_messages_carry_the_receipt(server: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_request_without_session_is_answered_as_by_plain_vllm(server: str, stream: bool) -> None:
+def test_request_without_session_is_answered_as_by_plain_vllm(scripted_server: str, stream: bool) -> None:
     body = {"model": MODEL, "messages": QUESTION, "max_tokens": 4, "stream": stream}
-    answer = http.post(f"{server}/v1/chat/completions", json=body, timeout=TIMEOUT)
+    answer = http.post(f"{scripted_server}/v1/chat/completions", json=body, timeout=TIMEOUT)
     assert answer.status_code == 200
     assert b"acm" not in answer.content
     assert b'"kv_transfer_params":{' not in answer.content
@@ -201,11 +209,11 @@ def test_request_without_session_is_answered_as_by_plain_vllm(server: str, strea
 
 @pytest.mark.parametrize(("body", "headers", "field"), BAD_REQUESTS)
 def test_bad_session_request_is_refused_with_its_field(
-    server: str, body: dict[str, Any], headers: dict[str, str], field: str
+    scripted_server: str, body: dict[str, Any], headers: dict[str, str], field: str
 ) -> None:
     whole = {"model": MODEL, "messages": QUESTION, "max_tokens": 1} | body
     answer = http.post(
-        f"{server}/v1/chat/completions",
+        f"{scripted_server}/v1/chat/completions",
         content=json.dumps(whole),
         headers={"Content-Type": "application/json"} | headers,
         timeout=TIMEOUT,
@@ -218,18 +226,18 @@ def test_bad_session_request_is_refused_with_its_field(
     assert error["code"] == 400
 
 
-def test_several_prompts_in_one_session_request_are_refused(client: OpenAI) -> None:
+def test_several_prompts_in_one_session_request_are_refused(scripted_client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(
+        scripted_client.completions.create(
             model=MODEL, prompt=["one", "two"], max_tokens=1, extra_body={"session_id": new_session()}
         )
     assert refused.value.param == "prompt"
 
 
-def test_anthropic_client_is_refused_with_the_field(server: str) -> None:
+def test_anthropic_client_is_refused_with_the_field(scripted_server: str) -> None:
     extra = {"session_id": new_session(), "acm": {"fidelity": "best"}}
     with (
-        anthropic.Anthropic(base_url=server, api_key="unused", max_retries=0) as claude,
+        anthropic.Anthropic(base_url=scripted_server, api_key="unused", max_retries=0) as claude,
         pytest.raises(anthropic.BadRequestError) as refused,
     ):
         claude.messages.create(
@@ -240,33 +248,33 @@ def test_anthropic_client_is_refused_with_the_field(server: str) -> None:
     assert body["error"]["param"] == "acm.fidelity"
 
 
-def test_refused_requests_leave_the_session_as_it_was(client: OpenAI) -> None:
+def test_refused_requests_leave_the_session_as_it_was(scripted_client: OpenAI) -> None:
     session = new_session()
     with pytest.raises(openai.BadRequestError):
-        ask(client, QUESTION, session_id=session, acm={"fidelity": "best"})
-    acm, num_prompt, _ = ask(client, QUESTION, session_id=session, acm={"fidelity": "reuse"})
+        ask(scripted_client, QUESTION, session_id=session, acm={"fidelity": "best"})
+    acm, num_prompt, _ = ask(scripted_client, QUESTION, session_id=session, acm={"fidelity": "reuse"})
     assert check_acm(acm, session, num_prompt, "reuse")["moved_tokens"] == 0
 
 
-def test_client_that_folds_its_history_gets_its_suffix_moved(client: OpenAI) -> None:
+def test_client_that_folds_its_history_gets_its_suffix_moved(scripted_client: OpenAI) -> None:
     session, log = new_session(), log_lines(0, 30)
     messages = history(log)
-    _, num_before, text = ask(client, messages, session_id=session, acm={"fidelity": "reuse"})
+    _, num_before, text = ask(scripted_client, messages, session_id=session, acm={"fidelity": "reuse"})
     added: list[ChatCompletionMessageParam] = [
         {"role": "assistant", "content": text},
         {"role": "user", "content": "And the first?"},
     ]
     folded = history(MARKER) + added
-    acm, num_after, _ = ask(client, folded, session_id=session, acm={"fidelity": "reuse"})
+    acm, num_after, _ = ask(scripted_client, folded, session_id=session, acm={"fidelity": "reuse"})
     receipt = check_acm(acm, session, num_after, "reuse")
     assert num_after < num_before
     assert receipt["fallback_reason"] is None
     assert receipt["moved_tokens"] > num_after // 2
     assert receipt["computed_tokens"] < num_after // 4
-    acm, num_again, _ = ask(client, [*folded], session_id=session, acm={"fidelity": "exact"})
+    acm, num_again, _ = ask(scripted_client, [*folded], session_id=session, acm={"fidelity": "exact"})
     assert check_acm(acm, session, num_again)["moved_tokens"] == 0
     auto = {"fidelity": "auto", "repair": {"head_tokens": 64}}
-    acm, num_again, _ = ask(client, [*folded], session_id=session, acm=auto)
+    acm, num_again, _ = ask(scripted_client, [*folded], session_id=session, acm=auto)
     receipt = check_acm(acm, session, num_again, "auto")
     assert (receipt["chosen"], receipt["reason"]) == ("exact", "nothing would be moved")
 
@@ -298,14 +306,14 @@ def read_counters_until(server: str, expected: dict[str, float]) -> dict[str, fl
     return counters
 
 
-def test_counters_rise_by_what_the_receipts_say(server: str, client: OpenAI) -> None:
+def test_counters_rise_by_what_the_receipts_say(scripted_server: str, scripted_client: OpenAI) -> None:
     session = new_session()
-    ask(client, QUESTION, session_id=session)
-    before = settled_counters(server)
+    ask(scripted_client, QUESTION, session_id=session)
+    before = settled_counters(scripted_server)
     receipts = []
     for messages in (history(log_lines(100, 120)), history(MARKER)):
-        acm, num_prompt, _ = ask(client, messages, session_id=session, acm={"fidelity": "reuse"})
+        acm, num_prompt, _ = ask(scripted_client, messages, session_id=session, acm={"fidelity": "reuse"})
         receipts.append(check_acm(acm, session, num_prompt, "reuse"))
-        ask(client, QUESTION)
+        ask(scripted_client, QUESTION)
     expected = {count: before[count] + sum(receipt[count] for receipt in receipts) for count in COUNTS}
-    assert read_counters_until(server, expected) == expected
+    assert read_counters_until(scripted_server, expected) == expected

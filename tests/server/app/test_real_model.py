@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from openai import OpenAI
 from openapi_spec_validator import validate
 
-from acmserve.context.tools.suites import SUITES, tool_names
+from acmserve.context.tools.suites import tool_names
 from tests.support import http
 from tests.support.server.scripts import log_lines, new_session
 
 MODEL = "smollm2"
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": f"The log begins.\n{log_lines(25)}\nThe log ends. What is the capital of France?"}
 ]
@@ -85,20 +83,6 @@ def test_sessions_are_driven_with_the_client_itself(client: OpenAI) -> None:
     shown = client.get(f"/acm/sessions/{name}/context", cast_to=dict[str, Any])
     assert f'[summary of {fragment_id}, focus "places"' in shown["messages"][0]["message"]["content"]
     assert shown["messages"][1]["origin"] == "answer"
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_tools_are_ready_for_a_tools_array(client: OpenAI, suite: str) -> None:
-    given = client.get("/acm/tools", cast_to=dict[str, Any], options={"params": {"suite": suite}})
-    assert [tool["function"]["name"] for tool in given["tools"]] == list(tool_names(suite))
-    answer = client.chat.completions.create(
-        model=MODEL,
-        messages=QUESTION,
-        max_tokens=1,
-        temperature=0,
-        tools=given["tools"],  # type: ignore[arg-type]
-    )
-    assert answer.choices[0].message.role == "assistant"
 
 
 def test_the_servers_own_document_describes_the_routes(server: str) -> None:

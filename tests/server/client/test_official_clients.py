@@ -23,6 +23,7 @@ from acmserve.client import (
     receipt_of,
     refusal_of,
 )
+from acmserve.context.tools.suites import SUITES, tool_names
 from tests.support.server.scripted_server import MAX_MODEL_LEN, MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
 
@@ -179,3 +180,16 @@ def test_refusals_of_the_official_clients_are_typed(
         assert error is not None
         assert error.status == 400
         assert "acm.fidelity" in error.message
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_tools_are_ready_for_a_tools_array(scripted_client: OpenAI, suite: str) -> None:
+    given = scripted_client.get("/acm/tools", cast_to=dict[str, Any], options={"params": {"suite": suite}})
+    assert [tool["function"]["name"] for tool in given["tools"]] == list(tool_names(suite))
+    answer = scripted_client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hello."}],
+        max_tokens=1,
+        tools=given["tools"],  # type: ignore[arg-type]
+    )
+    assert answer.choices[0].message.role == "assistant"

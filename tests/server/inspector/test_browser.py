@@ -52,6 +52,12 @@ def expect_text(page: Any, label: str, *texts: str) -> None:
         page.get_by_role("region", name=label, exact=True).get_by_text(text).first.wait_for()
 
 
+def folded_at(inspected: Inspected, turn: int) -> str:
+    """The fragment that was folded in front of a turn of `harbour`."""
+    (edit,) = inspected.get(f"sessions/harbour/turns?after={turn - 1}&limit=1")["data"][0]["edits"]
+    return str(edit["fragment_ids"][0])
+
+
 def make(inspected: Inspected, name: str, num_turns: int = 4) -> str:
     inspected.make(name, long_history(num_turns))
     return name
@@ -77,25 +83,44 @@ def test_the_page_asks_for_the_key_and_finds_sessions(browser: Any, inspected: I
     visit.close()
 
 
-def test_turn_12_and_turn_9_are_read(visit: Visit) -> None:
-    """By keyboard: what was folded at turn 12, and what it cost. By a click: why nothing was moved at turn 9."""
+def test_turn_12_and_turn_9_are_read(visit: Visit, inspected: Inspected) -> None:
+    """By keyboard: what was folded at turn 12, and what it cost. By a click: why nothing was moved at turn 9.
+
+    What the fold of turn 12 hides is read, too.
+    """
+    folded = folded_at(inspected, 12)
     page = visit.open("s/harbour")
     plot = page.get_by_role("slider", name="Turns")
     plot.focus()
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     assert "turn 12: 1,280 tokens of 2,400" in plot.get_attribute("aria-valuetext")
-    expect_text(page, "Turn", "fold f1a2b3 by the model: 840 tokens fewer", "The first token came after 320 ms.")
+    expect_text(page, "Turn", f"fold {folded} by the model: 840 tokens fewer", "The first token came after 320 ms.")
     strip = page.get_by_role("slider", name="Prompt of turn 12")
     assert "kept: 400 tokens" in strip.get_attribute("aria-valuetext")
     strip.focus()
     for _ in range(2):
         page.keyboard.press("ArrowRight")
     assert "moved: 760 tokens, 460 to 1,220, from 1,300" in strip.get_attribute("aria-valuetext")
+    expect_text(page, "Context", "The server keeps no text of past prompts")
+    page.get_by_role("button", name=folded, exact=True).press("Enter")
+    expect_text(page, "Message", "Message 11, tool", "log 2: 0 says something", "[folded")
     plot.click(position={"x": 9.5 * 44, "y": 80})
     expect_text(page, "Turn", "Nothing was moved: source_evicted.")
     page.get_by_role("button", name="Back to now").click()
     page.get_by_role("heading", name="Context now").wait_for()
+
+
+def test_a_fragment_that_hides_nothing_any_more_leads_nowhere(visit: Visit, inspected: Inspected) -> None:
+    make(inspected, "restored")
+    fold = {"edits": [{"op": "fold", "messages": {"start": 3, "end": 4}}]}
+    (edit,) = inspected.post("sessions/restored/edits", fold)["edits"]
+    inspected.record("restored", [answered()])
+    inspected.post("sessions/restored/edits", {"edits": [{"op": "restore", "fragment_id": edit["fragment_id"]}]})
+    page = visit.open("s/restored")
+    page.get_by_role("slider", name="Turns").press("Home")
+    expect_text(page, "Turn", f"fold {edit['fragment_id']} by the caller")
+    assert page.get_by_role("button", name=edit["fragment_id"], exact=True).count() == 0
 
 
 def test_five_questions_are_answered_in_at_most_two_clicks_each(visit: Visit, inspected: Inspected) -> None:
@@ -113,7 +138,10 @@ def test_five_questions_are_answered_in_at_most_two_clicks_each(visit: Visit, in
     expect_text(page, "Totals", f"{round(saved, 1):,g} input tokens")  # what did this session save? No click.
     plot = page.get_by_role("slider", name="Turns")
     plot.click(position=at(12))
-    expect_text(page, "Turn", "fold f1a2b3 by the model: 840 tokens fewer", "120 computed")
+    folded = folded_at(inspected, 12)
+    expect_text(page, "Turn", f"fold {folded} by the model: 840 tokens fewer", "120 computed")
+    page.get_by_role("button", name=folded, exact=True).click()
+    expect_text(page, "Message", "log 2: 0 says something")
     plot.click(position=at(9))
     expect_text(page, "Turn", "Nothing was moved: source_evicted.")
     page.get_by_label("Sort").select_option("size")
@@ -205,6 +233,7 @@ def test_what_an_agent_does_is_seen_while_it_does_it(visit: Visit, inspected: In
     page.get_by_text("Turns 0 to 0.").wait_for()
     inspected.do(lambda: inspected.server.store.delete(session.tenant, "lives"))
     page.get_by_text("The session was deleted.").wait_for()
+    visit.said = [said for said in visit.said if "404" not in said]  # a read was under way
 
 
 def test_the_list_lives_too(visit: Visit, inspected: Inspected) -> None:

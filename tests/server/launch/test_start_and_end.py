@@ -64,7 +64,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_a_banner_says_what_was_started(watched: Watched) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while "  precompute " not in watched.log and time.monotonic() < deadline:
+    while "  inspector " not in watched.log and time.monotonic() < deadline:
         time.sleep(0.05)
     lines = watched.log.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("acmserve is ready at "))
@@ -78,6 +78,7 @@ def test_a_banner_says_what_was_started(watched: Watched) -> None:
         f"  sessions    in {watched.folder / 'data'}, unused ones for 168 hours",
         "  keys        none, whoever reaches the address reads every session",
         "  precompute  off",
+        "  inspector   /acm/ shows each session in a browser",
     ]
 
 
@@ -95,6 +96,7 @@ def test_a_banner_says_why_nothing_is_moved_and_who_may_come() -> None:
         "  sessions    in d, unused ones for 2 hours",
         "  keys        asked for",
         "  precompute  heal",
+        "  inspector   /acm/ shows each session in a browser",
     ]
     assert banner_lines(args, "unix:/s", 9, None)[3] == "  moves       allowed"
 

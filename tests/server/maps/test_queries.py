@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import ObservationRule
+from acmserve.errors import Conflict
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import MapCopy, MapTurn, is_new_query, placed
-from acmserve.server.options.map_options import MapOptions
+from acmserve.server.options.map_options import MapOptions, UpdateOptions
 from tests.server.maps.test_maps import Scripted, make_maps, says, user
 
 OPTIONS = MapOptions("corpus")
@@ -27,7 +29,8 @@ PRINTED = "Code executed:\n```\nprint(len(part))\n```\n\nREPL output:\n388"
 class Loop:
     """A client whose model works in a REPL: it resends everything, and the server answers."""
 
-    def __init__(self, maps: Maps, rule: ObservationRule | None = None) -> None:
+    def __init__(self, maps: Maps, rule: ObservationRule | None = None, options: MapOptions = OPTIONS) -> None:
+        self.options = options
         self.maps = maps
         self.messages: list[Message] = []
         self.session = Session("", "s", SessionState(observation_rule=rule))
@@ -35,7 +38,7 @@ class Loop:
     async def turn(self, text: str, answer: str, finished: bool | None = None) -> None:
         self.messages.append(user(text))
         self.session.state = adopt(self.session.state, self.messages).state
-        turn = self.maps.begin(self.session, OPTIONS, self.session.state, query_finished=finished)
+        turn = self.maps.begin(self.session, self.options, self.session.state, query_finished=finished)
         self.messages.append(says(answer))
         self.session.state = append_answer(self.session.state, says(answer))
         self.maps.finished(turn, self.session)
@@ -88,6 +91,21 @@ def test_the_client_says_what_ends_a_query(finished: bool, answer: str, num: int
     assert len(learned(model)) == num
 
 
+@pytest.mark.parametrize(
+    ("answer", "num"),
+    [
+        (f"{CODE}\nFINAL(388)", 1),
+        (f"FINAL_VAR(count)\n{CODE}", 1),
+        ("```repl\nFINAL(388)\n```", 0),
+        (f"{CODE}\nI shall say FINAL(388) soon.", 0),
+    ],
+)
+def test_a_final_answer_beside_code_ends_its_query(answer: str, num: int) -> None:
+    model = Scripted()
+    asyncio.run(Loop(make_maps(model)).turn("How many?", answer))
+    assert len(learned(model)) == num
+
+
 def test_where_nothing_is_an_observation_every_answer_ends_its_query() -> None:
     """The control: with the rule `off` each iteration of the REPL is a question."""
     model = Scripted()
@@ -115,3 +133,19 @@ def test_observations_are_passed_over_where_questions_are_counted() -> None:
     assert [n for n, message in enumerate(shown) if "MAP" in str(message["content"])] == [0]
     assert [n for n, message in enumerate(shown) if "LATER" in str(message["content"])] == [6]
     assert shown_observations(later) == {2, 4}
+
+
+def test_the_distiller_alone_is_told_the_right_answer() -> None:
+    model = Scripted()
+    loop = Loop(make_maps(model), options=replace(OPTIONS, update=UpdateOptions(ground_truth="three hundred")))
+    asyncio.run(loop.turn("How many?", "It is 388."))
+    assert ["three hundred" in question.prompt for question in model.asked] == [True, False]
+
+
+def test_the_sections_of_a_map_are_settled_by_its_first_request() -> None:
+    maps = make_maps(Scripted())
+    wanted = replace(OPTIONS, sections=("context_roadmap",))
+    asyncio.run(Loop(maps, options=wanted).turn("How many?", "It is 388."))
+    assert maps.store.find(("", "corpus")).context_map.sections == ("context_roadmap",)
+    with pytest.raises(Conflict, match=r"is domain_constants, but the map of .* has context_roadmap"):
+        asyncio.run(Loop(maps, options=replace(OPTIONS, sections=("domain_constants",))).turn("How?", "So."))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from acmserve.context.maps.instructions import Instructions
 from acmserve.errors import InvalidRequest
 from acmserve.server.options.map_options import MapOptions, UpdateOptions, parse_map_options
 
@@ -21,6 +22,15 @@ def test_everything_is_read() -> None:
     update = {"model": "big", "max_tokens": 300, "vllm_xargs": {"a": 1}}
     given = {"external_context_id": "c", "budget": 512, "evolve_steps": 0, "placement": "head", "update": update}
     assert parse_map_options(given) == MapOptions("c", 512, 0, "head", UpdateOptions("big", 300, {"a": 1}))
+    named = ["reusable_results", "context_roadmap"]
+    prompts = {"distiller": "{map} {trajectory} {ground_truth} {}", "cartographer": None}
+    found = parse_map_options(
+        {"external_context_id": "c", "sections": named, "update": {"ground_truth": "388", "prompts": prompts}}
+    )
+    assert found is not None
+    assert found.sections == ("context_roadmap", "reusable_results")
+    assert found.update.ground_truth == "388"
+    assert found.update.prompts == Instructions(prompts["distiller"])
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,18 @@ def test_everything_is_read() -> None:
         ({"update": {"url": "x"}}, "acm.map.update.url"),
         ({"update": {"model": ""}}, "acm.map.update.model"),
         ({"update": {"max_tokens": 0}}, "acm.map.update.max_tokens"),
+        ({"sections": []}, "acm.map.sections"),
+        ({"sections": ["roadmap"]}, "acm.map.sections"),
+        ({"sections": "context_roadmap"}, "acm.map.sections"),
+        ({"update": {"ground_truth": 388}}, "acm.map.update.ground_truth"),
+        ({"update": {"prompts": "short"}}, "acm.map.update.prompts"),
+        ({"update": {"prompts": {"evictor": "x"}}}, "acm.map.update.prompts.evictor"),
+        ({"update": {"prompts": {"distiller": "{map}"}}}, "acm.map.update.prompts.distiller"),
+        ({"update": {"prompts": {"cartographer": ""}}}, "acm.map.update.prompts.cartographer"),
+        (
+            {"update": {"ground_truth": "388", "prompts": {"distiller": "{map} {trajectory}"}}},
+            "acm.map.update.prompts.distiller",
+        ),
         ({"update": {"vllm_xargs": 3}}, "acm.map.update.vllm_xargs"),
         ({"update": {"vllm_xargs": {"session_id": "s"}}}, "acm.map.update.vllm_xargs.session_id"),
     ],

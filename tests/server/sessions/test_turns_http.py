@@ -44,7 +44,7 @@ class Counters:
 
     def risen(self, num_requests: int) -> Mapping[str, int]:
         """Once so many requests are counted."""
-        for _ in range(600):
+        for _ in range(6000):
             now = self.read()
             risen = {name: now[name] - self.before[name] for name in now}
             if risen[REQUESTS] >= num_requests:
@@ -165,6 +165,23 @@ def test_totals_equal_the_metrics_to_the_token(told: Told, scripted_server: str)
     for turn in answered:
         assert 0 < turn["ttft_s"] <= turn["total_s"], turn
         assert turn["output_tokens"] > 0
+
+
+def test_what_others_are_served_is_in_the_metrics_and_in_no_totals_of_this_session(
+    told: Told, scripted_server: str
+) -> None:
+    """The control: the counters see a token that this session was not served."""
+    counters, other = Counters(scripted_server), Told(scripted_server)
+    told.ask("Hello.", ["Hello."])
+    before = told.get("totals")
+    other.ask(f"The log:\n{LOG}\nend of the log.", ["Read."])
+    after, added = told.get("totals"), other.get("totals")
+    risen = counters.risen(before["turns"] + added["turns"])
+    assert added["computed_tokens"] > 500
+    assert {key: after[key] for key in TOKEN_KEYS} == {key: before[key] for key in TOKEN_KEYS}
+    assert {key: risen[f"acmserve:{key}_total"] for key in TOKEN_KEYS} == {
+        key: before[key] + added[key] for key in TOKEN_KEYS
+    }
 
 
 def test_edits_of_the_model_and_a_summary_of_the_server_are_told(told: Told, scripted_server: str) -> None:

@@ -18,13 +18,17 @@ from tests.support.clients.errand import answer
 class ErrandModel(ScriptedModel):
     """Reads the whole prompt once, when the first token is due."""
 
+    def answer(self, prompt: str) -> str:
+        """What is said to a prompt."""
+        return answer(prompt)
+
     def new_req_logits_processor(self, params: SamplingParams) -> Any:
         tokens: list[int] = []
 
         def force(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
             if not tokens:
                 text = self._tokenizer.decode(prompt or [])
-                tokens.extend([*self._tokenizer.encode(answer(text), add_special_tokens=False), self.end_token])
+                tokens.extend([*self._tokenizer.encode(self.answer(text), add_special_tokens=False), self.end_token])
             token = tokens[min(len(output), len(tokens) - 1)]
             if torch.isneginf(logits[token]):
                 return logits

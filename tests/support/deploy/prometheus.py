@@ -17,7 +17,7 @@ from tests.support import http
 from tests.support.deploy.files import DEPLOY, read_yaml
 from tests.support.server.running_server import free_port
 
-_SECONDS = 120
+_SECONDS = 300
 
 
 @dataclass(frozen=True)

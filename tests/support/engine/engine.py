@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,24 +132,36 @@ def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: boo
     defaults = {"dtype": "float32", "enforce_eager": True, "max_logprobs": 20, "seed": 0}
     defaults |= {"distributed_executor_backend": ONE_PROCESS} if own_process else {}
     extra = engine_config(**plugin) if plugin is not None else {}
+    with nullcontext() if own_process else old_heap_frozen():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1" if own_process else "0")
+            if plugin is None:
+                # A fresh interpreter that loads no plugin: a forked one would inherit the seams of this process.
+                patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+                patch.setenv("VLLM_PLUGINS", "")
+            llm = LLM(str(model), **{**defaults, **settings}, **extra)
+        try:
+            yield Engine(llm)
+        finally:
+            llm.llm_engine.engine_core.shutdown()
+            del llm
+            gc.collect()
+            if not own_process:
+                _forget_rope_cache()
+
+
+@contextmanager
+def old_heap_frozen() -> Iterator[None]:
+    """Meanwhile garbage is looked for in what is new. What lives now, a million objects of the suite, lives on.
+
+    vLLM collects garbage several times while it starts and ends. It also freezes its own objects, which nobody would
+    collect then, and thaws everything at its end.
+    """
+    gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1" if own_process else "0")
-        if plugin is None:
-            # A fresh interpreter that loads no plugin: a forked one would inherit the seams of this process.
-            patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-            patch.setenv("VLLM_PLUGINS", "")
-        if not own_process:
-            # vLLM collects garbage several times while it starts, and unfreezes at the end. What lives now, lives on.
-            gc.freeze()
-        llm = LLM(str(model), **{**defaults, **settings}, **extra)
-    try:
-        yield Engine(llm)
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
-        gc.collect()
-        if not own_process:
-            _forget_rope_cache()
+        patch.setattr(gc, "freeze", lambda: None)
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
 
 
 def scheduler_of(engine: Engine) -> Any:

@@ -1,10 +1,10 @@
 """A program: vLLM's model runner V2 on a CPU, its Triton kernels in Triton's interpreter, with moves on top.
 
 V2 is the runner of GPUs. vLLM takes it where Triton has a driver for the device, so this process gets one for the CPU
-that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. `unturned` as its
-argument is the negative control: keys are moved as they were.
+that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. A second engine is the
+negative control: its keys are moved as they were.
 
-    python -m tests.support.engine.runner_v2 FOLDER [unturned]
+    python -m tests.support.engine.runner_v2 FOLDER
 """
 
 from __future__ import annotations
@@ -58,15 +58,19 @@ def install_driver() -> None:
     triton.runtime.driver.set_active(CpuDriver())
 
 
-def main(folder: Path, is_unturned: bool) -> None:
-    """Ask each edited context with moves and without."""
+def turn_nothing() -> None:
+    """From now on keys are moved as they were."""
     from acmserve.engine.worker.copies import KVCopy
+
+    KVCopy.delta = property(lambda self: 0)  # type: ignore[method-assign]
+
+
+def main(folder: Path, name: str) -> None:
+    """Ask each edited context with moves and without, on an engine of this name."""
     from tests.support.engine.edits import cut, insert, swap, text
     from tests.support.engine.engine import TINY_SETTINGS, start_engine
     from tests.support.engine.tiny_model import TinyModel
 
-    if is_unturned:
-        KVCopy.delta = property(lambda self: 0)  # type: ignore[method-assign]
     history, marker, new = text(900, "history"), text(20, "marker"), text(14, "new")
     edits = {
         "fold": cut(history, 200, 520, marker),
@@ -76,19 +80,21 @@ def main(folder: Path, is_unturned: bool) -> None:
     }
     settings = TINY_SETTINGS | {"max_model_len": 1536, "block_size": 32, "max_num_seqs": 4}
     settings |= {"max_num_batched_tokens": MAX_BATCHED_TOKENS}
-    model = TinyModel("neox", False, 1.0).write(folder)
+    model = TinyModel("neox", False, 1.0).write(folder / name)
     with start_engine(model, plugin={}, own_process=False, **settings) as engine:
         runner = engine.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-        for name, context in edits.items():
-            engine.ask(history, f"s-{name}", "reuse")
-            moved = engine.ask([*context, *new], f"s-{name}", "reuse")
-            exact = engine.ask([*context, *new], f"t-{name}", "exact")
+        for edit, context in edits.items():
+            engine.ask(history, f"s-{edit}", "reuse")
+            moved = engine.ask([*context, *new], f"s-{edit}", "reuse")
+            exact = engine.ask([*context, *new], f"t-{edit}", "exact")
             assert moved.receipt is not None
-            found = {"edit": name, "moved": moved.receipt["moved_tokens"], "distance": moved.distance(exact)}
-            found |= {"runner": [cls.__module__ for cls in type(runner).__mro__]}
+            found = {"engine": name, "edit": edit, "moved": moved.receipt["moved_tokens"]}
+            found |= {"distance": moved.distance(exact), "runner": [cls.__module__ for cls in type(runner).__mro__]}
             print("ROW", json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
     install_driver()
-    main(Path(sys.argv[1]), "unturned" in sys.argv[2:])
+    main(Path(sys.argv[1]), "turned")
+    turn_nothing()
+    main(Path(sys.argv[1]), "unturned")

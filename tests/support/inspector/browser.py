@@ -18,7 +18,7 @@ import pytest
 from tests.support.inspector.inspected_server import KEY
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SECONDS = 60
+SECONDS = 300
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 

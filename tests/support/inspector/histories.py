@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from acmserve.context.session.turns.turn import EvictionKind, TurnEdit, TurnEviction
@@ -24,8 +25,11 @@ def long_history(num_turns: int, num_lines: int = 6) -> list[dict[str, Any]]:
     return messages
 
 
-def served_turns(num_turns: int = 14) -> list[Any]:
-    """Turns as an agent has them: at 9 a move is refused, 12 sees a fold whose text behind it moves, 13 an eviction."""
+def served_turns(num_turns: int = 14, folded: Sequence[str] = ("f0aa01", "f1a2b3")) -> list[Any]:
+    """Turns as an agent has them: at 9 a move is refused, 12 sees a fold whose text behind it moves, 13 an eviction.
+
+    `folded` are the fragments of turns 9 and 12.
+    """
     events: list[Any] = []
     prompt = 300
     for index in range(num_turns):
@@ -39,10 +43,10 @@ def served_turns(num_turns: int = 14) -> list[Any]:
         if index == 0:
             kept, computed = 0, prompt
         if index == 9:
-            events.append(TurnEdit("fold", ("f0aa01",), 120, "caller"))
+            events.append(TurnEdit("fold", (folded[0],), 120, "caller"))
             kept, computed, told = 200, prompt - 200, told | {"fallback_reason": "source_evicted"}
         if index == 12:
-            events.append(TurnEdit("fold", ("f1a2b3",), 840, "model"))
+            events.append(TurnEdit("fold", (folded[1],), 840, "model"))
             prompt -= 700
             kept, moved, computed = 400, prompt - 520, 120
             told |= {"moves": [{"dst_start": 460, "src_start": 1300, "num_tokens": moved}]}

@@ -44,7 +44,7 @@ class Inspected:
         async def acting() -> Any:
             return act()
 
-        return asyncio.run_coroutine_threadsafe(acting(), self.loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(acting(), self.loop).result(timeout=http.SECONDS)
 
     def post(self, path: str, body: Any = None) -> Any:
         return http.post(f"{self.url}/v1/acm/{path}", json=body, headers=AUTHORIZED).raise_for_status().json()
@@ -98,7 +98,7 @@ def inspected_server() -> Iterator[Inspected]:
             yield Inspected(f"http://127.0.0.1:{sock.getsockname()[1]}", server, loop)
         finally:
             running.should_exit = True
-            thread.join(30)
+            thread.join(http.SECONDS)
             loop.close()
 
 
@@ -121,11 +121,11 @@ def fill_sessions(inspected: Inspected) -> None:
     inspected.make("harbour", long_history(8))
     fold = [{"op": "fold", "messages": {"start": start, "end": start + 1}} for start in (3, 11)]
     redact = {"op": "redact", "messages": {"start": 19, "end": 20}}
-    inspected.post("sessions/harbour/edits", {"edits": [*fold, redact]})
+    edited = inspected.post("sessions/harbour/edits", {"edits": [*fold, redact]})["edits"]
     inspected.put("sessions/harbour/budget", {"max_tokens": 300, "low_watermark": 250, "policy": "recency"})
     inspected.post("sessions/harbour/branches", {"description": "look into log 7", "prompt": "Which ship?"})
     inspected.make("quiet", [])
-    inspected.record("harbour", served_turns())
+    inspected.record("harbour", served_turns(folded=[edit["fragment_id"] for edit in edited]))
     inspected.serve("harbour")
     text = "## CONTEXT ROADMAP\n388 records\n## REUSABLE RESULTS\nthe port is 8000"
     inspected.put("maps/m", {"text": text})

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SECONDS = 120
+SECONDS = 300
 """A failure, not a bound: how long somebody waits for a screen that never comes."""
 HOME = "\x1b[H"
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

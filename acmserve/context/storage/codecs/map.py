@@ -12,7 +12,7 @@ from typing import Any
 from acmserve.context.maps.history import MapChange, OperationNote
 from acmserve.context.maps.item import ID_PATTERN, MapItem
 from acmserve.context.maps.map import ContextMap
-from acmserve.context.maps.section import BY_SLUG
+from acmserve.context.maps.section import BY_SLUG, SECTION_NAMES
 from acmserve.context.storage.codecs.state import damaged
 from acmserve.errors import IntegrityError
 
@@ -25,6 +25,7 @@ def map_value(context_map: ContextMap) -> dict[str, Any]:
         "items": [_item_value(item) for item in context_map.items],
         **{name: getattr(context_map, name) for name in _NUMBERS},
         "pinned": context_map.pinned,
+        "sections": list(context_map.sections),
         "history": [change_value(change) for change in context_map.history],
     }
 
@@ -47,6 +48,7 @@ def map_from(value: Any, where: str) -> ContextMap:
         context_map = ContextMap(
             items=tuple(_item(item) for item in value["items"]),
             pinned=value["pinned"] is True,
+            sections=tuple(value.get("sections", SECTION_NAMES)),
             history=tuple(_change(change) for change in value["history"]),
             **numbers,
         )

@@ -7,6 +7,7 @@
       sessions    in memory until the server stops, --data-dir DIR keeps them
       keys        none, whoever reaches the port reads every session
       precompute  off
+      inspector   /acm/ shows each session in a browser
 
 It knows settings and one answer of the engine's, why KV is not moved. It reads no request.
 """
@@ -25,6 +26,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from acmserve.engine.config import MOVE_REFUSAL_CALL, EngineConfig
 from acmserve.plan.calibration import read_calibration
 from acmserve.server.app.access import has_api_keys
+from acmserve.server.inspector.page import PREFIX
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.vllm.model_names import served_names
 
@@ -69,6 +71,7 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
         "sessions": _sessions(config),
         "keys": "asked for" if has_api_keys(args) else "none, whoever reaches the address reads every session",
         "precompute": "off" if precompute is None else precompute.mode,
+        "inspector": f"{PREFIX}/ shows each session in a browser",
     }
     return [f"acmserve is ready at {address}", *(f"  {name:<11} {text}" for name, text in told.items())]
 

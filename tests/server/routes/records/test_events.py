@@ -17,7 +17,7 @@ from acmserve.server.sessions.events import MAX_WAITING
 from tests.support.recorded_turns import after_all, answered
 from tests.support.server.acm_app import HISTORY, SESSIONS, make_app, make_client, make_server
 
-SECONDS = 60
+SECONDS = 300
 
 
 class Listener:

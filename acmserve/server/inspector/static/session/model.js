@@ -81,6 +81,12 @@ export class SessionModel {
     return get(this.path(`/messages/${index}`), this.signal);
   }
 
+  // The first message in which a fragment hides something now. Null where it hides nothing any more.
+  messageOf(fragment) {
+    const row = this.rows.find((each) => each.fragments.includes(fragment));
+    return row === undefined ? null : row.index;
+  }
+
   // Where the session stands in time: episodes that were marked, and branches.
   async lanes() {
     const [episodes, branches] = await Promise.all([

@@ -28,12 +28,14 @@ export class Strip {
     });
     this.head = h("h2", {}, "Context now");
     this.legend = h("ul", { class: "legend" });
+    this.told = h("p", { class: "quiet", hidden: true }, "Places and counts, as the engine laid them out. The server keeps no "
+      + "text of past prompts: the messages below are those of now.");
     this.element = h("section", { class: "panel", "aria-label": "Context" },
       h("div", { class: "bar" }, this.head, h("span", { class: "grow" }),
         h("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.zoomBy(2) }, "+"),
         h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.zoomBy(0.5) }, "−"),
         (this.back = h("button", { type: "button", hidden: true }, "Back to now"))),
-      this.plot.element, this.legend);
+      this.plot.element, this.legend, this.told);
   }
 
   blocks() {
@@ -59,7 +61,7 @@ export class Strip {
     this.zoom = 1;
     this.from = 0;
     this.plot.value = 0;
-    this.back.hidden = this.turn === null;
+    this.back.hidden = this.told.hidden = this.turn === null;
     this.head.textContent = this.turn === null ? "Context now" : `Prompt of turn ${turn.index}`;
     this.plot.element.setAttribute("aria-label", this.turn === null ? "Context by message" : `Prompt of turn ${turn.index}`);
     this.refresh();

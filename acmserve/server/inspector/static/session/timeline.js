@@ -102,8 +102,10 @@ export class Timeline {
     context.lineWidth = 1;
     context.strokeRect(0, ground + 0.5, width, 0);
     context.fillStyle = colour("quiet");
-    context.textAlign = "right";
-    context.fillText(`${short(most)} tokens`, width - 2, 10);
+    // At the side that the frame of the chosen turn is not at.
+    const isLeft = ((this.chosen === null ? this.plot.value : this.chosen) - this.from) * size > width / 2;
+    context.textAlign = isLeft ? "left" : "right";
+    context.fillText(`${short(most)} tokens`, isLeft ? 2 : width - 2, 10);
   }
 
   marks(context, turn, middle, ground, top) {

@@ -6,7 +6,9 @@ import { KINDS } from "../parts/palette.js";
 import { stackOf } from "./timeline.js";
 
 export class TurnPanel {
-  constructor({ close }) {
+  // `find(fragmentId)` gives the message in which a fragment hides something now, or null. `open(index)` goes there.
+  constructor({ close, find, open }) {
+    Object.assign(this, { find, open });
     this.head = h("h2", {}, "Turn");
     this.body = h("div", { class: "facts" });
     this.element = h("section", { class: "panel", "aria-label": "Turn", hidden: true },
@@ -18,8 +20,20 @@ export class TurnPanel {
     this.element.hidden = turn === null;
     if (turn === null) return;
     this.head.textContent = `Turn ${turn.index}`;
-    fill(this.body, h("p", {}, sentence(turn)), moved(turn), list("Edits since the turn before", turn.edits.map(edit)),
+    fill(this.body, h("p", {}, sentence(turn)), moved(turn), list("Edits since the turn before", turn.edits.map((one) => this.edit(one))),
       list("Evictions that it was the first to see", turn.evictions.map(eviction)), facts(turn));
+  }
+
+  edit({ kind, fragment_ids: ids, tokens_saved: saved, by }) {
+    const effect = saved >= 0 ? `${tokens(saved)} fewer in the prompt` : `${tokens(-saved)} more in the prompt`;
+    return [`${kind} `, ids.flatMap((id, place) => [place ? ", " : "", this.fragment(id)]), ` by the ${by}: ${effect}`];
+  }
+
+  // What it hides is a click away, as long as it hides it. The turn itself has no text.
+  fragment(id) {
+    const index = this.find(id);
+    if (index === null) return h("code", {}, id);
+    return h("button", { type: "button", class: "link", title: `Show message ${index}`, onclick: () => this.open(index) }, id);
   }
 }
 
@@ -49,11 +63,6 @@ function moved(turn) {
 }
 
 const list = (head, items) => (items.length ? [h("h3", {}, head), h("ul", {}, items.map((item) => h("li", {}, item)))] : null);
-
-function edit({ kind, fragment_ids: ids, tokens_saved: saved, by }) {
-  const effect = saved >= 0 ? `${tokens(saved)} fewer in the prompt` : `${tokens(-saved)} more in the prompt`;
-  return `${kind} ${ids.join(", ")} by the ${by}: ${effect}`;
-}
 
 function eviction({ kind, name, tokens: gone, levels }) {
   const steps = Object.entries(levels).map(([level, size]) => `${level} ${count(size)}`).join(", ");

@@ -33,7 +33,9 @@ class SessionView {
     });
     this.strip = new Strip({ choose: (index, extend) => this.select(index, extend), isMarked: (index) => this.messages.isMarked(index) });
     this.timeline = new Timeline({ choose: (turn) => this.showTurn(turn) });
-    this.turn = new TurnPanel({ close: () => this.showTurn(null) });
+    this.turn = new TurnPanel({
+      close: () => this.showTurn(null), find: (id) => this.model.messageOf(id), open: (index) => this.openMessage(index),
+    });
     this.lanes = new Lanes({ choose: (from, to) => this.selectRange(from, to) });
     this.actions = new Actions({
       model: this.model, done: () => this.refresh(),
@@ -92,6 +94,12 @@ class SessionView {
     this.selected();
   }
 
+  async openMessage(index) {
+    this.messages.select(index, false);
+    await this.selected();
+    this.message.focus();
+  }
+
   selectRange(from, to) {
     this.messages.select(from, false);
     this.messages.select(to, true);
@@ -110,18 +118,23 @@ class SessionView {
   listen(say) {
     let timer = 0;
     let isFirst = true;
+    let isGone = false;
     const later = () => {
       if (timer) return;
       timer = setTimeout(() => {
         timer = 0;
-        this.refresh().catch((error) => this.signal.aborted || note(error.message, "bad"));
+        this.refresh().catch((error) => this.signal.aborted || isGone || note(error.message, "bad"));
       }, this.model.pause);
     };
     const hear = (event) => {
       if (event.type === "turn_started") say("a turn runs", true);
       else if (event.type === "turn_failed") note("The turn failed: see the log of the server or of its client.", "bad");
       else if (event.type === "changed") say("live", true);
-      else if (event.type === "deleted") return note("The session was deleted.", "bad");
+      else if (event.type === "deleted") {
+        isGone = true;
+        clearTimeout(timer);
+        return note("The session was deleted.", "bad");
+      }
       if (event.type !== "opened" || !isFirst) later();
       isFirst = false;
       return undefined;

@@ -1,0 +1,108 @@
+"""The loop of a recursive language model: what ends it, what the model is told, and how it plays in `acmserve eval`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acmserve.bench.eval.rlm.loop import (
+    LAST,
+    NUM_ITERATIONS,
+    FinalAnswer,
+    answer_in_session,
+    code_blocks,
+    final_answer,
+)
+from acmserve.bench.eval.rlm.python_session import PythonSession
+from acmserve.cli import main as cli
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.observations import ObservationRule
+from tests.support.server.fake_openai import Answer, openai_server
+
+
+def says(*lines: str) -> tuple[str, list[list[Message]], list[bool]]:
+    """The answer of a loop whose model says these lines, the last one for ever, and what it was asked."""
+    asked: list[list[Message]] = []
+    ends: list[bool] = []
+
+    def ask(messages: list[Message], is_last: bool) -> str:
+        asked.append(list(messages))
+        ends.append(is_last)
+        return lines[min(len(asked), len(lines)) - 1]
+
+    with PythonSession("a b c", lambda prompts: [prompt.upper() for prompt in prompts]) as session:
+        return answer_in_session(ask, "How many?", 5, session), asked, ends
+
+
+@pytest.mark.parametrize(
+    ("answer", "final"),
+    [
+        ("FINAL(388)", FinalAnswer("388", False)),
+        ("So it is.\n  FINAL(a (b) c)", FinalAnswer("a (b) c", False)),
+        ("FINAL_VAR(count)", FinalAnswer("count", True)),
+        ('FINAL_VAR("count")', FinalAnswer("count", True)),
+        ("FINAL(two\nlines)", FinalAnswer("two\nlines", False)),
+        ("```repl\nFINAL(1)\n```", None),
+        ("I say FINAL(1) soon", None),
+        ("", None),
+    ],
+)
+def test_final_answers_are_read_outside_of_code(answer: str, final: FinalAnswer | None) -> None:
+    assert final_answer(answer) == final
+
+
+def test_code_is_run_and_its_output_is_an_observation() -> None:
+    answer, asked, ends = says("```repl\nn = len(context.split())\nprint(n)\n```", "Good.\nFINAL_VAR(n)")
+    assert (answer, len(asked), ends) == ("3", 2, [False, False])
+    assert "a b c" not in json.dumps(asked[0])
+    observed = asked[1][-1]
+    assert observed == {"role": "user", "content": "REPL output:\n3\n"}
+    assert ObservationRule().takes(observed, asked[1][-2])
+
+
+def test_what_the_model_does_wrong_it_is_told() -> None:
+    answer, asked, _ = says("Let me think.", "FINAL_VAR(count)", "```python\nprint(llm_query('x'))\n```", "FINAL(3)")
+    assert answer == "3"
+    assert "neither a ```repl block nor FINAL" in str(asked[1][-1]["content"])
+    assert "no variable count" in str(asked[2][-1]["content"])
+    assert asked[3][-1]["content"] == "REPL output:\nX\n"
+
+
+def test_after_thirty_iterations_the_answer_is_asked_for() -> None:
+    block = "```repl\nprint(1)\n```"
+    answer, asked, ends = says(*([block] * NUM_ITERATIONS), "It is 3.")
+    assert (answer, len(asked), NUM_ITERATIONS) == ("It is 3.", 31, 30)
+    assert ends == [False] * 30 + [True]
+    assert str(asked[-1][-1]["content"]).endswith(LAST)
+    assert code_blocks(f"{block} and {block}") == ["print(1)\n", "print(1)\n"]
+
+
+def test_the_agent_plays_in_an_evaluation_and_each_request_is_counted(tmp_path: Path) -> None:
+    """A toy server as the model: it looks at the length of the text first, and asks for a label by `llm_query`."""
+
+    def answer(path: str, body: Any, key: str | None) -> Answer:
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "toy"}]}
+        if path != "/v1/chat/completions":
+            return 404, {}
+        last = body["messages"][-1]["content"]
+        said = "FINAL(Label: tree)"
+        if last.startswith("The variable"):
+            said = "```repl\nprint(len(context))\nlabel = llm_query('name a label')\n```"
+        elif last == "name a label":
+            said = "tree"
+        usage = {"prompt_tokens": 50, "completion_tokens": 5}
+        return 200, {"choices": [{"message": {"role": "assistant", "content": said}}], "usage": usage}
+
+    arguments = ["--tasks", "oolong", "--samples", "1", "--ways", "rlm,rlm-map", "--output", str(tmp_path)]
+    with openai_server(answer) as url:
+        assert cli(["eval", url, *arguments]) == 0
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert report["skipped"] == {"rlm-map": "the server has no acmserve"}
+    [row] = report["rows"]
+    assert (row["num_samples"], row["num_requests"], row["prompt_tokens"]) == (4, 12, 600)
+    scored = {record["sample"].rpartition("/")[2]: record["answer"] for record in report["records"]}
+    assert set(scored.values()) == {"Label: tree"}

@@ -1,0 +1,126 @@
+"""Sessions of thousands of steps under the default budget: every prompt is written out and counted, step by step.
+
+    an agent's step --> meter --> over 80,000? --> policy, low watermark --> messages as shown --> counted by themselves
+
+Each exploration leaves a description, and all descriptions together are several budgets. ACMSERVE_EXPLORATIONS is the
+number of explorations of the long form (`make explorations`). Nothing here starts an engine, and a token is a word.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction import registry
+from acmserve.context.eviction.budget_json import parse_budget
+from acmserve.context.eviction.cwl import Cwl
+from acmserve.context.eviction.plan import EvictionPlan
+from acmserve.context.session.history import append_internal
+from acmserve.context.session.render import render
+from acmserve.context.transcript.message import Message
+from tests.context.eviction.test_context_meter import MEASURED, new_meter, state_of
+from tests.support.context.annotated import Story
+from tests.support.context.valid_chat import orphans, weigh
+
+NUM_EXPLORATIONS = int(os.environ.get("ACMSERVE_EXPLORATIONS", "1000"))
+MAX_TOKENS = 80_000
+DESCRIPTION = "found that it is so " * 24
+CONTROL = "tests.context.eviction.test_long_sessions:LastingNotes"
+
+
+class LastingNotes(Cwl):
+    """The control. Algorithm 1 as the paper has it: marked episodes alone, and their descriptions stay for ever."""
+
+    summary: ClassVar[str] = "marked episodes alone, whose descriptions stay"
+
+    def plan(self, view: ConversationView, target: int) -> EvictionPlan:
+        return self.plan_marked(view, target)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_loaded", {})
+    registry.load(CONTROL)
+
+
+def marking(num: int) -> Iterator[list[Message]]:
+    """An agent that explores for ever and marks it. It never acts, so nothing it marks is an act."""
+    story = Story()
+    yield story.messages[:]
+    for number in range(num):
+        begun = len(story.messages)
+        story.start(f"e{number}").step(("grep", "g " * 300), text="Look .").end(DESCRIPTION)
+        yield story.messages[begun:]
+
+
+def unmarking(num: int) -> Iterator[list[Message]]:
+    """An agent that never calls `delimiter`: reads, and now and then an edit and a word of the user."""
+    story = Story()
+    yield story.messages[:]
+    for number in range(num):
+        begun = len(story.messages)
+        story.step(("grep", "g " * 200), text="Look .").step(("read", "r " * 200), text="Read .")
+        if number % 3 == 2:
+            story.step(("edit", "e " * 50), text="Do .")
+        if number % 100 == 99:
+            story.user()
+        yield story.messages[begun:]
+
+
+@dataclass
+class Walked:
+    """What was seen on the way. `largest` is the largest prompt, as it was counted from its messages."""
+
+    largest: int = 0
+    num_unmet: int = 0
+    num_evictions: int = 0
+
+
+def walk(steps: Iterator[list[Message]], policy: str, every: int = 10) -> Walked:
+    """Follow an agent until its budget breaks. One of `every` prompts is counted, and each behind an eviction."""
+    budget, meter, walked = parse_budget({"policy": policy}, window=131_072), new_meter(), Walked()
+    assert budget.max_tokens == MAX_TOKENS
+    state = meter.follow(state_of(next(steps)))
+    for number, messages in enumerate(steps):
+        state = meter.follow(append_internal(state, messages))
+        is_over = meter.exceeds(budget)
+        if is_over:
+            plan = meter.plan(budget, MEASURED)
+            walked.num_evictions += 1
+            walked.num_unmet += plan.unmet is not None
+            state = meter.carry_out(plan, state)
+        if is_over or number % every == 0:
+            shown = render(state)
+            walked.largest = max(walked.largest, weigh(shown))
+            assert not orphans(shown)
+            if walked.largest > MAX_TOKENS:
+                return walked
+        # What was served is known, so nothing is set aside for what a template might add.
+        counted = meter.counted()
+        meter.calibrate(counted, counted.num_tokens)
+    meter.check_integrity()
+    return walked
+
+
+Agent = Callable[[int], Iterator[list[Message]]]
+
+
+@pytest.mark.parametrize(("agent", "policy"), [(marking, "cwl"), (unmarking, "cwl"), (unmarking, "chain")])
+def test_a_session_without_end_stays_under_its_budget(agent: Agent, policy: str) -> None:
+    walked = walk(agent(NUM_EXPLORATIONS), policy)
+    assert walked.largest <= MAX_TOKENS
+    assert walked.num_unmet == 0
+    assert walked.num_evictions > 3
+    assert walked.largest > MAX_TOKENS / 2
+
+
+@pytest.mark.parametrize("agent", [marking, unmarking])
+def test_without_the_second_level_and_inferred_episodes_the_budget_breaks(agent: Agent) -> None:
+    walked = walk(agent(NUM_EXPLORATIONS), CONTROL)
+    assert walked.largest > MAX_TOKENS
+    assert walked.num_unmet > 0
