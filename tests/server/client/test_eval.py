@@ -67,3 +67,23 @@ def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_p
     assert row["num_tool_errors"] == 1
     first, second, third = (sum(counts[:3]) for counts in report["records"][0]["completions"])
     assert first < second < third
+
+
+def test_agents_that_run_code_work_in_sessions_and_leave_none(scripted_server: str, tmp_path: Path) -> None:
+    said = {"vllm_xargs": {"script_id": new_session(), "script": ["FINAL(Label: tree)"]}}
+    tasks = ["--tasks", "oolong,terminal", "--set", "oolong.tokens=900", "--set", "terminal.tasks=2"]
+    ways = ["--ways", "rlm,rlm-map,shell,shell:recency"]
+    report = play(scripted_server, tmp_path, *tasks, *ways, "--request", json.dumps(said), "--budget", "2000")
+    rows = {(row["task"], row["way"]): row for row in report["rows"]}
+    assert {row["num_refused"] for row in rows.values()} == {0}
+    assert rows["oolong", "rlm"]["num_requests"] == rows["oolong", "rlm-map"]["num_requests"] == 4
+    assert rows["oolong", "rlm"]["update_tokens"] is None
+    assert rows["oolong", "rlm-map"]["update_tokens"][0] > 0
+    assert rows["terminal", "shell:recency"]["num_requests"] == 2
+    target = Target.find(scripted_server, None, None, {})
+    for task in ("oolong", "terminal"):
+        sample = next(one for one in samples_of(parser().parse_args(["http://n", *SMALL, *tasks])) if one.task == task)
+        for way in ("rlm-map", "shell:recency"):
+            salt = Play(target, sample, way, report["run"], 0).salt
+            assert httpx.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
+    target.close()
