@@ -11,7 +11,7 @@ RESULT = "learner"
 _MODELS = {
     "untrained": "as it was",
     "right": "trained on right folds",
-    "shuffled": "the control, trained on folds of wrong documents",
+    "shuffled": "the control, trained on wrong folds",
 }
 _PARTS = {"fold": "that need folds", "keep": "that need none", "all": "all"}
 
@@ -31,8 +31,11 @@ def _cells(part: dict[str, Any]) -> list[str]:
 
 
 def _reward(reports: Reports) -> str:
-    told = [f"{row['parts']['all']['reward']:.2f} ({_MODELS[row['model']]})" for row in reports[RESULT]["rows"]]
-    return f"The reward over all tasks: {', '.join(told)}."
+    told = {row["model"]: f"{row['parts']['all']['reward']:.2f}" for row in reports[RESULT]["rows"]}
+    return (
+        f"Yes. Over all tasks the trained model earns {told['right']}. "
+        f"Untrained it earns {told['untrained']}, and the control {told['shuffled']}."
+    )
 
 
 def _sizes(reports: Reports) -> str:

@@ -19,7 +19,8 @@ from acmserve.bench.learner.judged import JudgedModel
 from acmserve.bench.learner.main import as_table
 from acmserve.bench.learner.sessions import PlayedSession, read_session, session_line
 from acmserve.bench.learner.stages import TrainedModel
-from acmserve.bench.report.page import page
+from acmserve.bench.report.ledger import read_ledger
+from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.sections.learning import LEARNING, RESULT
 from acmserve.training.record import read_rollout
 from tests.support.training.sessions import Session
@@ -103,7 +104,7 @@ def test_the_page_and_the_table_show_every_model(tmp_path: Path) -> None:
     assert as_table(report)[-1].startswith("gate green")
     assert as_table(report | {"gate": as_gate(["the control rose"])})[-1] == "  the control rose"
     (tmp_path / f"{RESULT}.json").write_text(as_json(report), encoding="utf-8")
-    shown = page(LEARNING, tmp_path)
+    shown = "\n".join(sections_of(LEARNING, tmp_path, read_ledger(tmp_path)))
     assert (
         "| trained on right folds | that need folds | 0.90 (0.53 to 0.98) | 19 of 20 | 19 of 20 | 76 of 76 |" in shown
     )
