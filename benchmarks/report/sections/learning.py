@@ -32,7 +32,7 @@ def _cells(part: dict[str, Any]) -> list[str]:
 
 def _reward(reports: Reports) -> str:
     told = [f"{row['parts']['all']['reward']:.2f} ({_MODELS[row['model']]})" for row in reports[RESULT]["rows"]]
-    return f"The reward over all tasks: {', '.join(told)}."
+    return f"The reward is {told[0]}. Then it is {', and '.join(told[1:])}."
 
 
 def _sizes(reports: Reports) -> str:
