@@ -12,10 +12,10 @@
 
 Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
 
-The gate of a cell: `exact` moved nothing and gives the stock engine's first token, receipts sum to their prompts, and
-what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts, too). A red
-cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and vLLM at its defaults in
-bfloat16. Their first tokens are compared with nobody's.
+The gate of a cell: `exact` moved nothing and answers as the stock engine does (`gate.py`), receipts sum to their
+prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
+too). A red cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and vLLM at its
+defaults in bfloat16. Their first tokens are compared with nobody's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from acmserve.bench.edit.gate import NUM_LISTED, NUM_TOKENS, AnswerDistance, check_control, compare_answers
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
 from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
 from acmserve.bench.harness.engine_process import EngineProcess
@@ -37,17 +38,23 @@ APPEND, AUTO, EXACT, STOCK, LLAMA_CPP = "append", "auto", "exact", "stock", "lla
 DEFAULTS = "defaults"
 SERIES = (*MOVING, APPEND, AUTO, EXACT, STOCK, DEFAULTS, LLAMA_CPP)
 MIN_REUSED_SHARE = 0.9
+RESTORED = "restore"
+"""The kind whose moved KV is that of the text as it was read first. It is no control."""
 
 
 @dataclass
 class Cell:
-    """Seconds to first token by series, in order of repetition; the last receipt of each; why it is red."""
+    """Seconds to first token by series, in order of repetition; the last receipt of each; why it is red.
+
+    `answers` are the distances of `exact` and of `reuse` to stock vLLM, in the first repetition.
+    """
 
     kind: str
     seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     num_agreeing: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MOVING, 0))
+    answers: dict[str, AnswerDistance] = field(default_factory=dict)
     num_front: int = 0
     num_behind: int = 0
     num_new: int = 0
@@ -78,6 +85,19 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
         cell.num_agreeing[fidelity] += found[fidelity] == expected
     if engines.llama is not None:
         _ask_llama(engines.llama, cell, edit)
+    if not cell.answers:
+        _compare(engines, cell, edit, key)
+
+
+def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
+    """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
+    longer = {"max_tokens": NUM_TOKENS, "num_logprobs": NUM_LISTED, "ignore_eos": True}
+    expected = engines.stock.ask(Ask(edit.prompt, key, **longer))
+    for fidelity, session in ((EXACT, key), (REUSE, f"{key} 0")):
+        ask = Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity, **longer)
+        cell.answers[fidelity] = compare_answers(engines.ours.ask(ask), expected)
+    if not cell.answers[EXACT].is_same:
+        cell.failures.append(f"exact answers otherwise than stock vLLM: {cell.answers[EXACT]}")
 
 
 def _ask_edit(ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str) -> Tokens:
@@ -135,26 +155,28 @@ def check_reused(fidelity: str, cell: Cell) -> list[str]:
 
 
 def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:
-    """JSON-ready; a cell whose gate is red has no times."""
+    """JSON-ready; a cell whose gate is red has no times. Neither has any where the gate would let moved KV pass."""
+    blind = check_control([cell.answers[REUSE] for cell in cells if cell.answers and cell.kind != RESTORED])
     return {
         "sizes": {name: getattr(sizes, name) for name in ("prefix", "folded", "suffix", "marker", "new")},
-        "gate": as_gate([f"{cell.kind}: {failure}" for cell in cells for failure in cell.failures]),
-        "cells": [_row(cell, sizes) for cell in cells],
+        "gate": as_gate([*(f"{cell.kind}: {failure}" for cell in cells for failure in cell.failures), *blind]),
+        "cells": [_row(cell, sizes, is_red=bool(cell.failures or blind)) for cell in cells],
     }
 
 
-def _row(cell: Cell, sizes: EditSizes) -> dict[str, Any]:
-    seconds = {} if cell.failures else {name: times for name, times in cell.seconds.items() if times}
+def _row(cell: Cell, sizes: EditSizes, *, is_red: bool) -> dict[str, Any]:
+    seconds = {} if is_red else {name: times for name, times in cell.seconds.items() if times}
     return {
         "kind": cell.kind,
         "context_tokens": sizes.context,
         "front_tokens": cell.num_front,
         "behind_tokens": cell.num_behind,
         "new_tokens": cell.num_new,
-        "green": not cell.failures,
+        "green": not is_red,
         "receipts": cell.receipts,
         "num_repetitions": len(cell.seconds[STOCK]),
         "first_token_agrees": cell.num_agreeing,
+        "answers": {name: found.as_dict() for name, found in cell.answers.items()},
         "seconds_to_first_token": seconds,
         "medians": {name: statistics.median(times) for name, times in seconds.items()},
     }

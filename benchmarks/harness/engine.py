@@ -30,8 +30,8 @@ _LOG_TAIL_CHARS = 3000
 class EngineReply:
     """Answer to one request. `receipt` is None for requests without a session.
 
-    `cached_tokens` is vLLM's own count of prompt tokens that it found in its prefix cache. `first_logprobs` are the
-    log-probabilities, as first token of the answer, of the tokens that were asked for.
+    `cached_tokens` is vLLM's own count of prompt tokens that it found in its prefix cache. `logprobs` are, for each
+    token of the answer, the log-probabilities of the tokens that were asked for.
     """
 
     first_token_s: float
@@ -39,7 +39,12 @@ class EngineReply:
     token_ids: tuple[int, ...]
     text: str
     receipt: dict[str, Any] | None
-    first_logprobs: Mapping[int, float] = field(default_factory=dict)
+    logprobs: tuple[Mapping[int, float], ...] = ()
+
+    @property
+    def first_logprobs(self) -> Mapping[int, float]:
+        """Those of the first token. Empty where none were asked for."""
+        return self.logprobs[0] if self.logprobs else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,7 @@ def _reply(output: Any) -> EngineReply:
         token_ids=tuple(answer.token_ids),
         text=answer.text,
         receipt=transfer["acm"]["receipt"] if "acm" in transfer else None,
-        first_logprobs={token: told.logprob for token, told in answer.logprobs[0].items()} if answer.logprobs else {},
+        logprobs=tuple({token: told.logprob for token, told in one.items()} for one in answer.logprobs or ()),
     )
 
 

@@ -95,7 +95,7 @@ def test_auto_has_to_choose_what_its_rule_says() -> None:
 
 def test_the_most_likely_candidate_is_the_choice_whatever_else_was_said() -> None:
     (asked,) = prepared().tokens.asked
-    told = EngineReply(0.1, 0, (9,), " oak", None, first_logprobs={9: -0.1, 5: -2.0, 6: -1.5, 7: -3.0})
+    told = EngineReply(0.1, 0, (9,), " oak", None, logprobs=({9: -0.1, 5: -2.0, 6: -1.5, 7: -3.0},))
     assert choice(told, asked) == "fern"
-    tied = EngineReply(0.1, 0, (9,), " oak", None, first_logprobs={5: -2.0, 6: -2.0, 7: -2.0})
+    tied = EngineReply(0.1, 0, (9,), " oak", None, logprobs=({5: -2.0, 6: -2.0, 7: -2.0},))
     assert choice(tied, asked) == "dew"

@@ -1,0 +1,72 @@
+"""Whether `exact` answers as stock vLLM does: 32 greedy tokens, and the log-probabilities of the likeliest ones.
+
+    exact / stock    every token is the same, and every log-probability is within 1e-3
+    reuse / stock    the control: moved KV, taken for exact, has to fail in at least one kind of edit
+
+One token says little: moved KV mostly gives the right one, too. Log-probabilities tell them apart. A restore moves
+nothing that has changed, so its control may pass. Pure. Knows answers, and no engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from typing import Any
+
+from acmserve.bench.harness.engine import EngineReply
+
+NUM_TOKENS = 32
+NUM_LISTED = 20
+"""Log-probabilities that are asked for. vLLM tells no more by default."""
+NUM_COMPARED = 10
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDistance:
+    """How far one answer is from another: `num_same` of `num_tokens` tokens agree, up to the first that does not.
+
+    `largest_difference` is that of log-probabilities, in nats, up to and with that token. It is infinite where one of
+    the likeliest tokens is not even listed by the other answer.
+    """
+
+    num_tokens: int
+    num_same: int
+    largest_difference: float
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the gate lets it pass."""
+        return self.num_same == self.num_tokens and self.largest_difference <= TOLERANCE
+
+    def __str__(self) -> str:
+        return f"{self.num_same} of {self.num_tokens} tokens, log-probabilities {self.largest_difference:.2g} apart"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready. An infinite difference is null."""
+        told = asdict(self)
+        return told if math.isfinite(self.largest_difference) else told | {"largest_difference": None}
+
+
+def compare_answers(one: EngineReply, stock: EngineReply) -> AnswerDistance:
+    """How far an answer is from that of stock vLLM to the same prompt."""
+    num_tokens = max(len(one.token_ids), len(stock.token_ids))
+    pairs = zip(one.token_ids, stock.token_ids, strict=False)
+    num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    # Behind the first other token, the two continue different texts.
+    comparable = list(zip(one.logprobs, stock.logprobs, strict=False))[: num_same + 1]
+    differences = [
+        abs(listed.get(token, -math.inf) - logprob)
+        for listed, expected in comparable
+        for token, logprob in sorted(expected.items(), key=lambda item: -item[1])[:NUM_COMPARED]
+    ]
+    return AnswerDistance(num_tokens, num_same, max(differences, default=math.inf))
+
+
+def check_control(controls: Sequence[AnswerDistance]) -> list[str]:
+    """Why the gate would prove nothing: it lets moved KV pass as exact, whatever the edit."""
+    if controls and all(one.is_same for one in controls):
+        return [f"moved KV passes as exact in all {len(controls)} kinds of edit, so the gate sees no move"]
+    return []
