@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from acmserve.bench.edit.gate import NUM_LISTED, NUM_TOKENS, AnswerDistance, check_control, compare_answers
@@ -91,13 +91,16 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
     """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
-    longer = {"max_tokens": NUM_TOKENS, "num_logprobs": NUM_LISTED, "ignore_eos": True}
-    expected = engines.stock.ask(Ask(edit.prompt, key, **longer))
+    expected = engines.stock.ask(_longer(Ask(edit.prompt, key)))
     for fidelity, session in ((EXACT, key), (REUSE, f"{key} 0")):
-        ask = Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity, **longer)
-        cell.answers[fidelity] = compare_answers(engines.ours.ask(ask), expected)
+        ask = Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
+        cell.answers[fidelity] = compare_answers(engines.ours.ask(_longer(ask)), expected)
     if not cell.answers[EXACT].is_same:
         cell.failures.append(f"exact answers otherwise than stock vLLM: {cell.answers[EXACT]}")
+
+
+def _longer(ask: Ask) -> Ask:
+    return replace(ask, max_tokens=NUM_TOKENS, num_logprobs=NUM_LISTED, ignore_eos=True)
 
 
 def _ask_edit(ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str) -> Tokens:
