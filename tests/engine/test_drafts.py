@@ -42,7 +42,7 @@ def save_repetitive(folder: Path) -> Path:
 
 def test_moved_kv_is_right(tmp_path: Path) -> None:
     """A long answer, then a fold in front of it: what moves is the end of the history with the whole answer."""
-    with start_engine(save_repetitive(tmp_path), plugin={}, own_process=False, **SETTINGS) as engine:
+    with start_engine(save_repetitive(tmp_path), plugin={}, own_process=True, **SETTINGS) as engine:
         answer = engine.ask(HISTORY, "s", "reuse", max_tokens=NUM_ANSWERED)
         num_drafted, num_accepted = num_drafts(engine)
         context = [*cut([*HISTORY, *answer.token_ids], 100, 300, MARKER), *NEW]

@@ -20,16 +20,12 @@ MAX_OUTPUT_CHARS = 2**20
 _REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "ctypes.")
 
 
-class Full(Exception):
-    """The code printed more than anybody reads."""
-
-
 class Output(io.StringIO):
-    """Text in memory, up to a size."""
+    """Text in memory, up to a size that nobody reads."""
 
     def write(self, text: str) -> int:
         if self.tell() + len(text) > MAX_OUTPUT_CHARS:
-            raise Full(f"more than {MAX_OUTPUT_CHARS:,} characters were printed")
+            raise BufferError(f"more than {MAX_OUTPUT_CHARS:,} characters were printed")
         return super().write(text)
 
 
@@ -79,8 +75,6 @@ def run(code: str, names: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             exec(compile(code, "<repl>", "exec"), names)
-        except Full as full:
-            return f"{output.getvalue()}\n{full}"
         except BaseException as error:  # noqa: BLE001 -- whatever the code raises is its output
             told = traceback.format_exception(error)
             return output.getvalue() + "".join([told[0], *told[2:]])

@@ -115,7 +115,7 @@ def test_new_tokens_are_those_of_the_recorded_trace(smollm2_folder: Path) -> Non
 def test_the_recorded_report_reads() -> None:
     table = as_table(RECORDED)
     assert any("no budget" in line and "60,306" in line for line in table)
-    assert any("CWL with moves" in line and "2 %" in line for line in table)
+    assert any("CWL with moves" in line and "3 %" in line for line in table)
 
 
 def test_costs_follow_from_the_counts_and_the_prices() -> None:
@@ -124,7 +124,7 @@ def test_costs_follow_from_the_counts_and_the_prices() -> None:
     assert cost_of(run, PriceRatios()) == pytest.approx((1.25 * 120 + 0.1 * 1_000 + 5 * 10) / 1e6)
     assert cost_of(run, PriceRatios(write=1, read=1, output=0, base=2)) == pytest.approx(2 * 1_120 / 1e6)
     rows = {row[0]: row[-2:] for row in COSTS.rows(RECORDED)}
-    assert rows["no budget"] == ["", "+257 %"]
-    assert rows["CWL exact, batched"] == ["-79 %", "-25 %"]
+    assert rows["no budget"] == ["", "+248 %"]
+    assert rows["CWL exact, batched"] == ["-79 %", "-27 %"]
     free = {row[0]: row[-1] for row in COSTS.rows({**RECORDED, "prices": {"read": 0.0, "output": 0.0}})}
-    assert free["CWL exact, batched"] == "-23 %"
+    assert free["CWL exact, batched"] == "-25 %"

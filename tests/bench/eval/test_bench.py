@@ -10,7 +10,8 @@ import pytest
 
 from acmserve.bench.eval.bench import _parser, play
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
-from acmserve.bench.report.page import page
+from acmserve.bench.report.ledger import read_ledger
+from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.sections.answers import ANSWERS
 from tests.support.server.fake_openai import Answer, openai_server
 
@@ -48,13 +49,13 @@ def test_every_task_is_played_and_a_refused_sample_makes_the_gate_red(
 
 
 def test_the_page_has_the_table_where_there_are_results(tmp_path: Path) -> None:
-    assert "## Evaluation" not in page([SECTION], tmp_path)
+    assert "## Evaluation" not in "\n".join(sections_of([SECTION], tmp_path, read_ledger(tmp_path)))
     with openai_server(toy()) as url:
         report = play(
             url, _parser().parse_args(["--samples", "1", "--work", str(tmp_path / "work"), "--tasks", "babilong"])
         )
     (tmp_path / "eval.json").write_text(json.dumps(report))
-    shown = page([SECTION], tmp_path)
+    shown = "\n".join(sections_of([SECTION], tmp_path, read_ledger(tmp_path)))
     assert "| `baseline` | - | - | - | - | - | 0 [0, " in shown
     assert "], n 1 |" in shown
     assert shown.count("| `memagent` |") == 2

@@ -34,7 +34,9 @@ class Healthy(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Healthy).serve_forever()
 """
 TOY = f"""
-import sys, threading, time
+import signal, sys, threading, time
+for each in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(each, signal.SIG_DFL)  # the suite may run under `nohup`, which has switched them off
 from concurrent.futures import ThreadPoolExecutor
 import httpx
 from acmserve.bench.harness.benchmark import Benchmark
@@ -172,7 +174,8 @@ def test_a_report_of_what_is_whole_says_that_it_is_a_part(tmp_path: Path) -> Non
     assert run_to_its_end(Benchmark("toy", "", stopped), ["--json", str(file)]) == EXIT_CODES["SIGTERM"]
     assert not file.exists()
     kept = json.loads(partial_file(file).read_text(encoding="utf-8"))
-    assert kept == {"gate": {"green": True, "failures": []}, "rows": [1], "partial": True, "ended_by": "SIGTERM"}
+    wanted = {"gate": {"green": True, "failures": []}, "rows": [1], "partial": True, "ended_by": "SIGTERM"}
+    assert wanted.items() <= kept.items()
 
 
 def test_a_second_signal_leaves_no_server(start: Start) -> None:
@@ -214,9 +217,9 @@ def test_a_limit_that_is_no_time_is_refused(arguments: list[str]) -> None:
 
 
 def test_progress_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RunLog()
     now = iter([100.0, 130.0, 160.0, 500.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    log = RunLog()
     told = [log.counted(number, 10, "x") for number in (1, 2, 3)]
     assert told == ["1 of 10: x", "2 of 10: x; about 4:30 min left", "3 of 10: x; about 4:00 min left"]
     assert log.counted(1, 2, "another count") == "1 of 2: another count"

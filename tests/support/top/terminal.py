@@ -73,7 +73,8 @@ def terminal(*arguments: str, width: int = 150, height: int = 20) -> Iterator[Te
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "acmserve", "top", *arguments],
+        # A shell that runs the suite in the background has switched the signal off, and children inherit that.
+        ["env", "--default-signal=INT", sys.executable, "-m", "acmserve", "top", *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
