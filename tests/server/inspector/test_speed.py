@@ -24,12 +24,13 @@ pytestmark = pytest.mark.skipif(not os.environ.get("ACMSERVE_INSPECTOR"), reason
 WRITTEN = Path(__file__).parents[3] / "build" / "inspector" / "speed.json"
 NUM_SESSIONS, NUM_TURNS, NUM_LINES = 200, 2500, 52
 LEAST_TOKENS = 1_000_000
-MOST_SECONDS = {"first_view_of_200_sessions_s": 1.0, "session_of_1m_tokens_s": 2.0}
+LONG_LOOKS = ("session_of_1m_tokens_first_look_s", "session_of_1m_tokens_s")
+MOST_SECONDS = {"first_view_of_200_sessions_s": 1.0} | dict.fromkeys(LONG_LOOKS, 2.0)
 LEAST_FRAMES = 50
 
 
 def fill(server: Inspected) -> None:
-    """Many sessions, and a long one, which its server has counted when somebody looks for the second time."""
+    """Many sessions, and a long one. The first who looks at it waits until its tokens are counted."""
     for number in range(NUM_SESSIONS - 1):
         server.make(f"agent-{number:03}", long_history(2))
     server.make("long", long_history(NUM_TURNS, NUM_LINES))
@@ -49,7 +50,7 @@ def measure(browser: Any, server: Inspected) -> dict[str, Any]:
     with new_tab(browser, server) as visit:
         found: dict[str, Any] = {"first_view_of_200_sessions_s": first_rows_seconds(visit)}
         visit.page.get_by_text(f"{NUM_SESSIONS} of {NUM_SESSIONS} sessions.").wait_for()
-    for name in ("session_of_1m_tokens_first_look_s", "session_of_1m_tokens_s"):
+    for name in LONG_LOOKS:
         with new_tab(browser, server) as visit:
             found[name] = whole_seconds(visit, "s/long", last)
             found["scroll"] = scrolling(visit.page)
