@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.choice import MAX_LOSS
-from acmserve.bench.edit.table import cell_of
+from acmserve.bench.edit.table import cell_of, times_sooner
 from acmserve.bench.harness.markdown_text import points, ratio, seconds, table
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
@@ -21,6 +21,7 @@ from acmserve.bench.report.sections.repairs import repairs_row
 
 _SEEDS = ("tasks", "tasks-seed2", "tasks-seed3")
 _PRECOMPUTE = ("precompute", "precompute-clear")
+_MOST_APPENDS, _LEAST_SOONER = 1.1, 20
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
 
@@ -48,9 +49,19 @@ def _over_append(reports: Reports) -> float:
     return _medians(reports)["reuse"] / _medians(reports)["append"]
 
 
+def _sooner(reports: Reports) -> float:
+    return times_sooner(reports["edit-cpu"], "reuse", "defaults")
+
+
+def _reached(reports: Reports) -> float:
+    """The share of the bar that is reached, by the worse of its two halves."""
+    return min(_MOST_APPENDS / _over_append(reports), _sooner(reports) / _LEAST_SOONER)
+
+
 def _fold_beside(reports: Reports) -> str:
     found = _medians(reports)
-    return f"`exact` {seconds(found['exact'])}, stock vLLM {seconds(found['stock'])}"
+    stock = f"stock vLLM {seconds(found['stock'])} at the same flags, {seconds(found['defaults'])} at its own"
+    return f"`exact` {seconds(found['exact'])}, `auto` {seconds(found['auto'])}, {stock}"
 
 
 def _mix(reports: Reports, way: str) -> Report:
@@ -112,12 +123,15 @@ NUMBERS = (
         "First token after a fold",
         "`reuse`",
         ("edit-cpu",),
-        _over_append,
-        lambda reports: f"{seconds(_medians(reports)['reuse'], 2)}, {ratio(_over_append(reports))} plain appends",
+        _reached,
+        lambda reports: (
+            f"{seconds(_medians(reports)['reuse'], 2)}, {ratio(_over_append(reports))} plain appends, "
+            f"{_sooner(reports):.1f} times sooner than stock's defaults"
+        ),
         _fold_beside,
-        "1.1 appends",
-        lambda value: value <= 1.1,
-        "the move takes time of its own. Single appends range more widely.",
+        f"{_MOST_APPENDS} appends, {_LEAST_SOONER} times sooner",
+        lambda value: value >= 1,
+        "stock's own defaults are bfloat16 on this processor's matrix units, and acmserve's side is float32.",
     ),
     DecisionNumber(
         "Right answers beside `exact`",
@@ -165,7 +179,7 @@ NUMBERS = (
     ),
 )
 NEVER = (
-    "**Never measured:** moves on a GPU, on which `make gpu` has not run yet, and stock vLLM at its own defaults. "
+    "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
     "Neither were contexts above 20,000 tokens, several sessions beside stock, open-loop load, and real traces."
 )
 

@@ -53,13 +53,14 @@ def draw(report: Mapping[str, Any]) -> str:
         *_times(
             TOP + 3 * 38 + 82,
             [
-                ("stock vLLM", medians["stock"], FOLDED),
+                ("stock, same flags", medians["stock"], FOLDED),
+                ("stock, its defaults", medians["defaults"], FOLDED),
                 ("exact (default)", medians["exact"], COMPUTED),
                 ("reuse", medians["reuse"], MOVED),
             ],
         ),
     ]
-    height = TOP + 3 * 38 + 82 + 3 * 30 + 6
+    height = TOP + 3 * 38 + 82 + 4 * 30 + 6
     title = "A fold: what is kept, moved and computed, and the time to the first token"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">'

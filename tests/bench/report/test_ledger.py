@@ -219,25 +219,27 @@ def unmarked_results(page: str) -> list[str]:
 @NEEDS_HISTORY
 def test_a_page_without_the_words_is_found() -> None:
     """Negative control."""
-    figure = next(figure for figure in FIGURES if figure.text == "7.4 s")
+    figure = next(figure for figure in FIGURES if figure.text.startswith("-4.2"))
     page = read_page("README.md")
     assert unmarked(re.sub("|".join(MARKS), "new", page), figure)
     without = re.sub("|".join(MARKS), "new", read_page(GENERATED))
-    assert "edit-cpu" in unmarked_results(without)
+    assert "trace" in unmarked_results(without)
 
 
 def test_the_times_of_a_reader_stand_beside_those_committed(tmp_path: Path) -> None:
     with pytest.raises(AcmError, match="make evidence-quick"):
         beside_lines(RESULTS, tmp_path)
     report = json.loads(json.dumps(read_result("edit-cpu")))
-    times = {"exact": [6.5], "repair": [9.0], "reuse": [0.1], "stock": [7.5]}
-    report["cells"][0]["seconds_to_first_token"] = times
+    times = report["cells"][0]["seconds_to_first_token"]
+    times |= {"repair": [9.0], "reuse": [0.1]}
     (tmp_path / "edit-cpu.json").write_text(json.dumps(report))
     lines = beside_lines(RESULTS, tmp_path)
     assert [line.split()[0] for line in lines[1:]] == list(TIMES)
     assert [line.split()[-2:] for line in lines[1:]] == [
         ["within", "it"],
+        ["within", "it"],
         ["above", "it"],
         ["below", "it"],
+        ["within", "it"],
         ["within", "it"],
     ]

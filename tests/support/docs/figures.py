@@ -18,7 +18,7 @@ from acmserve.bench.edit.table import times_sooner
 from acmserve.bench.harness.markdown_text import points
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import count_answers, task_row
-from acmserve.bench.report.sections.edits import median_seconds, total_seconds
+from acmserve.bench.report.sections.edits import total_seconds
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.pages import GENERATED, LEDGER, ROOT, page_names, prose_of
@@ -60,16 +60,23 @@ def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], f
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
 
 
+def _beside_defaults(report: Any) -> float:
+    return times_sooner(report, "reuse", "defaults")
+
+
 def _answers(index: int) -> Callable[[], int]:
     return lambda: count_answers(read_result(name) for name in _TASKS)[index]
 
 
 FIGURES = (
-    Figure("30 times", "edit-cpu", times_sooner, "{:.0f} times", (README,)),
-    Figure("7.4 s", "edit-cpu", "cells/0/medians/stock", "{:.1f} s", (README,)),
-    Figure("6.5 s", "edit-cpu", "cells/0/medians/exact", "{:.1f} s", (README,)),
-    Figure("0.25 s", "edit-cpu", "cells/0/medians/reuse", "{:.2f} s", (README,)),
-    Figure("0.39 s", "edit-kinds", lambda report: median_seconds(report, "fold", "repair"), "{:.2f} s", (README,)),
+    Figure("22 times", "edit-cpu", times_sooner, "{:.0f} times", (README,)),
+    Figure("5.8 times", "edit-cpu", _beside_defaults, "{:.1f} times", (README,)),
+    Figure("4.5 s", "edit-cpu", "cells/0/medians/stock", "{:.1f} s", (README,)),
+    Figure("1.2 s", "edit-cpu", "cells/0/medians/defaults", "{:.1f} s", (README,)),
+    Figure("4.6 s", "edit-cpu", "cells/0/medians/exact", "{:.1f} s", (README,)),
+    Figure("1.7 s", "edit-cpu", "cells/0/medians/auto", "{:.1f} s", (README,)),
+    Figure("0.20 s", "edit-cpu", "cells/0/medians/reuse", "{:.2f} s", (README,)),
+    Figure("0.34 s", "edit-cpu", "cells/0/medians/repair", "{:.2f} s", (README,)),
     Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
     Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
