@@ -28,6 +28,7 @@ GENERATED = {"PKG-INFO", "setup.cfg"}
 DATA = {
     "acmserve/_native.pyi",
     "acmserve/bench/demo/conversation.json",
+    "acmserve/bench/learner/folding_suite.json",
     "acmserve/bench/eval/terminal/tasks.json",
     "acmserve/context/suites/branch.json",
     "acmserve/context/suites/cwl.json",
