@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
     not os.environ.get("ACMSERVE_EXAMPLES"), reason="`make examples` installs frameworks from registries"
 )
 
-ADAPTERS = EXAMPLES.parent / "acmserve" / "client" / "adapters"
+ADAPTERS = "acmserve.client.adapters"
 PROGRAMS = EXAMPLES.parent / "tests" / "support" / "client" / "programs"
 WITH_OPENAI = tuple(EXAMPLES / f"{name}.py" for name in ("plain_loop", "coding_agent", "research_agent"))
 NEEDED = ("httpx>=0.27", "mypy==2.4.1")
@@ -65,11 +65,12 @@ def prepared(package: Package, wheel: Path, *needed: str) -> str:
     return python
 
 
-def check_types(python: str, *files: Path, folder: Path) -> None:
-    """As a user does: strictly, from outside of the checkout, against what is installed."""
+def check_types(python: str, *sources: Path | str, folder: Path) -> None:
+    """As a user does: strictly, from outside of the checkout, against what is installed. A text names a module."""
     command = [python, "-m", "mypy", "--strict", "--follow-imports", "silent", "--cache-dir", str(folder / "mypy")]
-    for file in files:
-        done = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, cwd=folder)
+    for source in sources:
+        named = ["-m", source] if isinstance(source, str) else [str(source)]
+        done = subprocess.run([*command, *named], capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -107,7 +108,7 @@ def test_pyright_finds_what_mypy_finds(wheel: Path, tmp_path: Path) -> None:
 def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path) -> None:
     python = prepared(LANGGRAPH, wheel)
     check_langgraph(errands, tmp_path, python)
-    names = (EXAMPLES / "langgraph_clearing.py", PROGRAMS / "langgraph_async.py", ADAPTERS / "langgraph.py")
+    names = (EXAMPLES / "langgraph_clearing.py", PROGRAMS / "langgraph_async.py", f"{ADAPTERS}.langgraph")
     check_types(python, *names, folder=tmp_path)
     later = run_program(PROGRAMS / "langgraph_async.py", errands, folder=tmp_path, python=python)
     assert later.split() == ["thread-async", "True", "None"]
@@ -117,7 +118,7 @@ def test_langgraph_clears_and_branches(wheel: Path, errands: str, tmp_path: Path
 def test_the_agents_sdk_has_receipts(wheel: Path, errands: str, tmp_path: Path, api: str) -> None:
     python = prepared(AGENTS_SDK, wheel)
     check_agents_sdk(errands, tmp_path, python, api)
-    check_types(python, EXAMPLES / "agents_sdk_responses.py", ADAPTERS / "agents_sdk.py", folder=tmp_path)
+    check_types(python, EXAMPLES / "agents_sdk_responses.py", f"{ADAPTERS}.agents_sdk", folder=tmp_path)
 
 
 def test_litellm_calls_back_with_receipts(wheel: Path, errands: str, tmp_path: Path) -> None:
