@@ -53,7 +53,6 @@ class Cell:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    num_agreeing: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MOVING, 0))
     answers: dict[str, AnswerDistance] = field(default_factory=dict)
     num_front: int = 0
     num_behind: int = 0
@@ -81,8 +80,6 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
     _ask_stock(engines.defaults, cell, edit, DEFAULTS, key)
     if found[EXACT] != expected:
         cell.failures.append(f"exact gave token {found[EXACT]}, the stock engine {expected}")
-    for fidelity in MOVING:
-        cell.num_agreeing[fidelity] += found[fidelity] == expected
     if engines.llama is not None:
         _ask_llama(engines.llama, cell, edit)
     if not cell.answers:
@@ -178,7 +175,6 @@ def _row(cell: Cell, sizes: EditSizes, *, is_red: bool) -> dict[str, Any]:
         "green": not is_red,
         "receipts": cell.receipts,
         "num_repetitions": len(cell.seconds[STOCK]),
-        "first_token_agrees": cell.num_agreeing,
         "answers": {name: found.as_dict() for name, found in cell.answers.items()},
         "seconds_to_first_token": seconds,
         "medians": {name: statistics.median(times) for name, times in seconds.items()},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,21 +12,14 @@ from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.sections.answers import ANSWERS
-from tests.support.server.fake_openai import Answer, openai_server
+from tests.support.server.fake_openai import ToyModel, openai_server, says
 
 SECTION = next(section for section in ANSWERS if section.files == ("eval",))
 
 
-def toy(status: int = 200) -> Any:
-    def answer(path: str, body: Any, key: str | None) -> Answer:
-        if path == "/v1/models":
-            return 200, {"data": [{"id": "toy"}]}
-        if path != "/v1/chat/completions":
-            return 404, {}
-        said = {"choices": [{"message": {"content": "no idea"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
-        return status, said
-
-    return answer
+def toy(status: int = 200) -> ToyModel:
+    _, said = says("no idea", {"prompt_tokens": 9, "completion_tokens": 2})
+    return ToyModel(lambda body: (status, said))
 
 
 @pytest.mark.parametrize(("status", "is_green"), [(200, True), (400, False)])

@@ -17,7 +17,7 @@ from acmserve.bench.eval.summary import summarise
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
 from acmserve.errors import AcmError
-from tests.support.server.fake_openai import Answer, openai_server
+from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
 ARGUMENTS = ["--tasks", "babilong,longbench-v2,mrcr", "--samples", "2", "--ways", "baseline,reads,tools,rag"]
 RIGHT = {"longbench-v2": "The correct answer is ({})"}
@@ -27,26 +27,19 @@ def samples(arguments: list[str]) -> list[EvalSample]:
     return samples_of(parser().parse_args(["http://nowhere", *arguments]))
 
 
-class Toy:
+class Toy(ToyModel):
     """Right answers, but for samples in `wrong`. `most` requests are answered, and then none."""
 
     def __init__(self, known: list[EvalSample], wrong: Callable[[EvalSample], bool], most: int = 10**6) -> None:
-        self._known, self._wrong, self._most = known, wrong, most
-        self.bodies: list[dict[str, Any]] = []
+        super().__init__(self._answer, most)
+        self._known, self._wrong = known, wrong
 
-    def __call__(self, path: str, body: Any, key: str | None) -> Answer:
-        if path == "/v1/models":
-            return 200, {"data": [{"id": "toy"}]}
-        if path != "/v1/chat/completions":
-            return 404, {}
-        if len(self.bodies) >= self._most:
-            return 503, "the model is gone"
-        self.bodies.append(body)
+    def _answer(self, body: Any) -> Answer:
         asked = body["messages"][-1]["content"]
         sample = next(one for one in self._known if asked.endswith(one.question))
         answer = RIGHT.get(sample.task, "{}").format("nothing of it" if self._wrong(sample) else sample.gold)
         usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
-        return 200, {"choices": [{"message": {"role": "assistant", "content": answer}}], "usage": usage}
+        return says(answer, usage)
 
 
 def run(url: str, folder: Path, *more: str) -> int:

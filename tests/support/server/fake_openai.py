@@ -12,6 +12,29 @@ from typing import Any
 Answer = tuple[int, Any]
 
 
+class ToyModel:
+    """The model `toy` behind chat completions: `reply` answers a body. `most` are answered, and then none."""
+
+    def __init__(self, reply: Callable[[Any], Answer], most: int = 10**6) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self._reply, self._most = reply, most
+
+    def __call__(self, path: str, body: Any, key: str | None) -> Answer:
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "toy"}]}
+        if path != "/v1/chat/completions":
+            return 404, {}
+        if len(self.bodies) >= self._most:
+            return 503, "the model is gone"
+        self.bodies.append(body)
+        return self._reply(body)
+
+
+def says(content: str, usage: dict[str, Any]) -> Answer:
+    """A completion of chat."""
+    return 200, {"choices": [{"message": {"role": "assistant", "content": content}}], "usage": usage}
+
+
 @contextmanager
 def openai_server(answer: Callable[[str, Any, str | None], Answer]) -> Iterator[str]:
     """Serve `answer(path, body, authorization) -> (status, body)`; yields the base URL. A text goes out as it is."""

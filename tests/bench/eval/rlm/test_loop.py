@@ -20,7 +20,8 @@ from acmserve.bench.eval.rlm.python_session import PythonSession
 from acmserve.cli import main as cli
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import ObservationRule
-from tests.support.server.fake_openai import Answer, openai_server
+from tests.support.server.fake_openai import Answer, ToyModel, openai_server
+from tests.support.server.fake_openai import says as completion
 
 
 def says(*lines: str) -> tuple[str, list[list[Message]], list[bool]]:
@@ -83,22 +84,17 @@ def test_after_thirty_iterations_the_answer_is_asked_for() -> None:
 def test_the_agent_plays_in_an_evaluation_and_each_request_is_counted(tmp_path: Path) -> None:
     """A toy server as the model: it looks at the length of the text first, and asks for a label by `llm_query`."""
 
-    def answer(path: str, body: Any, key: str | None) -> Answer:
-        if path == "/v1/models":
-            return 200, {"data": [{"id": "toy"}]}
-        if path != "/v1/chat/completions":
-            return 404, {}
+    def answer(body: Any) -> Answer:
         last = body["messages"][-1]["content"]
         said = "FINAL(Label: tree)"
         if last.startswith("The variable"):
             said = "```repl\nprint(len(context))\nlabel = llm_query('name a label')\n```"
         elif last == "name a label":
             said = "tree"
-        usage = {"prompt_tokens": 50, "completion_tokens": 5}
-        return 200, {"choices": [{"message": {"role": "assistant", "content": said}}], "usage": usage}
+        return completion(said, {"prompt_tokens": 50, "completion_tokens": 5})
 
     arguments = ["--tasks", "oolong", "--samples", "1", "--ways", "rlm,rlm-map", "--output", str(tmp_path)]
-    with openai_server(answer) as url:
+    with openai_server(ToyModel(answer)) as url:
         assert cli(["eval", url, *arguments]) == 0
     report = json.loads((tmp_path / "results.json").read_text())
     assert report["skipped"] == {"rlm-map": "the server has no acmserve"}

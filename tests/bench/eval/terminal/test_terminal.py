@@ -17,7 +17,7 @@ from acmserve.bench.eval.terminal.task import make, score
 from acmserve.cli import main as cli
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.errors import AcmError
-from tests.support.server.fake_openai import Answer, openai_server
+from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
 SAMPLES = {sample.name.removeprefix("0/"): sample for sample in make({"tasks": 20}, 0)}
 SOLUTIONS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("solutions.json").read_text("utf-8"))
@@ -67,25 +67,17 @@ def test_a_shell_keeps_its_folder_ends_its_processes_and_knows_no_network(tmp_pa
     assert not folder.exists()
 
 
-class Worker:
+class Worker(ToyModel):
     """A model that solves some tasks, gets some wrong, and gives up on one. `most` requests are answered."""
 
     def __init__(self, wrong: set[str], most: int = 10**6) -> None:
         self._by_instruction = {sample.question: name for name, sample in SAMPLES.items()}
-        self._wrong, self._most = wrong, most
-        self.bodies: list[dict[str, Any]] = []
+        self._wrong = wrong
+        super().__init__(self._answer, most)
 
-    def __call__(self, path: str, body: Any, key: str | None) -> Answer:
-        if path == "/v1/models":
-            return 200, {"data": [{"id": "toy"}]}
-        if path != "/v1/chat/completions":
-            return 404, {}
-        if len(self.bodies) >= self._most:
-            return 503, "the model is gone"
-        self.bodies.append(body)
+    def _answer(self, body: Any) -> Answer:
         usage = {"prompt_tokens": len(str(body["messages"]).split()), "completion_tokens": 9}
-        said = self._say(body["messages"])
-        return 200, {"choices": [{"message": {"role": "assistant", "content": said}}], "usage": usage}
+        return says(self._say(body["messages"]), usage)
 
     def _say(self, messages: list[dict[str, str]]) -> str:
         asked = [index for index, message in enumerate(messages) if message["content"].startswith("Next task: ")]
