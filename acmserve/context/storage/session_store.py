@@ -54,7 +54,7 @@ class SessionStore:
         self.on_gone: Callable[[Key], None] = ignore
         self.on_leave: Callable[[Key], None] = ignore
         self.on_failure: Callable[[StorageFailed], None] = ignore
-        self.on_saved: Callable[[Session], None] = ignore
+        self.on_saved: Callable[[Session], None] | None = None
         self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
@@ -117,8 +117,7 @@ class SessionStore:
     def save(self, session: Session, state: SessionState) -> None:
         """Set the state of a session, and push out others where the bounds demand it.
 
-        Raises `Conflict` when the session alone would be too large, and `NotFound` when it is gone. What is recorded of
-        its turns makes room for it.
+        Raises `Conflict` when it would be too large even without its turns, and `NotFound` when it is gone.
         """
         self._check_held(session)
         self._write(session, state, session.turns, plan_change(session.state, state))
@@ -260,7 +259,8 @@ class SessionStore:
         if self._stored is not None and failure is None:
             self._heal(self._stored, _MAX_HEALED)
         self._tell()
-        self.on_saved(session)
+        if self.on_saved is not None:
+            self.on_saved(session)
 
     def _size_of(self, key: Key) -> int:
         return self._sessions[key].sizes.num_bytes if key in self._sessions else 0

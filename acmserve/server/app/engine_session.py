@@ -30,12 +30,11 @@ from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.tenants import Tenants, account_of, engine_session_id
-from acmserve.server.identity.sources import SESSION_HEADER
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import plain_body
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.field_names import check_field_names
-from acmserve.server.options.session_params import check_no_loop, is_plain
+from acmserve.server.options.session_params import SESSION_HEADER, check_no_loop, is_plain
 from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
 from acmserve.server.vllm.model_names import ASKED_NAME
 

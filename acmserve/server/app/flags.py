@@ -14,8 +14,8 @@ from acmserve.engine.config import EngineConfig
 from acmserve.plan.request import FIDELITIES
 from acmserve.server.app.launch.flag_names import OneLineParser
 from acmserve.server.exchange.events import FORMATS
-from acmserve.server.identity.sources import SOURCES
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.session_params import SOURCES
 
 DESCRIPTION = """\
 Start vLLM's OpenAI-compatible server with sessions: a client that names its session (`session_id` in the body, the

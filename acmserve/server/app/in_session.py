@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -26,7 +26,7 @@ from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.http.vendor_route import ANTHROPIC_PREFIX
-from acmserve.server.options.field_names import check_field_names
+from acmserve.server.options.field_names import OURS, check_field_names
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.model_names import ASKED_NAME
 
@@ -57,7 +57,7 @@ def in_session(
             return await otherwise(*args, **kwargs)
 
         try:
-            if server is not None:
+            if server is not None and _has_strange_fields(kwargs["request"]):
                 names = server.identifier.sources
                 check_field_names(await sent_body(raw_request), type(kwargs["request"]), names)
             found = None if server is None else await _found(server, raw_request, leaves_no_trace=leaves_no_trace)
@@ -75,6 +75,11 @@ def in_session(
             raise RequestValidationError(error.errors(include_url=False)) from error
 
     return endpoint
+
+
+def _has_strange_fields(request: BaseModel) -> bool:
+    """Whether a body may have fields that neither vLLM nor we know. A request that keeps none of them does not say."""
+    return request.model_extra is None or not request.model_extra.keys() <= set(OURS)
 
 
 async def sent_body(raw_request: Request) -> Any:

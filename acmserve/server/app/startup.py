@@ -23,7 +23,6 @@ from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
-from acmserve.server.identity.sources import parse_sources
 from acmserve.server.models.embedder import parse_embedder
 from acmserve.server.models.model_identity import ModelIdentity, open_identity
 from acmserve.server.models.piece_counter import piece_counter
@@ -32,6 +31,7 @@ from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
+from acmserve.server.options.session_from import parse_sources
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.vllm.call_marks import call_marks

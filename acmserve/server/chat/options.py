@@ -74,7 +74,7 @@ class ChatRequest:
     `found` says how its session was found. Request and body share nothing: vLLM changes the messages of its request in
     place, and those of `body` become the transcript. With `goes_on_from`, an answer's id, the session holds the
     history, and `body` has what follows. `answer_fields` are kept with the message of the answer. With `rollout` the
-    session records what is sampled.
+    session records what is sampled. `origin` is what its request to the engine is, where it is no loop.
     """
 
     request: ChatCompletionRequest
@@ -93,16 +93,12 @@ class ChatRequest:
     goes_on_from: str | None = None
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     rollout: bool = False
+    origin: TurnOrigin = field(default_factory=TurnOrigin)
 
     @property
     def suites(self) -> tuple[str, ...]:
         """The suites whose tools the server carries out."""
         return () if self.loop is None else self.loop.suites
-
-    @property
-    def origin(self) -> TurnOrigin:
-        """What its request to the engine is, where it is no loop."""
-        return TurnOrigin(self.raw_request.url.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +130,8 @@ def converted(body: Mapping[str, Any], sent: Mapping[str, Any], raw_request: Req
     options = {name: sent[name] for name in _OPTIONS if sent.get(name) is not None}
     whole = copy.deepcopy({**options, **body})
     request = ChatCompletionRequest.model_validate(copy.deepcopy(whole))
-    return ChatRequest(request, raw_request, whole, found.params, found.tenant, found=found)
+    origin = TurnOrigin(raw_request.url.path)
+    return ChatRequest(request, raw_request, whole, found.params, found.tenant, found=found, origin=origin)
 
 
 def with_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.session.render import render
 from acmserve.context.session.state import Author, SessionState
+from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY
@@ -50,7 +51,9 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 async def answer_chat_call(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:
     """Answer a request of /v1/chat/completions."""
     found = call.found
-    chat = ChatRequest(call.request, call.raw_request, call.body, found.params, found.tenant, found=found)
+    origin = TurnOrigin(call.raw_request.url.path)
+    named = (found.params, found.tenant)
+    chat = ChatRequest(call.request, call.raw_request, call.body, *named, found=found, origin=origin)
     return await answer_session(server, chat, core)
 
 
@@ -72,7 +75,8 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     answer = _answer_once if chat.loop is None else _answer_in_loop
     watched = is_watched(server, session, chat)
     answered = False
-    server.events.publish(session.key, "turn_started")
+    if server.events.is_heard:
+        server.events.publish(session.key, "turn_started")
     try:
         chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
@@ -82,7 +86,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
         answered = response is not None and response.status_code == 200
         return response
     finally:
-        if not answered:
+        if not answered and server.events.is_heard:
             server.events.publish(session.key, "turn_failed")
         if is_new and not answered and not session.state.entries:
             server.store.discard(session)

@@ -113,8 +113,7 @@ class ContextServer:
         self._renderers = renderers
         failures = StorageFailures()
         store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
-        self.events = SessionEvents()
-        store.on_saved = self.events.publish_saved
+        self.events = SessionEvents(store)
         self.maps.store.on_failure = failures.note
         watch_store(store)
 

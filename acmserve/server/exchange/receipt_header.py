@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from acmserve.server.identity.sources import SESSION_HEADER
+from acmserve.server.options.session_params import SESSION_HEADER
 
 RECEIPT_HEADER = "X-ACM-Receipt"
 _COUNTS = ("prompt", "kept", "moved", "computed")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
+from acmserve.server.identity.client_id import digest_id
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
 from acmserve.server.identity.prompt import PromptUnits
-from acmserve.server.identity.sources import digest_id
 from acmserve.server.identity.system_text import SystemText
 from acmserve.server.identity.threads import MAIN
 

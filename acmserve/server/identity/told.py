@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from acmserve.server.identity.sources import valid_id
+from acmserve.server.identity.client_id import valid_id
 
 AGENT_HEADER = "x-claude-code-agent-id"
 METADATA_HEADER = "x-codex-turn-metadata"

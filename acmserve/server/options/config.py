@@ -19,8 +19,8 @@ from acmserve.context.transcript.observations import AUTO, ObservationRule, pars
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.exchange.events import check_format
-from acmserve.server.identity.sources import parse_sources
 from acmserve.server.options.prices import TokenPrices, parse_prices
+from acmserve.server.options.session_from import parse_sources
 from acmserve.validation import unknown_key
 
 

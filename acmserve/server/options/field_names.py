@@ -17,7 +17,7 @@ from functools import lru_cache
 from pydantic import BaseModel
 
 from acmserve.errors import InvalidRequest
-from acmserve.server.identity.sources import SOURCES, Source
+from acmserve.server.options.session_params import SOURCES, Source
 from acmserve.validation import nearest, short_ascii
 
 SESSION_ID = "session_id"

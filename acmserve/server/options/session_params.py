@@ -1,20 +1,27 @@
 """Reads the session of one HTTP request: body, headers, and the `kv_transfer_params` a client may have sent itself.
 
-Where the session id may stand says a table, `identity/sources.py`: ours first, then what clients send anyway. Behind
-them all stands `kv_transfer_params.acm.session_id`.
+    session_id  >  X-Session-ID  >  vllm_xargs.session_id  >  what clients send anyway  >  previous_response_id ...
+    '------------- ours: checked -------------------------'   '----------- theirs: never refused ---------------'
+
+Where the id may stand says the table `SOURCES`, one line for each place, in the order in which they count. Behind them
+all stands `kv_transfer_params.acm.session_id`. An id of ours must be valid, or the request is refused. An id that only
+the client's own protocol carries is taken as it is, or as a digest (`client_id.py`). `--session-from` changes order and
+membership of the table (`session_from.py`).
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
-means "not given", as the OpenAI clients mean it. A session request makes one answer out of one prompt, since a receipt
+means "not given", as the OpenAI clients mean it. `thread-id` counts before `prompt_cache_key`, because the latter is a
+hint for a cache that several threads may share. A session request makes one answer out of one prompt, since a receipt
 describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. A group of
 answers that is recorded for training (`acm.rollout`) may have `n` above 1. But a client whose session is named by
 vLLM's header or its own protocol knows nothing of us. Its request is answered without a receipt then.
 
-Pure: it knows JSON values and header names, neither vLLM nor any web framework.
+Pure: it knows JSON values and header names in lower case, neither vLLM nor any web framework.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -25,9 +32,10 @@ from acmserve.plan.request import (
     check_fidelity,
     check_may_repair,
     check_repair,
+    check_session_id,
     parse_acm_params,
 )
-from acmserve.server.identity.sources import SOURCES, Lookup, NamedSession, Source, find_named
+from acmserve.server.identity.client_id import valid_id
 from acmserve.server.options.loop_options import LOOP_KEYS
 from acmserve.validation import check_object
 
@@ -35,6 +43,62 @@ DIRECT = "kv_transfer_params.acm.session_id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished", "rollout")
 _Value = TypeVar("_Value", str, Repair)
 ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
+SESSION_HEADER = "x-session-id"
+MAX_EMBEDDED_CHARS = 4096
+"""Longest JSON text inside a body that a path is followed into."""
+
+Lookup = Callable[[str], str | None]
+"""The session that gave a response of this id, None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One place. `where` is "header" or "body", `path` a header in lower case or a dotted path.
+
+    `is_ours`: the field is acmserve's or vLLM's own, and its value is checked. `is_response`: the value is the id of an
+    answer, which stands for the session that gave it. `sender` is the client known to send it, for people.
+    """
+
+    name: str
+    where: str
+    path: str
+    sender: str
+    is_ours: bool = False
+    is_response: bool = False
+
+    def read(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> object:
+        """What stands there, None where nothing does."""
+        return headers.get(self.path) if self.where == "header" else _walk(body, self.path.split("."))
+
+
+SOURCES: tuple[Source, ...] = (
+    Source("session_id", "body", "session_id", "acmserve's clients", is_ours=True),
+    Source("X-Session-ID", "header", SESSION_HEADER, "vLLM's clients, opencode", is_ours=True),
+    Source("vllm_xargs.session_id", "body", "vllm_xargs.session_id", "vLLM's clients", is_ours=True),
+    Source("thread-id", "header", "thread-id", "Codex"),
+    Source("prompt_cache_key", "body", "prompt_cache_key", "Codex"),
+    Source("session-id", "header", "session-id", "Codex"),
+    Source("x-claude-code-session-id", "header", "x-claude-code-session-id", "Claude Code"),
+    Source("metadata.user_id", "body", "metadata.user_id.session_id", "Claude Code"),
+    Source("x-session-affinity", "header", "x-session-affinity", "opencode"),
+    Source("x-parent-session-id", "header", "x-parent-session-id", "opencode"),
+    Source("conversation", "body", "conversation.id", "clients of /v1/responses"),
+    Source("previous_response_id", "body", "previous_response_id", "clients of /v1/responses", is_response=True),
+)
+"""In order: the first place where an id stands counts, but every id of ours that is given must be valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSession:
+    """A session that a request names, and the place where it does.
+
+    `is_explicit`: a client of ours chose the id, and means this very session. False where the id comes from a client
+    that knows nothing of acmserve, also where such a client sends it in `X-Session-ID`, too.
+    """
+
+    session_id: str
+    source: Source
+    is_explicit: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +232,56 @@ def _agreed(direct: _Value | None, given: _Value | None, name: str) -> _Value | 
             f"kv_transfer_params.acm.{name}", "contradicts the value given elsewhere in the request; send it once"
         )
     return given if direct is None else direct
+
+
+def find_named(
+    body: Mapping[str, Any],
+    headers: Mapping[str, str],
+    sources: Sequence[Source] = SOURCES,
+    lookup: Lookup | None = None,
+) -> NamedSession | None:
+    """The session that a request names, None where it names none. `headers` answers lower-case names.
+
+    Raises InvalidRequest for an id of ours that is not valid, wherever it stands in the order.
+    """
+    given: list[tuple[str, Source]] = []
+    for source in sources:
+        value = source.read(body, headers)
+        session_id = None if value is None else _accepted(value, source, lookup)
+        if session_id is not None:
+            given.append((session_id, source))
+    if not given:
+        return None
+    session_id, first = given[0]
+    is_theirs = first.where == "header" and any(other == session_id and not source.is_ours for other, source in given)
+    return NamedSession(session_id, first, first.is_ours and not is_theirs)
+
+
+def _accepted(value: object, source: Source, lookup: Lookup | None) -> str | None:
+    if source.is_ours:
+        return check_session_id(value, source.name)
+    if source.is_response:
+        return lookup(value) if lookup is not None and isinstance(value, str) else None
+    return valid_id(value)
+
+
+def _walk(value: object, path: Sequence[str]) -> object:
+    """The value at a dotted path. A text on the way that is a JSON object is read, a last `id` may be left out."""
+    for number, step in enumerate(path):
+        if isinstance(value, str) and number:
+            if step == "id" and number == len(path) - 1:
+                return value
+            value = _embedded(value)
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _embedded(text: str) -> object:
+    if len(text) > MAX_EMBEDDED_CHARS or not text.lstrip().startswith("{"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -5,7 +5,8 @@
 
 Decision: a publisher never waits. A reader that does not take its events in time loses them all, hears that it was
 dropped, and its stream ends. It reads the sessions again and listens anew. An event says that something happened and
-carries no text of a conversation. A reader hears of one tenant alone. It knows no HTTP.
+carries no text of a conversation. A reader hears of one tenant alone. Until the first reader comes nothing is told,
+and `is_heard` is false. So a turn that nobody watches does not come here. It knows no HTTP.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from weakref import WeakSet
 
 from acmserve.context.storage.head import head_of
 from acmserve.context.storage.session import Key, Session
+from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import IntegrityError, Unavailable
 from acmserve.server.http.tenants import account_of
 
@@ -98,10 +100,13 @@ class EventReader:
 class SessionEvents:
     """All readers of a server. One thread at a time, as on a server's event loop.
 
-    A reader whose stream was never begun is forgotten with it, so they are held weakly.
+    A reader whose stream was never begun is forgotten with it, so they are held weakly. With the first one, `store`
+    tells of every new state of a session. `is_heard` is true from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: SessionStore | None = None) -> None:
+        self.is_heard = False
+        self._store = store
         self._readers: WeakSet[EventReader] = WeakSet()
 
     def __len__(self) -> int:
@@ -115,11 +120,10 @@ class SessionEvents:
             raise Unavailable(f"{num_open} event streams of this API key are open, the most there may be. Close one.")
         reader = EventReader(tenant, session_id, self._readers.discard)
         self._readers.add(reader)
+        self.is_heard = True
+        if self._store is not None:
+            self._store.on_saved = self.publish_saved
         return reader
-
-    def is_heard(self, tenant: str) -> bool:
-        """Whether anybody listens to a tenant."""
-        return any(reader.tenant == tenant for reader in self._readers)
 
     def publish(self, key: Key, kind: EventKind, **fields: Any) -> None:
         """Tell the readers of the session's tenant. Nobody waits for them."""
@@ -131,7 +135,7 @@ class SessionEvents:
 
     def publish_saved(self, session: Session) -> None:
         """Tell that a session has a new state, and how large it is."""
-        if not self.is_heard(session.tenant):
+        if all(reader.tenant != session.tenant for reader in self._readers):
             return
         head = head_of(session)
         self.publish(

@@ -36,9 +36,15 @@ from acmserve.server.identity.families import Families
 from acmserve.server.identity.placement import Placement
 from acmserve.server.identity.prompt import PromptUnits, digest_tools, read_prompt
 from acmserve.server.identity.responses import ResponseSessions
-from acmserve.server.identity.sources import SOURCES, Lookup, Source
 from acmserve.server.identity.told import HEADERS, Told, read_told
-from acmserve.server.options.session_params import NamedRequest, names_none, parse_session_request
+from acmserve.server.options.session_params import (
+    SOURCES,
+    Lookup,
+    NamedRequest,
+    Source,
+    names_none,
+    parse_session_request,
+)
 from acmserve.server.sessions.thread_sessions import ThreadSessions, stored_conversation
 
 CONTENT, NEW = "content", "new"

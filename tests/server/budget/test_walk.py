@@ -15,7 +15,8 @@ from tests.server.routes.test_budget import MESSAGES
 from tests.support.server.acm_app import SESSIONS, make_client, make_server
 from tests.support.walk import Walk, count_walk
 
-MAX_CROSSINGS = 1000
+# The issue asks for fewer than 1,000. `clear_tool_uses` has the most, `recency` the fewest: a third less.
+MAX_CROSSINGS = 940
 
 
 def walk(policy: str) -> tuple[Walk, Any]:
@@ -36,7 +37,7 @@ def walk(policy: str) -> tuple[Walk, Any]:
 
 
 @pytest.mark.parametrize("policy", ["chain", "cwl", "pi-cwl", "clear_tool_uses", "recency", "compact"])
-def test_an_eviction_crosses_files_fewer_than_a_thousand_times(policy: str) -> None:
+def test_an_eviction_crosses_few_files(policy: str) -> None:
     walked, enforced = walk(policy)
     assert len(MESSAGES) > 70
     assert enforced.report["evicted_tokens"] > 400

@@ -6,8 +6,8 @@ import pytest
 from pydantic import BaseModel
 
 from acmserve.errors import InvalidRequest
-from acmserve.server.identity.sources import parse_sources
 from acmserve.server.options.field_names import check_field_names
+from acmserve.server.options.session_from import parse_sources
 from acmserve.server.vllm.handlers import AnthropicMessagesRequest, ChatCompletionRequest
 from acmserve.server.vllm.responses import ResponsesRequest
 

@@ -16,8 +16,8 @@ from acmserve.server.context.branches import make_branch
 from acmserve.server.context.server import ContextServer
 from acmserve.server.identity import families
 from acmserve.server.identity.responses import ResponseSessions
-from acmserve.server.identity.sources import parse_sources
 from acmserve.server.identity.threads import MAIN, Choice, ChoiceKind
+from acmserve.server.options.session_from import parse_sources
 from acmserve.server.sessions.identifier import Identified, Identifier
 from acmserve.server.sessions.sessions import engine_key, engine_name
 from tests.support.server.acm_app import lines, make_server

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
-from acmserve.server.identity.sources import SOURCES, find_named, parse_sources, valid_id
+from acmserve.server.identity.client_id import valid_id
 from acmserve.server.identity.told import Told, read_told
-from acmserve.server.options.session_params import is_plain, parse_session_request
+from acmserve.server.options.session_from import parse_sources
+from acmserve.server.options.session_params import SOURCES, find_named, is_plain, parse_session_request
 from tests.support.server.asked_session import params_of
 
 CODEX = {"session-id": "0199-a", "thread-id": "0199-a", "x-client-request-id": "0199-a"}
