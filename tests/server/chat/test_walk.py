@@ -131,3 +131,13 @@ def test_a_chat_turn_after_a_fold_enters_few_files(engine: bool, most: int) -> N
 def test_a_plain_turn_enters_no_part_that_it_does_not_use() -> None:
     walked, _ = walk(engine=True)
     assert not [file for file in walked.files if file.startswith(UNUSED)]
+
+
+@pytest.mark.parametrize(("field", "meant"), [("sesion_id", "session_id"), ("fidelity", "acm.fidelity")])
+def test_what_a_plain_turn_does_not_enter_still_refuses_a_misspelt_field(field: str, meant: str) -> None:
+    body = {"model": "m", "session_id": "s", "messages": HISTORY[:2]}
+    client = vendor_client(Chats(), make_editor(FirstSentence()))
+    assert client.post(CHAT_PATH, json=body | {"a_field_of_nobody": 1}).status_code == 200
+    refused = client.post(CHAT_PATH, json=body | {field: "x"})
+    assert refused.status_code == 400
+    assert f"Did you mean '{meant}'?" in refused.json()["error"]["message"]
