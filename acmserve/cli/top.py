@@ -80,8 +80,8 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _print_json(url: str, page: UsagePage, view: TopView) -> None:
     sessions = [asdict(one) for one in view.rows(page.data, time.time())]
-    told = {"url": url, "num_sessions": page.num_sessions, "has_more": page.has_more, "sessions": sessions}
-    print(json.dumps(told, indent=2))
+    page_json = {"url": url, "num_sessions": page.num_sessions, "has_more": page.has_more, "sessions": sessions}
+    print(json.dumps(page_json, indent=2))
 
 
 def _print_table(page: UsagePage, view: TopView) -> None:

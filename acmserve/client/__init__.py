@@ -14,7 +14,7 @@ from acmserve.client.answers import (
     acm_of,
     header_receipt,
     receipt_of,
-    told_of,
+    step_of,
 )
 from acmserve.client.async_server import AsyncServerHandle
 from acmserve.client.async_session import AsyncBranchHandle, AsyncSessionHandle
@@ -76,5 +76,5 @@ __all__ = [
     "header_receipt",
     "receipt_of",
     "refusal_of",
-    "told_of",
+    "step_of",
 ]

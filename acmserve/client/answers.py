@@ -82,7 +82,7 @@ def receipt_of(answer: object) -> PromptReceipt | None:
     return None if found is None else found.receipt
 
 
-def told_of(event: object) -> StepReceipt | StepCall | None:
+def step_of(event: object) -> StepReceipt | StepCall | None:
     """What an event of a stream tells of a step of the tool loop. None for any other event, and for answers."""
     found = _acm(event)
     if found is None or "event" not in found:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from acmserve.client.answers import StepCall, StepReceipt, acm_of, told_of
+from acmserve.client.answers import StepCall, StepReceipt, acm_of, step_of
 from acmserve.client.receipts import AcmAnswer, PromptReceipt
 
 Event = TypeVar("Event")
@@ -33,11 +33,11 @@ class ReceiptReader:
 
     def read(self, event: object) -> None:
         """Look into one event."""
-        told = told_of(event)
-        if told is None:
+        step = step_of(event)
+        if step is None:
             self.acm = acm_of(event) or self.acm
         elif self._on_step is not None:
-            self._on_step(told)
+            self._on_step(step)
 
 
 class ReceiptStream(ReceiptReader, Generic[Event]):

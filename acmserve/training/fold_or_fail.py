@@ -73,8 +73,8 @@ class FoldOrFail:
     @property
     def turns(self) -> tuple[str, ...]:
         ends = [_FOLLOWS] * (len(self.documents) - 1) + [_LAST]
-        told = (f"{document}\n\n{end} {READ}" for document, end in zip(self.documents, ends, strict=True))
-        return (*told, self.question)
+        parts = (f"{document}\n\n{end} {READ}" for document, end in zip(self.documents, ends, strict=True))
+        return (*parts, self.question)
 
     def is_right(self, text: str) -> bool:
         """Whether an answer names the code that was asked for, and no other number of four digits."""
@@ -167,9 +167,9 @@ def _document(
 ) -> str:
     """Sentences without a number, and one fact somewhere between them."""
     where = draw.random()
-    told = [
+    parts = [
         " ".join(map(draw.choice, (words.subjects, words.verbs, words.places, words.times))) + "."
         for _ in range(num_sentences)
     ]
-    told.insert(int(where * (num_sentences + 1)), f"The code of the {name} is {code}.")
-    return " ".join([f"Document {place} of {num_documents}.", *told])
+    parts.insert(int(where * (num_sentences + 1)), f"The code of the {name} is {code}.")
+    return " ".join([f"Document {place} of {num_documents}.", *parts])

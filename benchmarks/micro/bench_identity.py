@@ -23,7 +23,7 @@ from acmserve.bench.micro.bench_budget_pass import PassAgent, begin
 from acmserve.bench.micro.words import WordCounter
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.prompt import read_prompt
-from acmserve.server.identity.told import Told
+from acmserve.server.identity.thread_hints import ThreadHints
 
 NUM_TOKENS = 32_000
 NUM_WORDS = 200
@@ -72,7 +72,7 @@ class ResendingClient:
         assert prompt is not None
         self.num_spelled = prompt.num_spelled
         found = self.families.find("tenant", prompt)
-        self.families.place("tenant", found or SESSION, prompt, Told(), is_explicit=False)
+        self.families.place("tenant", found or SESSION, prompt, ThreadHints(), is_explicit=False)
         return found
 
 

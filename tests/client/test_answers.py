@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseInProgressEvent
 
-from acmserve.client.answers import StepCall, StepReceipt, acm_of, header_receipt, receipt_of, told_of
+from acmserve.client.answers import StepCall, StepReceipt, acm_of, header_receipt, receipt_of, step_of
 from acmserve.client.errors import UnreadableAnswer
 from acmserve.client.receipts import KVMove, PromptReceipt
 from acmserve.client.streams import AsyncReceiptStream, ReceiptStream
@@ -74,7 +74,7 @@ def test_a_receipt_is_found_in_every_kind_of_answer(index: int) -> None:
     acm = acm_of(answer)
     assert acm is not None
     assert (acm.session_id, acm.found_by, acm.thread, acm.steps) == ("agent-7", "session_id", None, None)
-    assert told_of(answer) is None
+    assert step_of(answer) is None
 
 
 @pytest.mark.parametrize("index", range(9))
@@ -87,7 +87,7 @@ def test_no_receipt_is_none(index: int) -> None:
 @pytest.mark.parametrize("nothing", [None, "", "acm", 7, [], {}, {"message": "no"}, {"response": None}])
 def test_what_is_no_answer_has_no_receipt(nothing: object) -> None:
     assert acm_of(nothing) is None
-    assert told_of(nothing) is None
+    assert step_of(nothing) is None
 
 
 @pytest.mark.parametrize("spoiled", [{"receipt": {}}, {"receipt": RECEIPT | {"moves": None}}, {"session_id": None}])
@@ -130,7 +130,7 @@ def test_a_stream_is_handed_through_and_its_receipt_is_kept() -> None:
     assert isinstance(call, StepCall)
     assert (call.step, call.call.tool, call.call.arguments) == (0, "search_context", {"query": "mill"})
     assert all(acm_of(event) is None for event in step_events())
-    assert told_of(CHUNK | {"acm": {"event": "of a newer server"}}) is None
+    assert step_of(CHUNK | {"acm": {"event": "of a newer server"}}) is None
 
 
 def test_what_the_beginning_of_a_stream_knew_does_not_outlive_its_end() -> None:

@@ -97,6 +97,6 @@ def check_sections(value: object, field: str) -> tuple[str, ...]:
     names = value if isinstance(value, list | tuple) else ()
     wrong = [name for name in names if not isinstance(name, str) or name not in BY_NAME]
     if not names or wrong:
-        told = echo(wrong[0] if wrong else value)
-        raise InvalidRequest(field, f"{told} is no list of sections.", f"Choose some of {', '.join(SECTION_NAMES)}.")
+        shown = echo(wrong[0] if wrong else value)
+        raise InvalidRequest(field, f"{shown} is no list of sections.", f"Choose some of {', '.join(SECTION_NAMES)}.")
     return tuple(name for name in SECTION_NAMES if name in names)

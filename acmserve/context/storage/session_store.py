@@ -60,7 +60,7 @@ class SessionStore:
         self.num_bytes = 0
         self._uses: WeakValueDictionary[Key, SessionUse] = WeakValueDictionary()
         self._stored: StoredSessions | None = None
-        self._told: list[tuple[Callable[[Key], None], Key]] = []
+        self._pending: list[tuple[Callable[[Key], None], Key]] = []
         if archive is not None:
             try:
                 self._stored = StoredSessions(archive)
@@ -295,12 +295,12 @@ class SessionStore:
         for key in keys:
             self.num_bytes -= self._size_of(key)
             self._sessions.pop(key, None)
-            self._told.append((self.on_leave if left else self.on_gone, key))
+            self._pending.append((self.on_leave if left else self.on_gone, key))
 
     def _tell(self) -> None:
         """Let the listeners hear of what happened, now that everything is done."""
-        told, self._told = self._told, []
-        for listener, key in told:
+        pending, self._pending = self._pending, []
+        for listener, key in pending:
             listener(key)
 
     def _tried(self, write: Callable[[], None]) -> StorageFailed | None:

@@ -79,15 +79,15 @@ def _check_arguments(operation: ToolOperation, offered: OfferedTool, where: str)
             known = f"It takes {listing(operation.accepts)}." if operation.accepts else "It takes none."
             raise InvalidRequest(f"{where}.arguments.{name}", f"is no argument of {operation.name}.", known)
     parameters: Mapping[str, Any] = offered.schema["function"]["parameters"]
-    told = {offered.arguments.get(name, name): (name, schema) for name, schema in operation.accepts.items()}
+    by_name = {offered.arguments.get(name, name): (name, schema) for name, schema in operation.accepts.items()}
     for parameter, given in parameters["properties"].items():
-        if parameter not in told:
-            known = f"It takes {listing(told)}." if told else "It takes none."
+        if parameter not in by_name:
+            known = f"It takes {listing(by_name)}." if by_name else "It takes none."
             raise InvalidRequest(
                 f"{where}.parameters.properties.{parameter}", f"is nothing that {operation.name} takes.", known
             )
-        _check_within(given, told[parameter][1], f"{where}.parameters.properties.{parameter}")
-    for parameter, (_, schema) in told.items():
+        _check_within(given, by_name[parameter][1], f"{where}.parameters.properties.{parameter}")
+    for parameter, (_, schema) in by_name.items():
         if "default" not in schema and parameter not in parameters.get("required", ()):
             raise InvalidRequest(
                 f"{where}.parameters.required", f"lacks {parameter!a}, without which {operation.name} does nothing."

@@ -152,7 +152,7 @@ class Tool:
                 name: schema["default"] for name, schema in self.operation.accepts.items() if "default" in schema
             }
             said = parse_given(self.schema, arguments) if self.operation.optional else given
-            given = defaults | {name: given[told] for name, told in parameters.items() if told in given}
+            given = defaults | {name: given[called] for name, called in parameters.items() if called in given}
             given |= {name: None for name in self.operation.optional if parameters[name] not in said}
         outcome = self.operation.run(state, given, replace(context, result_template=self.result))
         if outcome.error is not None or outcome.needs is not None:

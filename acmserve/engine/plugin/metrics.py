@@ -119,8 +119,8 @@ class AcmStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """True when no receipt, no move and nothing precomputed was counted."""
-        told = self.data["requests"] or self.data["move_seconds"]
-        return not told and not any(self.data[key] for key in PRECOMPUTE_KEYS)
+        has_moves = self.data["requests"] or self.data["move_seconds"]
+        return not has_moves and not any(self.data[key] for key in PRECOMPUTE_KEYS)
 
 
 class AcmPromMetrics(KVConnectorPromMetrics):

@@ -115,13 +115,13 @@ def _queue() -> str | None:
 
 
 def _reuse() -> str | None:
-    pool, told = _pool(3), list[int]()
+    pool, unpinned = _pool(3), list[int]()
     blocks = list(_cached(pool, 2))
-    pool.unpin_blocks(blocks, lambda block: told.append(block.block_id))
-    if told or pool.get_num_free_blocks() != 3:
+    pool.unpin_blocks(blocks, lambda block: unpinned.append(block.block_id))
+    if unpinned or pool.get_num_free_blocks() != 3:
         return "a watched block does not wait as a free one"
     handed = [block.block_id for block in pool.get_new_blocks(3)]
-    return None if told == handed[1:] else f"blocks {handed} were handed out, and told of {told}"
+    return None if unpinned == handed[1:] else f"blocks {handed} were handed out, and told of {unpinned}"
 
 
 def _references() -> str | None:

@@ -28,7 +28,7 @@ def hide_moved_blocks(pool: BlockPool) -> None:
     """Publish no event of a block that `pool` holds under a lineage."""
     if pool.enable_kv_cache_events:
         pool._build_block_stored_event = functools.partial(_build_exact, pool._build_block_stored_event)
-        pool.take_events = functools.partial(_take_told, pool.take_events)
+        pool.take_events = functools.partial(_take_named, pool.take_events)
 
 
 def _build_exact(build: Any, request: Request, **fields: Any) -> BlockStored:
@@ -44,7 +44,7 @@ def _build_exact(build: Any, request: Request, **fields: Any) -> BlockStored:
     return event
 
 
-def _take_told(take: Any) -> list[KVCacheEvent]:
+def _take_named(take: Any) -> list[KVCacheEvent]:
     from vllm.distributed.kv_events import BlockStored
 
     return [event for event in take() if not isinstance(event, BlockStored) or event.block_hashes]

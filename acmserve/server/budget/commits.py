@@ -95,8 +95,8 @@ class LoopCommits:
         """What the answer, or a step, says of its commits."""
         if not self._in_use:
             return {}
-        told = {"committed": list(self.plan.fragment_ids), "reason": self.plan.reason or None}
-        return {"commit": {"waiting": list(self.waits), **told}}
+        committed = {"committed": list(self.plan.fragment_ids), "reason": self.plan.reason or None}
+        return {"commit": {"waiting": list(self.waits), **committed}}
 
     def _first_changed(self, state: SessionState) -> int:
         """The first entry that the prompt of this step has otherwise than the last one."""

@@ -68,9 +68,9 @@ def _answer(loop: ToolLoop, step: Step, response: JSONResponse) -> JSONResponse:
     """vLLM's JSON of the last step, as the answer of all steps."""
     choice = step.payload["choices"][0]
     message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
-    told = loop.client_message()
-    message |= {name: value for name, value in told.items() if value is not None}
-    if told["content"] is None and message.get("content"):
+    shown = loop.client_message()
+    message |= {name: value for name, value in shown.items() if value is not None}
+    if shown["content"] is None and message.get("content"):
         message["content"] = None
     payload = step.payload | loop.spoken.shared
     ending = {"message": message, "finish_reason": _finish_reason(loop, step)}
@@ -121,8 +121,8 @@ async def _stream_steps(loop: ToolLoop, response: Response | None) -> AsyncGener
 async def _stream_end_of_step(loop: ToolLoop, step: Step) -> AsyncGenerator[str, None]:
     """What is sent once a step is complete: its receipt, its context calls, and at last how the answer ends."""
     number = len(loop.steps)
-    told = {"event": "receipt", "step": number, "receipt": loop.receipt} | loop.commits.as_json
-    yield _chunk(step, {}, acm=told)
+    shown = {"event": "receipt", "step": number, "receipt": loop.receipt} | loop.commits.as_json
+    yield _chunk(step, {}, acm=shown)
     async for operation in loop.carry_out(step):
         yield _chunk(step, {}, acm={"event": "tool", "step": number, **operation.as_dict()})
     if loop.stopped_by is None:

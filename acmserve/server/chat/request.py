@@ -74,10 +74,10 @@ class LoopRequest:
     def tokens_of(self, sampled: SampledAnswers) -> dict[str, Any]:
         """What the client asks for of one step."""
         answer = sampled.answer()
-        told: dict[str, Any] = {}
+        token_ids_json: dict[str, Any] = {}
         if self._body.get("return_token_ids"):
-            told = {"prompt_token_ids": list(sampled.prompt), "token_ids": answer.token_ids}
-        return told | ({"logprobs": answer.logprobs} if self._body.get("logprobs") else {})
+            token_ids_json = {"prompt_token_ids": list(sampled.prompt), "token_ids": answer.token_ids}
+        return token_ids_json | ({"logprobs": answer.logprobs} if self._body.get("logprobs") else {})
 
     def is_last(self, num_calls: int) -> bool:
         """True when the step has to answer, because no context tool call is left."""

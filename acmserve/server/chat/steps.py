@@ -245,8 +245,8 @@ class ToolLoop:
         done: list[Operation] = []
         open_now = self.turn.session.state.branch
         inside = {} if open_now is None else {"branch": open_now.call_id}
-        told = self._tokens_of(step)
-        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json | told)
+        token_ids = self._tokens_of(step)
+        self.steps.append({"receipt": self.receipt, "operations": []} | inside | self._budget_json | token_ids)
         self.num_completion_tokens += step.num_completion_tokens
         self.refused |= keep_completion(self.turn, self._exchange, step.message, broken)
         turn, names = self.turn, self.request.tool_names

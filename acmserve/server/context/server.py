@@ -168,11 +168,11 @@ class ContextServer:
         evicted = await self._enforcement(session, PromptOverhead(), None).evict(dry_run=dry_run)
         if not dry_run:
             state = replace(session.state, omissions=evicted.plan.omissions)
-            told = {"evicted": steps_json(evicted.plan.steps)}
+            arguments = {"evicted": steps_json(evicted.plan.steps)}
             saved = evicted.plan.cleared_input_tokens
             if saved:
                 log(Event.EVICTION, session.session_id, by="caller", steps=len(evicted.plan.steps), tokens=saved)
-            self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", told, saved))
+            self.store.save(session, operate_rollout(state, Initiator.CALLER, "evict", arguments, saved))
             self.sessions.turns.note(session, evictions=self._evicted(session, evicted))
         return evicted
 

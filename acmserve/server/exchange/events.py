@@ -37,9 +37,9 @@ class Event(Enum):
 
 def log(event: Event, session_id: str, **fields: str | int) -> None:
     """Write one line. `fields` are ids, names of ours and numbers."""
-    told = {"session": session_id, **fields}
-    words = " ".join(f"{name}={value!a}" if name == "session" else f"{name}={value}" for name, value in told.items())
-    logger.info("acmserve: %s %s", event.value, words, extra={_FIELDS: {"event": event.value, **told}})
+    pairs = {"session": session_id, **fields}
+    words = " ".join(f"{name}={value!a}" if name == "session" else f"{name}={value}" for name, value in pairs.items())
+    logger.info("acmserve: %s %s", event.value, words, extra={_FIELDS: {"event": event.value, **pairs}})
 
 
 def check_format(value: str, flag: str = "--log-format") -> str:

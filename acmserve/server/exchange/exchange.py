@@ -149,9 +149,9 @@ class Exchange:
             self.sampled.take(output, in_deltas=self._in_deltas)
         self._num_output = num_sampled(output) + (self._num_output if self._in_deltas else 0)
         if self._seconds is None:
-            told, waited = first_token_seconds(output), time.monotonic() - self._sent_at
-            self._seconds = waited if told is None else min(told, waited)
-            if told is not None or self._in_deltas:
+            measured, waited = first_token_seconds(output), time.monotonic() - self._sent_at
+            self._seconds = waited if measured is None else min(measured, waited)
+            if measured is not None or self._in_deltas:
                 self._first_token = self._seconds
         transfer = output.kv_transfer_params
         if transfer is not None and "acm" in transfer:

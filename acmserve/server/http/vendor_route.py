@@ -62,9 +62,9 @@ def respoken(request: Request, response: Response, *, is_anthropic: bool) -> Res
         return response
     body: dict[str, Any] = json.loads(bytes(response.body))
     overflow = _overflow(request, message_of(body)) if response.status_code == 400 else None
-    told = anthropic_error(response.status_code, body, overflow) if is_anthropic else openai_error(body, overflow)
+    error_body = anthropic_error(response.status_code, body, overflow) if is_anthropic else openai_error(body, overflow)
     headers = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
-    return JSONResponse(told, response.status_code, headers=headers, background=response.background)
+    return JSONResponse(error_body, response.status_code, headers=headers, background=response.background)
 
 
 def _overflow(request: Request, message: str) -> Overflow | None:

@@ -31,8 +31,8 @@ from acmserve.server.identity.content import ContentIndex
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
 from acmserve.server.identity.placement import MARK, NOTHING, KnownThread, Placement, derived_id
 from acmserve.server.identity.prompt import PromptUnits, read_units
+from acmserve.server.identity.thread_hints import ThreadHints
 from acmserve.server.identity.threads import MAIN, Candidate, Choice, ChoiceKind, choose_thread
-from acmserve.server.identity.told import Told
 
 MAX_SIDE_THREADS = 8
 DEFAULT_BOUND = Bound(8192, 64 * 2**20)
@@ -75,7 +75,9 @@ class Families:
         indexes = [of_tenant.index for of_tenant in self._tenants.values()]
         return sum(index.num_looked for index in indexes), sum(index.num_compared for index in indexes)
 
-    def look(self, tenant: str, family: str, prompt: PromptUnits | None, told: Told, *, is_explicit: bool) -> str:
+    def look(
+        self, tenant: str, family: str, prompt: PromptUnits | None, hints: ThreadHints, *, is_explicit: bool
+    ) -> str:
         """The session id of the thread that a request would go on in. Nothing is remembered."""
         of_tenant = self._tenants.get(tenant)
         if of_tenant is None or prompt is None:
@@ -83,7 +85,7 @@ class Families:
         self._catch_up(of_tenant, tenant, family)
         known = of_tenant.families.get(family, OrderedDict())
         candidates = [Candidate(each.name, each.conversation, each.agent) for each in known.values()]
-        choice = choose_thread(prompt, told, candidates, family=family, is_explicit=is_explicit)
+        choice = choose_thread(prompt, hints, candidates, family=family, is_explicit=is_explicit)
         joined = known.get(choice.name or "") if choice.kind is ChoiceKind.JOIN else None
         return family if joined is None else joined.session_id
 
@@ -124,17 +126,19 @@ class Families:
         session_id = of_tenant.index.find(prompt, of_tenant.conversations)
         return None if session_id is None else of_tenant.sessions[session_id].family
 
-    def place(self, tenant: str, family: str, prompt: PromptUnits, told: Told, *, is_explicit: bool) -> Placement:
+    def place(
+        self, tenant: str, family: str, prompt: PromptUnits, hints: ThreadHints, *, is_explicit: bool
+    ) -> Placement:
         """Choose the thread of a request, and remember the request there."""
         of_tenant = self._tenants.setdefault(tenant, _Tenant())
         threads = self._threads(of_tenant, tenant, family)
         candidates = [Candidate(each.name, each.conversation, each.agent) for each in threads.values()]
-        choice = choose_thread(prompt, told, candidates, family=family, is_explicit=is_explicit)
+        choice = choose_thread(prompt, hints, candidates, family=family, is_explicit=is_explicit)
         main = threads.get(MAIN)
         moved = None
         if choice.kind is ChoiceKind.TAKE_OVER and main is not None:
             moved = self._make_room(of_tenant, tenant, main, choice.label)
-        thread, before = self._chosen(of_tenant, tenant, family, choice, told.agent)
+        thread, before = self._chosen(of_tenant, tenant, family, choice, hints.agent)
         forked_from = None
         if choice.kind is ChoiceKind.FORK and main is not None:
             forked_from = main.session_id

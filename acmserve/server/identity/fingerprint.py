@@ -115,9 +115,9 @@ def retells(conversation: Fingerprint, prompt: PromptUnits) -> bool:
     if not conversation.sketch or not prompt.begins:
         return False
     known = conversation.sketch
-    told = {line for line in _lines(prompt.texts) if len(known) < NUM_SKETCHED or line <= known[-1]}
-    found = len(told.intersection(known))
-    return found >= MIN_RETOLD and found * MIN_RETOLD >= len(told)
+    comparable = {line for line in _lines(prompt.texts) if len(known) < NUM_SKETCHED or line <= known[-1]}
+    found = len(comparable.intersection(known))
+    return found >= MIN_RETOLD and found * MIN_RETOLD >= len(comparable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from enum import Enum
 
 from acmserve.server.identity.fingerprint import Fingerprint, Likeness, compare, compare_history, retells
 from acmserve.server.identity.prompt import PromptUnits
-from acmserve.server.identity.told import Told
+from acmserve.server.identity.thread_hints import ThreadHints
 
 MAIN = "main"
 
@@ -73,25 +73,25 @@ class Choice:
 
 
 def choose_thread(
-    prompt: PromptUnits, told: Told, candidates: Sequence[Candidate], *, family: str = "", is_explicit: bool
+    prompt: PromptUnits, hints: ThreadHints, candidates: Sequence[Candidate], *, family: str = "", is_explicit: bool
 ) -> Choice:
     """Choose among the threads of a family, used longest ago first. The main one may be missing."""
     main = next((candidate for candidate in candidates if candidate.name == MAIN), None)
-    if told.thread and told.thread == family:
+    if hints.thread and hints.thread == family:
         return Choice(ChoiceKind.NEW if main is None else ChoiceKind.JOIN, MAIN)
     likeness = None if main is None else compare(main.conversation, prompt)
     is_fork = main is not None and likeness is not None and _goes_on_from(main, likeness)
     others = [candidate for candidate in candidates if not candidate.agent]
-    if told.agent:
-        known = next((candidate for candidate in candidates if candidate.agent == told.agent), None)
+    if hints.agent:
+        known = next((candidate for candidate in candidates if candidate.agent == hints.agent), None)
         if known is not None:
             return Choice(ChoiceKind.JOIN, known.name)
         return Choice(ChoiceKind.FORK if is_fork else ChoiceKind.NEW, label="agent")
-    if told.kind and main is not None:
+    if hints.kind and main is not None:
         slot = next((each.name for each in others if each.name != MAIN and _is_same_agent(each, prompt)), None)
         if is_fork:
-            return Choice(ChoiceKind.FORK, slot, told.kind)
-        return Choice(ChoiceKind.NEW if slot is None else ChoiceKind.JOIN, slot, told.kind)
+            return Choice(ChoiceKind.FORK, slot, hints.kind)
+        return Choice(ChoiceKind.NEW if slot is None else ChoiceKind.JOIN, slot, hints.kind)
     joined = _joined(prompt, others, is_explicit)
     if main is not None and _is_retold(main, joined, prompt):
         return Choice(ChoiceKind.RETELL, None if joined is None else joined.name, "task")

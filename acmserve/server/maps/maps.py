@@ -174,8 +174,8 @@ class Maps:
         for name, remedy in _SETTLED.items():
             given, own = getattr(options, name), getattr(held.context_map, name)
             if given is not None and given != own:
-                told = f"is {_told(given)}, but the map of {options.external_context_id!a} has {_told(own)}."
-                raise Conflict(f"acm.map.{name}", told, f"Leave it out, or {remedy}.")
+                problem = f"is {_in_words(given)}, but the map of {options.external_context_id!a} has {_in_words(own)}."
+                raise Conflict(f"acm.map.{name}", problem, f"Leave it out, or {remedy}.")
         return held
 
     def _slot(self, text: str, budget: int) -> Slot:
@@ -188,7 +188,7 @@ class Maps:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
 
 
-def _told(value: int | tuple[str, ...]) -> str:
+def _in_words(value: int | tuple[str, ...]) -> str:
     return f"{value:,}" if isinstance(value, int) else ", ".join(value)
 
 

@@ -47,7 +47,7 @@ class _ChatStream:
 
     events: AsyncIterator[Any]
     fields: dict[str, Any] = field(default_factory=dict)
-    told: list[dict[str, Any]] = field(default_factory=list)
+    receipts: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] | None = None
 
     async def data(self) -> AsyncGenerator[str, None]:
@@ -60,7 +60,7 @@ class _ChatStream:
                 self.error = payload
                 return
             elif "event" in (payload.get("acm") or {}):
-                self.told.append(payload["acm"])
+                self.receipts.append(payload["acm"])
             else:
                 self.fields |= {name: payload[name] for name in OURS if name in payload}
                 yield event
@@ -71,8 +71,8 @@ async def _stream(events: Any, serving: Any, exchange: Exchange | None) -> Async
     chat, is_first = _ChatStream(events), True
     async with aclosing(events), aclosing(message_events(serving, chat.data())) as converted:
         async for event in converted:
-            while chat.told:
-                yield _written({"type": "ping", "acm": chat.told.pop(0)})
+            while chat.receipts:
+                yield _written({"type": "ping", "acm": chat.receipts.pop(0)})
             known = chat.fields.get("acm") or (exchange.acm if exchange is not None and is_first else None)
             yield _joined(event, chat.fields, known)
             is_first = False

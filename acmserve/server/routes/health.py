@@ -30,10 +30,10 @@ def health_route(vllm_health: Health) -> Health:
         """Whether the server can answer: the status is for load balancers, the body for people."""
         status = (await vllm_health(raw_request)).status_code
         server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
-        told = {"engine": "running" if status == HTTPStatus.OK else "dead"}
+        states = {"engine": "running" if status == HTTPStatus.OK else "dead"}
         if server is not None:
-            told["sessions"] = sessions_health(server.store)
-        return JSONResponse(told, status_code=status)
+            states["sessions"] = sessions_health(server.store)
+        return JSONResponse(states, status_code=status)
 
     return health
 

@@ -36,7 +36,7 @@ from acmserve.server.identity.families import Families
 from acmserve.server.identity.placement import Placement
 from acmserve.server.identity.prompt import PromptUnits, digest_tools, read_prompt
 from acmserve.server.identity.responses import ResponseSessions
-from acmserve.server.identity.told import HEADERS, Told, read_told
+from acmserve.server.identity.thread_hints import HEADERS, ThreadHints, read_hints
 from acmserve.server.options.session_params import (
     SOURCES,
     Lookup,
@@ -135,7 +135,7 @@ class Identifier:
         if is_held and asked is not None and self._goes_on_alone(asked, body, headers, tenant):
             family = asked.params.session_id
             return Identified(tenant, family, asked.params, asked.found_by, asked.is_explicit, family)
-        told = read_told(headers)
+        hints = read_hints(headers)
         prompt: PromptUnits | None = None
         if asked is None and self._infers and names_none(body, headers, self.sources, self._lookup(tenant)):
             prompt = read_prompt(body)
@@ -152,7 +152,7 @@ class Identifier:
         found = Identified(tenant, family, asked.params, found_by or asked.found_by, asked.is_explicit, family)
         prompt = read_prompt(body) if prompt is None else prompt
         try:
-            return self._placed(found, prompt, told, body, is_held=is_held)
+            return self._placed(found, prompt, hints, body, is_held=is_held)
         except StorageFailed:
             found.withdraw()
             if asked.is_explicit:
@@ -164,8 +164,8 @@ class Identifier:
         asked = self._asked(body, headers, tenant)
         if asked is None:
             return None
-        family, prompt, told = asked.params.session_id, read_prompt(body), read_told(headers)
-        session_id = self.families.look(tenant, family, prompt, told, is_explicit=asked.is_explicit)
+        family, prompt, hints = asked.params.session_id, read_prompt(body), read_hints(headers)
+        session_id = self.families.look(tenant, family, prompt, hints, is_explicit=asked.is_explicit)
         params = replace(asked.params, session_id=session_id)
         engine_id = self.families.engine_id(tenant, session_id)
         return Identified(tenant, family, params, asked.found_by, asked.is_explicit, engine_id)
@@ -221,7 +221,7 @@ class Identifier:
         return session_id or family
 
     def _placed(
-        self, found: Identified, prompt: PromptUnits | None, told: Told, body: Any, *, is_held: bool
+        self, found: Identified, prompt: PromptUnits | None, hints: ThreadHints, body: Any, *, is_held: bool
     ) -> Identified:
         """Choose the thread. A request without messages belongs to the session itself, and so does one that names a
         branch or a side thread.
@@ -236,7 +236,7 @@ class Identifier:
             return found
         if self.threads is not None and self.threads.has_no_threads(tenant, family):
             return found
-        placement = self.families.place(tenant, family, prompt, told, is_explicit=found.is_explicit)
+        placement = self.families.place(tenant, family, prompt, hints, is_explicit=found.is_explicit)
         found.placement, found.owner = placement, self
         found.engine_id = placement.thread.engine_id
         session_id = placement.thread.session_id

@@ -73,8 +73,8 @@ def enforce_rollout(before: SessionState, enforced: Enforced) -> SessionState:
         return operate_rollout(state, by, report["policy"], arguments, report["evicted_tokens"])
     edits = () if enforced.edited is None else enforced.edited["applied_edits"]
     by = Initiator.SUMMARY if any("summary" in edit for edit in edits) else Initiator.POLICY
-    told = [{name: value for name, value in edit.items() if name != "summary"} for edit in edits]
-    return operate_rollout(state, by, "context_management", {"applied_edits": told})
+    applied = [{name: value for name, value in edit.items() if name != "summary"} for edit in edits]
+    return operate_rollout(state, by, "context_management", {"applied_edits": applied})
 
 
 def thread_of(state: SessionState) -> str:

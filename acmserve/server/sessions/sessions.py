@@ -167,8 +167,8 @@ class Sessions:
         Messages that are merged for the template have one state.
         """
         messages, entries = render_merged(session.state, self._rules)
-        told = self.served.of(*session.key).describe_kv(messages, tokenizer)
-        states = {entry: state for state, merged in zip(told, entries, strict=True) for entry in merged}
+        kv_states = self.served.of(*session.key).describe_kv(messages, tokenizer)
+        states = {entry: state for state, merged in zip(kv_states, entries, strict=True) for entry in merged}
         return [states[entry] for entry in sorted(states)]
 
     def delete(self, session: Session) -> None:

@@ -57,9 +57,9 @@ class ThreadSessions:
             session.suite = main.suite
             self._served.share(main.key, session.key)
         elif place.is_fork and self._store.has(tenant, place.family):
-            told = self._store.get(tenant, place.family).state
-            if told.redacted and told.digest_key != state.digest_key:
-                state = retell_thread(told, place)
+            main_state = self._store.get(tenant, place.family).state
+            if main_state.redacted and main_state.digest_key != state.digest_key:
+                state = retell_thread(main_state, place)
         if state != session.state:
             # Where there is no room for the copy, the thread begins with its request alone.
             with suppress(Conflict):

@@ -165,14 +165,14 @@ def find_evictions(enforced: Enforced, cleared: Mapping[str, int]) -> tuple[list
         found.append(TurnEviction(EvictionKind.BUDGET, enforced.report["policy"], num_evicted, dict(levels)))
     if enforced.edited is None:
         return found, cleared
-    told: dict[str, int] = {}
+    cleared_now: dict[str, int] = {}
     for edit in enforced.edited["applied_edits"]:
         kind, num_tokens = edit["type"], edit["cleared_input_tokens"]
         if kind != COMPACT:
-            told[kind] = num_tokens
+            cleared_now[kind] = num_tokens
             num_new = max(0, num_tokens - cleared.get(kind, 0))
             num_counted = min(num_new, num_evicted)
             num_tokens, num_evicted = num_new - num_counted, num_evicted - num_counted
         if num_tokens:
             found.append(TurnEviction(EvictionKind.CONTEXT_MANAGEMENT, kind, num_tokens))
-    return found, told
+    return found, cleared_now

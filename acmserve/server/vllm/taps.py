@@ -63,9 +63,9 @@ def on_startup(app: FastAPI, tell: Callable[[FastAPI], Awaitable[None]]) -> None
     @asynccontextmanager
     async def telling(app: FastAPI) -> AsyncIterator[Any]:
         async with lifespan(app) as given:
-            told = asyncio.ensure_future(tell(app))
+            task = asyncio.ensure_future(tell(app))
             yield given
-            told.cancel()
+            task.cancel()
 
     app.router.lifespan_context = telling
 

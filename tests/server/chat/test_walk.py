@@ -47,7 +47,10 @@ MAX_FILES = 18
 MAX_FILES_WITH_ENGINE = MAX_FILES + 12
 UNUSED = (
     *(f"server/{part}" for part in ("budget/budgets", "budget/enforcement", "maps/", "precompute/", "chat/branches")),
-    *(f"server/identity/{part}" for part in ("client_id", "content", "fingerprint", "threads", "told", "units")),
+    *(
+        f"server/identity/{part}"
+        for part in ("client_id", "content", "fingerprint", "threads", "thread_hints", "units")
+    ),
     *("server/chat/options", "server/options/field_names", "server/sessions/events"),
     *(f"context/{part}" for part in ("session/carrying/", "alignment/match", "session/branches/", "storage/sqlite")),
 )

@@ -14,7 +14,7 @@ import pytest
 from acmserve.server.identity.content import MAX_COMPARED
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
-from acmserve.server.identity.told import Told
+from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import SUMMARY_SYSTEM, SYSTEM, ChatClient, work
 
 TOPICS = ("harbour", "mill")
@@ -30,7 +30,7 @@ class Server:
     def ask(self, client: ChatClient, tenant: str = "") -> str:
         prompt = prompt_of(client)
         family = self.families.find(tenant, prompt) or f"acm-{secrets.token_hex(8)}"
-        placement = self.families.place(tenant, family, prompt, Told(), is_explicit=False)
+        placement = self.families.place(tenant, family, prompt, ThreadHints(), is_explicit=False)
         self.placement = placement
         return placement.thread.session_id
 
@@ -240,7 +240,7 @@ def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tup
         run = rng.choice(runs)
         prompt, asked_as = prompt_of(run.client), find_tenant(run.tenant)
         family = server.families.find(asked_as, prompt) or f"acm-{number}"
-        placement = server.families.place(asked_as, family, prompt, Told(), is_explicit=False)
+        placement = server.families.place(asked_as, family, prompt, ThreadHints(), is_explicit=False)
         session = placement.thread.session_id
         num_owners += owners.setdefault(session, run.tenant) != run.tenant
         run.session = run.session or session

@@ -10,7 +10,7 @@ import pytest
 from acmserve.server.identity import units
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
-from acmserve.server.identity.told import Told
+from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import ChatClient
 from tests.support.walk import count_walk
 
@@ -34,7 +34,7 @@ def read_again(body: Any) -> PromptUnits:
 def test_a_request_that_repeats_32k_tokens_costs_what_is_new(changes: bool) -> None:
     """Counted: calls that are parsed, hashes that are looked up, units that are compared, functions entered."""
     label, families = f"harbour {changes}", Families()
-    families.place("", "acm-1", read_again(long_body(100, label)), Told(), is_explicit=False)
+    families.place("", "acm-1", read_again(long_body(100, label)), ThreadHints(), is_explicit=False)
     later = long_body(102, label)
     later["messages"][1]["content"] += " It is nine o'clock." * changes
     before, prompts = families.work, list[PromptUnits]()

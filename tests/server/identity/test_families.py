@@ -12,7 +12,7 @@ from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.families import MAX_SIDE_THREADS, Families, Placement
 from acmserve.server.identity.prompt import read_prompt
-from acmserve.server.identity.told import Told
+from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import (
     AGENT_SYSTEM,
     SUMMARY_SYSTEM,
@@ -27,11 +27,16 @@ ID = "ses_1"
 
 
 def placed(
-    families: Families, client: ChatClient, told: Told | None = None, *, is_explicit: bool = False, tenant: str = ""
+    families: Families,
+    client: ChatClient,
+    told: ThreadHints | None = None,
+    *,
+    is_explicit: bool = False,
+    tenant: str = "",
 ) -> Placement:
     prompt = read_prompt(client.body)
     assert prompt is not None
-    made = families.place(tenant, ID, prompt, told or Told(), is_explicit=is_explicit)
+    made = families.place(tenant, ID, prompt, told or ThreadHints(), is_explicit=is_explicit)
     families.check_integrity()
     return made
 
@@ -109,7 +114,7 @@ def test_codex_says_that_it_compacts(families: Families) -> None:
     client = work(agent(), "harbour", 3)
     placed(families, client)
     compaction = client.side(SYSTEM, *client.messages, {"role": "user", "content": "Hand over to a colleague."})
-    side = placed(families, compaction, Told(kind="compaction"))
+    side = placed(families, compaction, ThreadHints(kind="compaction"))
     assert side.forked_from == ID
     assert side.thread.name.startswith("compaction-")
     after = ChatClient().user(client.messages[0]["content"]).user("A colleague left this: nine entries.")
@@ -118,10 +123,12 @@ def test_codex_says_that_it_compacts(families: Families) -> None:
 
 def test_a_turn_of_the_thread_that_names_the_session_is_the_conversation(families: Families) -> None:
     """Codex, behind its compaction: people's messages in another order, and a summary. Nothing of the model's."""
-    main = placed(families, work(agent(), "harbour", 3), Told(thread=ID))
+    main = placed(families, work(agent(), "harbour", 3), ThreadHints(thread=ID))
     compacted = ChatClient().user("In short: nine entries.").user("Go on with the mill.")
-    assert placed(families, compacted, Told(thread=ID)).thread is main.thread
-    assert placed(families, ChatClient().user("Count the mills."), Told(thread="ses_2")).thread is not main.thread
+    assert placed(families, compacted, ThreadHints(thread=ID)).thread is main.thread
+    assert (
+        placed(families, ChatClient().user("Count the mills."), ThreadHints(thread="ses_2")).thread is not main.thread
+    )
 
 
 def test_sub_agents_of_one_session_interleave(families: Families) -> None:
@@ -135,7 +142,7 @@ def test_sub_agents_of_one_session_interleave(families: Families) -> None:
     threads: dict[str, Any] = {}
     for turn in range(3):
         for name, sub in subs.items():
-            made = placed(families, sub, Told(agent=f"id-{name}"))
+            made = placed(families, sub, ThreadHints(agent=f"id-{name}"))
             assert not made.is_main
             assert threads.setdefault(name, made.thread) is made.thread
             work(sub, name, 1, turn)
@@ -243,7 +250,7 @@ def test_memory_is_bounded_and_shared_fairly() -> None:
     for n in range(500):
         prompt = read_prompt(agent(f"place {n}").body)
         assert prompt is not None
-        families.place("greedy", f"id-{n}", prompt, Told(), is_explicit=False)
+        families.place("greedy", f"id-{n}", prompt, ThreadHints(), is_explicit=False)
         families.check_integrity()
     assert families.find("small", read_prompt(work(agent("mill"), "mill", 1).body)) == ID  # type: ignore[arg-type]
 
@@ -263,7 +270,9 @@ def test_any_order_of_requests_keeps_families_whole() -> None:
         assert prompt is not None
         tenant, told = (
             rng.choice("ab"),
-            rng.choice([Told(), Told(), Told(agent=f"a{step % 3}"), Told(kind="compaction")]),
+            rng.choice(
+                [ThreadHints(), ThreadHints(), ThreadHints(agent=f"a{step % 3}"), ThreadHints(kind="compaction")]
+            ),
         )
         family = families.find(tenant, prompt) if rng.random() < 0.3 else None
         name = family or f"id-{rng.randrange(12)}"

@@ -10,7 +10,7 @@ import pytest
 from acmserve.server.identity.families import Families, Placement
 from acmserve.server.identity.fingerprint import NUM_SKETCHED, Fingerprint, fingerprint_of, retells
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
-from acmserve.server.identity.told import Told
+from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import SUMMARY_SYSTEM, TITLE_SYSTEM, ChatClient
 from tests.support.server.scripts import log_lines
 
@@ -44,7 +44,7 @@ class Server:
         self.families = Families()
 
     def ask(self, client: ChatClient) -> Placement:
-        return self.families.place("", FAMILY, prompt_of(client), Told(), is_explicit=False)
+        return self.families.place("", FAMILY, prompt_of(client), ThreadHints(), is_explicit=False)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.identity.client_id import valid_id
-from acmserve.server.identity.told import Told, read_told
+from acmserve.server.identity.thread_hints import ThreadHints, read_hints
 from acmserve.server.options.session_from import parse_sources
 from acmserve.server.options.session_params import SOURCES, find_named, is_plain, parse_session_request
 from tests.support.server.asked_session import params_of
@@ -147,15 +147,15 @@ def test_a_wrong_list_is_refused_with_the_names_there_are(wrong: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "told"),
     [
-        ({}, Told()),
-        ({"x-claude-code-agent-id": "a1"}, Told(agent="a1")),
-        ({"x-codex-turn-metadata": '{"request_kind": "compaction"}'}, Told(kind="compaction")),
-        ({"x-codex-turn-metadata": '{"request_kind": "turn"}'}, Told()),
-        ({"x-codex-turn-metadata": '{"request_kind": "turn", "thread_id": "t1"}'}, Told(thread="t1")),
-        ({"x-codex-turn-metadata": '{"request_kind": ["a"]}'}, Told()),
-        ({"x-codex-turn-metadata": "[1"}, Told()),
-        ({"x-codex-turn-metadata": "[" * 100_000}, Told()),
+        ({}, ThreadHints()),
+        ({"x-claude-code-agent-id": "a1"}, ThreadHints(agent="a1")),
+        ({"x-codex-turn-metadata": '{"request_kind": "compaction"}'}, ThreadHints(kind="compaction")),
+        ({"x-codex-turn-metadata": '{"request_kind": "turn"}'}, ThreadHints()),
+        ({"x-codex-turn-metadata": '{"request_kind": "turn", "thread_id": "t1"}'}, ThreadHints(thread="t1")),
+        ({"x-codex-turn-metadata": '{"request_kind": ["a"]}'}, ThreadHints()),
+        ({"x-codex-turn-metadata": "[1"}, ThreadHints()),
+        ({"x-codex-turn-metadata": "[" * 100_000}, ThreadHints()),
     ],
 )
-def test_what_a_client_tells(headers: dict[str, str], told: Told) -> None:
-    assert read_told(headers) == told
+def test_what_a_client_tells(headers: dict[str, str], told: ThreadHints) -> None:
+    assert read_hints(headers) == told

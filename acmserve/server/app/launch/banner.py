@@ -63,7 +63,7 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
     config, engine = ContextConfig.parse(extra), EngineConfig.parse(extra)
     fidelity = engine.default_fidelity
     precompute = config.precompute_options
-    told = {
+    rows = {
         "model": f"{', '.join(served_names(args))}, {window:,} tokens",
         "fidelity": f"{fidelity}: {MEANINGS[fidelity]}",
         **({"auto": _auto(engine.calibration)} if engine.calibration else {}),
@@ -73,7 +73,7 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
         "precompute": "off" if precompute is None else precompute.mode,
         "inspector": f"{PREFIX}/ shows each session in a browser",
     }
-    return [f"acmserve is ready at {address}", *(f"  {name:<11} {text}" for name, text in told.items())]
+    return [f"acmserve is ready at {address}", *(f"  {name:<11} {text}" for name, text in rows.items())]
 
 
 def _moves(fidelity: str) -> str:

@@ -16,7 +16,7 @@ def storage_view(session: Session) -> StorageView | None:
 
 def still_held(failure: StorageFailed, what: str = "session") -> StorageFailed:
     """The failure of a deletion: what was deleted is gone, its text is not."""
-    told = failure.bare()
-    told.problem = f"The {what} is deleted, but the server's disk may still hold its text: {failure.problem}"
-    told.remedy = f"{failure.remedy} Then delete the {what} again, which erases the text."
-    return told
+    refusal = failure.bare()
+    refusal.problem = f"The {what} is deleted, but the server's disk may still hold its text: {failure.problem}"
+    refusal.remedy = f"{failure.remedy} Then delete the {what} again, which erases the text."
+    return refusal

@@ -1,4 +1,4 @@
-"""What a client tells of a request beside its session: that a sub-agent sends it, or that it is a side request.
+"""What the headers of a request hint at beside its session: that a sub-agent sends it, or that it is a side request.
 
     Claude Code   header x-claude-code-agent-id       sub-agents share the session id, each has an id of its own
     Codex         header x-codex-turn-metadata        JSON, `request_kind`: "turn" or "compaction", and `thread_id`
@@ -24,7 +24,7 @@ SIDE_KINDS = frozenset({"compaction"})
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ThreadHints:
     """`agent` is the id of the sub-agent, "" for the main one. `kind` names a side request, "" for a turn.
 
     `thread` is the id of the thread of which this is a turn, "" where the client tells none.
@@ -35,29 +35,29 @@ class Told:
     thread: str = ""
 
 
-def _agent(headers: Mapping[str, str]) -> Told:
-    return Told(agent=valid_id(headers.get(AGENT_HEADER)) or "")
+def _agent(headers: Mapping[str, str]) -> ThreadHints:
+    return ThreadHints(agent=valid_id(headers.get(AGENT_HEADER)) or "")
 
 
-def _codex(headers: Mapping[str, str]) -> Told:
+def _codex(headers: Mapping[str, str]) -> ThreadHints:
     try:
         metadata = json.loads(headers.get(METADATA_HEADER) or "null")
     except (ValueError, RecursionError):
-        return Told()
+        return ThreadHints()
     kind = metadata.get("request_kind") if isinstance(metadata, Mapping) else None
     if kind == TURN:
-        return Told(thread=valid_id(metadata.get("thread_id")) or "")
-    return Told(kind=kind) if isinstance(kind, str) and kind in SIDE_KINDS else Told()
+        return ThreadHints(thread=valid_id(metadata.get("thread_id")) or "")
+    return ThreadHints(kind=kind) if isinstance(kind, str) and kind in SIDE_KINDS else ThreadHints()
 
 
-READERS: tuple[Callable[[Mapping[str, str]], Told], ...] = (_agent, _codex)
+READERS: tuple[Callable[[Mapping[str, str]], ThreadHints], ...] = (_agent, _codex)
 
 
-def read_told(headers: Mapping[str, str]) -> Told:
-    """What the headers of a request tell. Names in lower case."""
+def read_hints(headers: Mapping[str, str]) -> ThreadHints:
+    """What the headers of a request say. Names in lower case."""
     said = [reader(headers) for reader in READERS]
-    return Told(
-        next((told.agent for told in said if told.agent), ""),
-        next((told.kind for told in said if told.kind), ""),
-        next((told.thread for told in said if told.thread), ""),
+    return ThreadHints(
+        next((hints.agent for hints in said if hints.agent), ""),
+        next((hints.kind for hints in said if hints.kind), ""),
+        next((hints.thread for hints in said if hints.thread), ""),
     )
