@@ -10,7 +10,17 @@ import pytest
 
 from tests.support.clients import facts
 from tests.support.clients.errand import NOTED, SUBMIT, answer
-from tests.support.clients.matrix import FAILED, OK, RESULT, CheckFailed, Row, require, table, write_row
+from tests.support.clients.matrix import (
+    FAILED,
+    OK,
+    RESULT,
+    CheckFailed,
+    Row,
+    require,
+    table,
+    without_own_files,
+    write_row,
+)
 from tests.support.clients.page import PAGE, renewed
 from tests.support.clients.recorder import Exchange
 from tests.support.clients.sessions_api import Fold
@@ -136,3 +146,26 @@ def test_a_failed_check_stays_failed_and_is_told(tmp_path: Path) -> None:
     rows = json.loads(file.read_text())["clients"]
     assert rows["a client"]["date"] == "2026-11-24"
     assert table(rows).splitlines()[2].startswith("| a client | 1.0 | - | failed | ok |")
+
+
+def test_a_table_names_its_commit_once_every_row_is_of_it(tmp_path: Path) -> None:
+    """The control is the first file of the second commit, whose other row is older."""
+    file = tmp_path / "clients.json"
+
+    def written(client: str, commit: str) -> str | None:
+        machine = {"commit": commit, "changed": [], "cpu": "a processor"}
+        write_row(Row(client, "1.0"), file, machine=machine)
+        named: str | None = json.loads(file.read_text()).get("machine", {}).get("commit")
+        return named
+
+    assert [written(client, "abc") for client in "ab"] == ["abc", "abc"]
+    assert written("a", "def") is None
+    assert written("b", "def") == "def"
+
+
+def test_only_what_a_run_writes_itself_leaves_its_commit_clean() -> None:
+    own = ["benchmarks/results/clients.json", "docs/clients.md"]
+    assert without_own_files({"commit": "abc+", "changed": own})["commit"] == "abc"
+    other = without_own_files({"commit": "abc+", "changed": [*own, "acmserve/errors.py"]})
+    assert (other["commit"], other["changed"]) == ("abc+", ["acmserve/errors.py"])
+    assert without_own_files({"commit": None, "changed": []})["commit"] is None

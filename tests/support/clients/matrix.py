@@ -12,12 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
 
 RESULT = Path(__file__).parents[3] / "benchmarks" / "results" / "clients.json"
+OWN_FILES = ("benchmarks/results/clients.json", "docs/clients.md")
+"""What a run writes itself, from the root of the checkout."""
 OK, FAILED, NONE = "ok", "failed", "-"
 CHECKS: Mapping[str, str] = {
     "answers": "every turn ends as the model ended it",
@@ -79,16 +82,35 @@ def require(holds: object, reason: str) -> None:
         raise CheckFailed(reason)
 
 
-def write_row(row: Row, file: Path = RESULT, date: datetime | None = None) -> None:
-    """Put the row into the file. The rows of other clients stay."""
+@cache
+def machine_of_run() -> Mapping[str, Any]:
+    """Machine and commit, as they are when the first row is written. A row that stands there changes the tree."""
+    return without_own_files(describe_machine())
+
+
+def without_own_files(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The same where the table and its page are no change of the tree: an earlier row of this commit wrote them."""
+    changed = [name for name in machine["changed"] if name not in OWN_FILES]
+    clean = (machine["commit"] or "").removesuffix("+")
+    return {**machine, "changed": changed, "commit": clean + ("+" if changed else "") if clean else None}
+
+
+def write_row(
+    row: Row, file: Path = RESULT, date: datetime | None = None, machine: Mapping[str, Any] | None = None
+) -> None:
+    """Put the row into the file. The rows of other clients stay.
+
+    The file names the machine and its commit where every row is of this commit. A mixed table has none, and is stale.
+    """
+    machine = machine or machine_of_run()
     rows: dict[str, Any] = json.loads(file.read_text())["clients"] if file.exists() else {}
     checks = {name: row.found.get(name, NONE) for name in CHECKS}
-    commit = describe_machine()["commit"]
     day = (date or datetime.now(UTC)).date().isoformat()
     said = {"checks": checks, "reasons": row.reasons} | ({"notes": row.notes} if row.notes else {})
-    rows[row.client] = {"version": row.version, "date": day, "commit": commit} | said
-    text = json.dumps({"checks": dict(CHECKS), "clients": dict(sorted(rows.items()))}, indent=1)
-    file.write_text(text + "\n")
+    rows[row.client] = {"version": row.version, "date": day, "commit": machine["commit"]} | said
+    is_whole = {one["commit"] for one in rows.values()} == {machine["commit"]}
+    made = {"checks": dict(CHECKS), "clients": dict(sorted(rows.items()))}
+    file.write_text(json.dumps(made | ({"machine": dict(machine)} if is_whole else {}), indent=1) + "\n")
 
 
 def table(rows: Mapping[str, Any]) -> str:
