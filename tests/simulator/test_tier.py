@@ -1,0 +1,67 @@
+"""A tier below the pool under random scripts: what comes back from it is what was stored, for whom it was stored.
+
+Chunks hold the records of their slots, so that the rules of `slots.py` are asked of loaded KV as of any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from acmserve.engine.scheduling.arrivals import Arrivals
+from tests.support.simulator.machine import Factory
+from tests.support.simulator.report import Report
+from tests.support.simulator.scripts import Script
+from tests.support.simulator.simulation import Simulation
+from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
+
+ROOMY, TIGHT = 4000, 40
+
+
+def with_tier(script: Script, num_chunks: int = ROOMY) -> Script:
+    """The same with a tier. Without precomputed blocks: these are counted by what leaves the pool."""
+    return replace(script, machine=replace(script.machine, tier_chunks=num_chunks))
+
+
+@pytest.mark.parametrize("num_chunks", [ROOMY, TIGHT], ids=["roomy", "tight"])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_engine_passes_every_script_with_a_tier(factory: Factory, mode: Mode, num_chunks: int) -> None:
+    report, num_loaded, num_read = Report(), 0, 0
+    for seed in seeds(20):
+        simulation = Simulation(with_tier(script_of(mode, seed), num_chunks), factory)
+        report += simulation.run()
+        num_loaded += simulation.worker.tier.num_loaded
+        num_read += simulation.scheduler.connector.reads.num_blocks
+    assert report.num_preemptions > 20
+    assert report.num_aborted > 10
+    assert report.num_moved_requests > 20
+    assert report.num_forgotten_keys > 200
+    assert num_loaded > 100
+    assert num_read > 10
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_control_hashes_without_lineage_leak(factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
+    """Moved KV would come back for whoever sends the same tokens."""
+    monkeypatch.setattr(Arrivals, "lineage_keys", False)
+    assert first_failure(lambda seed: Simulation(with_tier(script_of(mode, seed)), factory).run()) == "leak"
+
+
+def num_evicted(factory: Factory, mode: Mode, num_chunks: int) -> tuple[int, int]:
+    """Requests of the pressure trace whose source had left the pool, and those that were moved."""
+
+    def pressed(script: Script) -> Script:
+        machine = replace(script.machine, num_blocks=max(script.machine.num_blocks // 2, 40), tier_chunks=num_chunks)
+        return replace(script, machine=machine, reset_at_steps=())
+
+    report = run_scripts(factory, mode, seeds(40), acmserve=True, adapt=pressed)
+    return report.fallback_reasons["source_evicted"], report.num_moved_requests
+
+
+def test_most_evicted_sources_come_back_under_pressure(factory: Factory) -> None:
+    """At half the pool at least four of five."""
+    without, _ = num_evicted(factory, MODES[0], 0)
+    with_one, _ = num_evicted(factory, MODES[0], ROOMY)
+    assert without >= 5
+    assert with_one <= 0.2 * without, (with_one, without)
