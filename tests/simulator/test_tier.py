@@ -6,13 +6,18 @@ Chunks hold the records of their slots, so that the rules of `slots.py` are aske
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from vllm.v1.request import RequestStatus
 
 from acmserve.engine.scheduling.arrivals import Arrivals
-from tests.support.simulator.machine import Factory
+from acmserve.engine.scheduling.tier_reads import TierRead
+from acmserve.errors import IntegrityError
+from tests.support.simulator.machine import Factory, Machine, block_hasher
 from tests.support.simulator.report import Report
-from tests.support.simulator.scripts import Script
+from tests.support.simulator.requests.engine_request import as_request
+from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
 
@@ -65,3 +70,48 @@ def test_most_evicted_sources_come_back_under_pressure(factory: Factory) -> None
     with_one, _ = num_evicted(factory, MODES[0], ROOMY)
     assert without >= 5
     assert with_one <= 0.2 * without, (with_one, without)
+
+
+MACHINE = Machine(
+    async_scheduling=False,
+    runner_v2=False,
+    block_size=4,
+    num_blocks=60,
+    connector={"min_move_tokens": 4},
+    tier_chunks=ROOMY,
+)
+SECRET, REDACTED = tuple(range(100, 141)), tuple(range(100, 117))
+
+
+def num_reachable(factory: Factory, *turns: Turn) -> int:
+    """How many blocks of the secret text the tier still has, at the end of a script."""
+    simulation = Simulation(Script(0, MACHINE, turns), factory)
+    simulation.run()
+    connector: Any = simulation.scheduler.connector
+    keys = as_request(turns[0], block_hasher(MACHINE.block_size)).block_hashes
+    return sum(connector.tier.holds(key) for key in keys)
+
+
+@pytest.mark.parametrize("at_step", [2, 3, 60], ids=["in its prefill", "while it is served", "behind it"])
+def test_redacted_text_is_not_left_in_the_tier(factory: Factory, at_step: int) -> None:
+    """Neither what was stored, nor what a live request would have stored under the hashes that it came with."""
+    served = Turn("served", SECRET, max_tokens=12, session="s", fidelity="reuse")
+    redaction = Turn("redaction", REDACTED, max_tokens=1, session="s", fidelity="exact", forget=True, at_step=at_step)
+    assert num_reachable(factory, served, replace(redaction, forget=False)) == 10, "the control"
+    assert num_reachable(factory, served, redaction) == len(REDACTED) // 4
+
+
+def test_integrity_of_a_tier_and_its_reads(factory: Factory) -> None:
+    """A forgotten key that stays, and a read that has finished."""
+    simulation = Simulation(Script(0, MACHINE, (Turn("a", SECRET, max_tokens=1, session="s"),)), factory)
+    simulation.run()
+    connector: Any = simulation.scheduler.connector
+    request = as_request(Turn("b", SECRET, max_tokens=1), block_hasher(MACHINE.block_size))
+    assert connector.tier.holds(request.block_hashes[0])
+    connector.tier._doomed.add(request.block_hashes[0] + bytes(4))
+    with pytest.raises(IntegrityError, match="tier: 1 forgotten keys"):
+        connector.tier.check_integrity()
+    request.status = RequestStatus.FINISHED_ABORTED
+    connector.reads._reads["b"] = TierRead("a", request)
+    with pytest.raises(IntegrityError, match="tier: 1 finished reads"):
+        connector.reads.check_integrity()

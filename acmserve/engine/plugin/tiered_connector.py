@@ -80,14 +80,18 @@ class TieredConnector(AcmConnector):
             self.tier.connector.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Our copies behind the prefix hit. Where there are none, what the tier has there."""
+        """Our copies behind the prefix hit. Where there are none, what the tier has there.
+
+        Not for a background request: what it takes of the pool is bounded, and a load is not.
+        """
         tier = self.tier
         if tier is None:
             return super().get_num_new_matched_tokens(request, num_computed_tokens)
         self._loading.discard(request.request_id)
         is_read = self.reads.is_read(request.request_id)
         num_copied, _ = (0, False) if is_read else super().get_num_new_matched_tokens(request, num_computed_tokens)
-        if num_copied is None or num_copied > 0:
+        session = self.live.get(request.request_id)
+        if num_copied is None or num_copied > 0 or (session is not None and session.precompute):
             return num_copied, False
         tier.follow(request)
         num_loaded, is_async = tier.connector.get_num_new_matched_tokens(request, num_computed_tokens)
@@ -110,7 +114,8 @@ class TieredConnector(AcmConnector):
                 self.reads.on_admitted(request_id)
             session = self.live.get(request_id)
             if session is not None:
-                session.num_hit += num_external_tokens
+                # vLLM computes the last token of a prompt that was loaded whole.
+                session.num_hit = min(session.num_hit + num_external_tokens, request.num_tokens - 1)
         super().update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:

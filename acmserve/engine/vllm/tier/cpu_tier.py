@@ -34,6 +34,7 @@ _GIB = 2**30
 
 def why_no_tier(config: VllmConfig, kv_cache: KVCacheConfig) -> str | None:
     """Why this engine gets no tier. None where it gets one."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     groups = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
@@ -42,6 +43,9 @@ def why_no_tier(config: VllmConfig, kv_cache: KVCacheConfig) -> str | None:
     spec = groups[0]
     if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size:
         return f"the model's KV cache group is of another kind than full attention ({type(spec).__name__})"
+    _, num_hashed = resolve_kv_cache_block_sizes(kv_cache, config)
+    if num_hashed != spec.block_size:
+        return f"a block hash covers {num_hashed} tokens, a block {spec.block_size}"
     parallel, drafts = config.parallel_config, config.speculative_config
     if not config.cache_config.enable_prefix_caching:
         return "prefix caching is off"
@@ -56,9 +60,6 @@ def why_no_tier(config: VllmConfig, kv_cache: KVCacheConfig) -> str | None:
 
 class CpuTier:
     """See the module. `connector` is vLLM's, in the scheduler or in a worker."""
-
-    follows = True
-    """Negative control of the simulator: else a block is stored under the hash that it had on arrival."""
 
     def __init__(self, config: VllmConfig, role: KVConnectorRole, kv_cache: KVCacheConfig, num_gib: float) -> None:
         from vllm.config import KVTransferConfig
@@ -87,7 +88,7 @@ class CpuTier:
     def follow(self, request: Request) -> None:
         """Drop the keys of `request` that its block hashes differ from. Chain hashes: the first one that differs."""
         status = self.connector.scheduler._req_status.get(request.request_id)
-        if status is None or not self.follows:
+        if status is None:
             return
         (group,) = status.group_states
         keys, hashes = group.offload_keys, request.block_hashes
