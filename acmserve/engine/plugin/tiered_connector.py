@@ -49,6 +49,7 @@ class TieredConnector(AcmConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         self.tier: CpuTier | None = None
         self._loading: set[str] = set()
+        self._under_way: set[str] = set()
         reason = why_no_tier(vllm_config, kv_cache_config)
         num_gib = vllm_config.cache_config.kv_offloading_size
         if reason is not None or num_gib is None:
@@ -107,8 +108,10 @@ class TieredConnector(AcmConnector):
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """A waiting request was admitted, perhaps to be loaded first. What is loaded counts as kept."""
         tier, request_id = self.tier, request.request_id
+        self._under_way.discard(request_id)
         if tier is not None and num_external_tokens and request_id in self._loading:
             self._loading.discard(request_id)
+            self._under_way.add(request_id)
             tier.connector.update_state_after_alloc(request, blocks, num_external_tokens)
             if self.reads.is_read(request_id):
                 self.reads.on_admitted(request_id)
@@ -148,6 +151,11 @@ class TieredConnector(AcmConnector):
             self.tier.connector.request_finished_all_groups(request, block_ids)
             self.reads.on_finished(request.request_id)
             self._loading.discard(request.request_id)
+            session = self.live.get(request.request_id)
+            if session is not None and request.request_id in self._under_way:
+                # Aborted before it ran. What it would have been loaded with was served to others.
+                session.unrecorded = True
+            self._under_way.discard(request.request_id)
         return super().request_finished_all_groups(request, block_ids)
 
     def reset_cache(self) -> bool:

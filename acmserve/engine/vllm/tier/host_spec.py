@@ -18,10 +18,11 @@ from vllm.v1.kv_offload.base import (
     OffloadingWorker,
     TransferResult,
 )
+from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 
-class HostTierWorker(OffloadingWorker):  # type: ignore[misc]
+class HostTierWorker(OffloadingWorker):
     """One row for each chunk and tensor. A transfer is through when it was submitted."""
 
     def __init__(self, kv_caches: CanonicalKVCaches, num_chunks: int) -> None:
@@ -54,14 +55,18 @@ class HostTierWorker(OffloadingWorker):  # type: ignore[misc]
         return True
 
 
-class HostTierSpec(CPUOffloadingSpec):  # type: ignore[misc]
+class HostTierSpec(CPUOffloadingSpec):
     """vLLM's tier in host memory, for an engine whose KV blocks lie there, too."""
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        super().__init__(config)
+        self._host_worker: HostTierWorker | None = None
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """This process's copies."""
-        if self._worker is None:
-            self._worker = HostTierWorker(kv_caches, self.num_chunks)
-        return self._worker
+        if self._host_worker is None:
+            self._host_worker = HostTierWorker(kv_caches, self.num_chunks)
+        return self._host_worker
 
 
 def _index(spec: Any) -> torch.Tensor:
