@@ -1,7 +1,7 @@
 """TieredConnector: ours, with vLLM's OffloadingConnector as a child. KV that left the pool comes back from host memory.
 
     a prefix   our moves come first; where none begins behind vLLM's own hit, the child extends the hit
-    a source   reads bring the missing blocks back before the moves are made (`scheduling/tier_reads.py`)
+    a source   reads bring the missing blocks back before the moves are made (`scheduling/tier/reads.py`)
     a block    is stored by the child under its hash, which has the lineage of moved KV in it
 
 `--kv-offloading-size` puts this class in the place of `AcmConnector` (`engine/vllm/install.py`). A model that the tier
@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.plugin.connector import AcmConnector
-from acmserve.engine.scheduling.tier_reads import TierReads
+from acmserve.engine.scheduling.tier.reads import TierReads
 from acmserve.engine.vllm.tier.cpu_tier import CpuTier, why_no_tier
 from acmserve.engine.worker.messages import StepMetadata
 
@@ -62,7 +62,7 @@ class TieredConnector(AcmConnector):
         super().bind_kv_cache_manager(kv_cache_manager)
         if self.tier is not None:
             self.tier.connector.bind_kv_cache_manager(kv_cache_manager)
-            self.reads = TierReads(kv_cache_manager.block_pool, self.tier)
+            self.reads = TierReads(kv_cache_manager.block_pool, self.live, self.tier)
             self.arrivals.reads = self.reads
             self.evictions.tell(self.reads.forget)
             self.move_executor.cache.holds_below = self.tier.holds

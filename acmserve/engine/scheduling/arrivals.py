@@ -28,7 +28,7 @@ from acmserve.engine.scheduling.forgetting import forget_session
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
-from acmserve.engine.scheduling.tier_reads import TierReads
+from acmserve.engine.scheduling.tier.reads import TierReads
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.vllm.model.media_rule import MediaRule
@@ -142,7 +142,7 @@ class Arrivals:
         session, request = entry
         self._moves.start(session, request, plan, self._hasher(session))
         if self.reads is not None:
-            self.reads.add(session, request)
+            self.reads.add(session)
 
     def _hasher(self, session: SessionRequest) -> LineageHasher:
         return LineageHasher(self._hash_function, self._moves.block_size, session.marks, session.owner.adapter_key)

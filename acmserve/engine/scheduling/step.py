@@ -16,7 +16,7 @@ from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
-from acmserve.engine.scheduling.tier_reads import TierReads
+from acmserve.engine.scheduling.tier.reads import TierReads
 from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm.hooks import StepOutcome
 from acmserve.engine.worker.copies import StepCopy
@@ -68,9 +68,9 @@ class SchedulerStep:
             return True
         return self.reads is not None and self.reads.is_awaited_by(request_id)
 
-    def begin_reads(self) -> tuple[Sequence[str], Sequence[Request]]:
+    def begin_reads(self, waiting: Iterable[Request]) -> tuple[Sequence[str], Sequence[Request]]:
         """Requests of ours to finish before this step, and to add."""
-        return ((), ()) if self.reads is None else self.reads.begin()
+        return ((), ()) if self.reads is None else self.reads.begin(waiting)
 
     def is_through(self, request_id: str) -> bool:
         """Whether a waiting request that vLLM may go on with has all that it is for."""
@@ -114,6 +114,9 @@ class SchedulerStep:
     def on_preempted(self, request: Request) -> Sequence[int]:
         """Arm the plan of a preempted request again. Returns how many of its blocks hold KV, by group."""
         num_computed = self._moves.on_preempted(request)
+        session = self._live.get(request.request_id)
+        if self.reads is not None and session is not None:
+            self.reads.add(session)
         return [num_computed // group.block_size for group in self._moves.groups.groups]
 
     def on_freed(self, block_ids: Sequence[int]) -> None:

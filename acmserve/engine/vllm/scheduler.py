@@ -77,7 +77,7 @@ class MoveSchedulerMixin(_Base):
         """Requests that bring KV back from a tier: finish those that are through, and let vLLM load the new ones."""
         from vllm.v1.request import RequestStatus
 
-        ended, made = hooks.begin_reads()
+        ended, made = hooks.begin_reads(itertools.chain(self.kv_holding_waiting, self.waiting))
         if ended:
             self.finish_requests(ended, RequestStatus.FINISHED_ABORTED)
         for request in made:

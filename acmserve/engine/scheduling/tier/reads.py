@@ -8,7 +8,9 @@ A read is a request to vLLM, whose prompt has the hashes of the missing blocks. 
 blocks, loads them, and registers them. There the read ends: nothing of it is computed. Its blocks are free then, and
 cached under the source's own hashes, so that the step that follows pins them as it pins any source.
 
-A read that finds nothing, or no free blocks, ends at once. What is still missing then is computed, as ever.
+Reads are made when the request is among the first in the queue, and when there are free blocks for both. What comes
+back too early would leave the pool again. A read that finds nothing, or no free blocks, ends at once. What is still
+missing then is computed, as ever.
 
 Decision: only blocks that are missing are read, not the source from its start. A hash says all that stands in front of
 a block, so nothing in front is needed to load it.
@@ -19,11 +21,12 @@ Knows plans, hashes and requests. Does not know the tier but for what it holds.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Protocol
 
+from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.tier.cpu_tier import read_request
@@ -31,6 +34,12 @@ from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool, Request
+
+
+_NUM_NEAR = 4
+"""Requests at the head of the queue whose reads are made."""
+_MAX_POSTPONED = 32
+"""Steps that such a request waits for as many free blocks as it and its reads take. Others pass it meanwhile."""
 
 
 class BlockTier(Protocol):
@@ -56,8 +65,10 @@ class TierRead:
 class TierReads:
     """The reads of one scheduler. `num_blocks` counts what came back."""
 
-    def __init__(self, pool: BlockPool, tier: BlockTier) -> None:
+    def __init__(self, pool: BlockPool, live: LiveRequests, tier: BlockTier) -> None:
         self._pool = pool
+        self._live = live
+        self._due: dict[str, int] = {}
         self._tier = tier
         self._reads: dict[str, TierRead] = {}
         self._new: list[Request] = []
@@ -68,20 +79,51 @@ class TierReads:
     def __len__(self) -> int:
         return len(self._reads)
 
-    def add(self, session: SessionRequest, request: Request) -> None:
+    def add(self, session: SessionRequest) -> None:
         """`session` has its plan. Background requests take what is in the pool."""
-        if session.precompute:
-            return
-        num_left = self._pool.get_num_free_blocks()
-        for missing in self._missing(session):
-            keys = missing[:num_left]
+        if session.segments and not session.precompute:
+            self._due[session.request_id] = 0
+
+    def is_awaited_by(self, request_id: str) -> bool:
+        """Whether a session request waits for a read, or for its turn to ask for some."""
+        return request_id in self._due or any(read.waiter == request_id for read in self._reads.values())
+
+    def _ask_for_due(self, waiting: Iterable[Request]) -> None:
+        """Make the reads of session requests whose turn is near. What is read too early leaves the pool again."""
+        num_free = self._pool.get_num_free_blocks()
+        for request in islice(waiting, _NUM_NEAR):
+            entry = self._live.entry(request.request_id)
+            if entry is None or request.request_id not in self._due or not block_pool.is_waiting(request):
+                continue
+            num_own = -(-request.num_tokens // self._pool.hash_block_size)
+            runs = list(self._missing(entry[0]))
+            num_missing = sum(map(len, runs))
+            num_most = max(self._pool.num_gpu_blocks - 1 - num_own, 0)
+            if (
+                num_missing
+                and num_free < num_own + min(num_missing, num_most)
+                and not self._is_late(request.request_id)
+            ):
+                return
+            del self._due[request.request_id]
+            self._make(request, runs, min(num_most, max(num_free - num_own, 0)))
+            num_free -= num_own + num_missing
+
+    def _is_late(self, request_id: str) -> bool:
+        """Whether a request waited so long for free blocks that it goes on without them."""
+        self._due[request_id] += 1
+        return self._due[request_id] > _MAX_POSTPONED
+
+    def _make(self, request: Request, runs: Iterable[tuple[bytes, ...]], num_left: int) -> None:
+        for run in runs:
+            keys = run[:num_left]
             if not keys:
                 break
             num_left -= len(keys)
-            read_id = f"{session.request_id}-tier-{self._num_made}"
+            read_id = f"{request.request_id}-tier-{self._num_made}"
             self._num_made += 1
             made = read_request(read_id, keys, self._pool.hash_block_size, request)
-            self._reads[read_id] = TierRead(session.request_id, made)
+            self._reads[read_id] = TierRead(request.request_id, made)
             self._new.append(made)
 
     def _missing(self, session: SessionRequest) -> Iterator[tuple[bytes, ...]]:
@@ -100,16 +142,14 @@ class TierReads:
     def _is_only_below(self, key: bytes) -> bool:
         return block_pool.cached_block(self._pool, key) is None and self._tier.holds(key)
 
-    def is_awaited_by(self, request_id: str) -> bool:
-        """Whether a session request waits for a read."""
-        return any(read.waiter == request_id for read in self._reads.values())
-
     def is_read(self, request_id: str) -> bool:
         """Whether this request is one of ours."""
         return request_id in self._reads
 
-    def begin(self) -> tuple[Sequence[str], Sequence[Request]]:
-        """Before a step: the reads to finish now, and those to add."""
+    def begin(self, waiting: Iterable[Request]) -> tuple[Sequence[str], Sequence[Request]]:
+        """Before a step: the reads to finish now, and those to add. `waiting` are the requests in vLLM's queues."""
+        if self._due:
+            self._ask_for_due(waiting)
         for read_id, read in self._reads.items():
             if read.is_asked and not read.is_admitted:
                 self.end(read_id)
@@ -148,6 +188,7 @@ class TierReads:
         """A request has finished, or was aborted."""
         self._reads.pop(request_id, None)
         self._ended.pop(request_id, None)
+        self._due.pop(request_id, None)
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """A redaction takes these hashes. A read under way is cached under hashes that nobody can make."""

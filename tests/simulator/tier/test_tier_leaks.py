@@ -12,7 +12,7 @@ import pytest
 from vllm.v1.request import RequestStatus
 
 from acmserve.engine.scheduling.arrivals import Arrivals
-from acmserve.engine.scheduling.tier_reads import TierRead
+from acmserve.engine.scheduling.tier.reads import TierRead
 from acmserve.errors import IntegrityError
 from tests.support.simulator.machine import Factory, Machine, block_hasher
 from tests.support.simulator.report import Report
