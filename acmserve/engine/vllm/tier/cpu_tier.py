@@ -20,7 +20,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from acmserve.engine.vllm.tier.seams import TIER_SEAMS
 from acmserve.errors import IntegrityError
+from acmserve.seams import broken_seams
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -34,7 +36,8 @@ _GIB = 2**30
 
 def why_no_tier(config: VllmConfig, kv_cache: KVCacheConfig) -> str | None:
     """Why this engine gets no tier. None where it gets one."""
-    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+    if broken := broken_seams(TIER_SEAMS):
+        return "; ".join(broken)
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     groups = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
@@ -43,9 +46,6 @@ def why_no_tier(config: VllmConfig, kv_cache: KVCacheConfig) -> str | None:
     spec = groups[0]
     if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size:
         return f"the model's KV cache group is of another kind than full attention ({type(spec).__name__})"
-    _, num_hashed = resolve_kv_cache_block_sizes(kv_cache, config)
-    if num_hashed != spec.block_size:
-        return f"a block hash covers {num_hashed} tokens, a block {spec.block_size}"
     parallel, drafts = config.parallel_config, config.speculative_config
     if not config.cache_config.enable_prefix_caching:
         return "prefix caching is off"
