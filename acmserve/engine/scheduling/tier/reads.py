@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _NUM_NEAR = 4
-"""Requests at the head of the queue whose reads are made."""
+"""Requests nearest to the head of the queue, of those with a plan, whose reads are made in one step."""
 _MAX_POSTPONED = 32
 """Steps that such a request waits for as many free blocks as it and its reads take. Others pass it meanwhile."""
 
@@ -80,8 +80,8 @@ class TierReads:
         return len(self._reads)
 
     def add(self, session: SessionRequest) -> None:
-        """`session` has its plan. Background requests take what is in the pool."""
-        if session.segments and not session.precompute:
+        """`session` has its plan. A background request is passed over later, for it takes what is in the pool."""
+        if session.segments:
             self._due[session.request_id] = 0
 
     def is_awaited_by(self, request_id: str) -> bool:
@@ -91,9 +91,12 @@ class TierReads:
     def _ask_for_due(self, waiting: Iterable[Request]) -> None:
         """Make the reads of session requests whose turn is near. What is read too early leaves the pool again."""
         num_free = self._pool.get_num_free_blocks()
-        for request in islice(waiting, _NUM_NEAR):
+        # A request that waits for a grammar, too, is due: vLLM looks at neither before the other is there.
+        due = (r for r in waiting if r.request_id in self._due and not r.num_computed_tokens)
+        for request in islice(due, _NUM_NEAR):
             entry = self._live.entry(request.request_id)
-            if entry is None or request.request_id not in self._due or not block_pool.is_waiting(request):
+            if entry is None or entry[0].precompute:
+                del self._due[request.request_id]
                 continue
             num_own = -(-request.num_tokens // self._pool.hash_block_size)
             runs = list(self._missing(entry[0]))
