@@ -17,6 +17,8 @@ from acmserve.plan.request import check_fidelity
 from acmserve.validation import unknown_key
 
 CONNECTOR_NAME = "AcmConnector"
+TIERED_CONNECTOR_NAME = "TieredConnector"  # takes its place where vLLM is told to offload KV
+CONNECTOR_NAMES = (CONNECTOR_NAME, TIERED_CONNECTOR_NAME)
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
 MOVE_REFUSAL_CALL = "acm_move_refusal"  # a worker answers it: why it moves no KV, None where it does
 _MIB = 2**20

@@ -21,6 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
     KVConnectorRole,
+    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
-
-    from acmserve.engine.vllm.hooks import StepHooks
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +158,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         precompute = self.precompute.on_admitted(request.request_id, blocks.blocks[0]) if watching else []
         self.move_executor.on_admitted(request.request_id, precompute)
 
-    def attach(self) -> StepHooks:
+    def attach(self) -> SchedulerStep:
         """The scheduler mixin is there: from here on sessions are answered."""
         self.attached = True
         return SchedulerStep(
@@ -303,7 +302,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
                 self._mover.carry_out(metadata.copies)
         self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
 
-    def build_connector_worker_meta(self) -> TransitionsRecorded | None:
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
         recorded = self._mover.take_recorded() if self._mover is not None else None
         return None if recorded is None else TransitionsRecorded(recorded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from acmserve.engine.config import CONNECTOR_NAME
+from acmserve.engine.config import CONNECTOR_NAME, TIERED_CONNECTOR_NAME
 from acmserve.errors import EngineMismatch
 
 logger = logging.getLogger(__name__)
@@ -22,4 +22,8 @@ def register() -> None:
     from acmserve.engine.requests.session_rank import place_request
     from acmserve.engine.vllm.install import install
 
-    install(CONNECTOR_NAME, "acmserve.engine.plugin.connector", place_request)
+    modules = {
+        CONNECTOR_NAME: "acmserve.engine.plugin.connector",
+        TIERED_CONNECTOR_NAME: "acmserve.engine.plugin.tiered_connector",
+    }
+    install(modules, place_request)

@@ -28,6 +28,7 @@ from acmserve.engine.scheduling.forgetting import forget_session
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
+from acmserve.engine.scheduling.tier.reads import TierReads
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.vllm.model.media_rule import MediaRule
@@ -47,6 +48,7 @@ NO_PRECOMPUTE = "precompute: not supported for this model"
 
 class Arrivals:
     """See the module. `plans` are those in the making, `loads` the adapters that requests may run with.
+    `reads` bring sources back from a tier below, where there is one.
 
     `num_lookahead`: see `plan.rules.lookahead`. `thresholds` are those of `auto`, None where it moves nothing.
     """
@@ -80,6 +82,7 @@ class Arrivals:
         self._media = media
         self._thresholds = thresholds
         self._media_ids = MediaIds()
+        self.reads: TierReads | None = None
 
     def add(
         self,
@@ -138,6 +141,8 @@ class Arrivals:
         assert entry is not None
         session, request = entry
         self._moves.start(session, request, plan, self._hasher(session))
+        if self.reads is not None:
+            self.reads.add(session)
 
     def _hasher(self, session: SessionRequest) -> LineageHasher:
         return LineageHasher(self._hash_function, self._moves.block_size, session.marks, session.owner.adapter_key)

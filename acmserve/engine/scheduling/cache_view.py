@@ -7,7 +7,7 @@ Knows keys, blocks and counts. Does not know sessions, plans or jumps. Changes n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 class CacheView:
-    """See the module."""
+    """See the module. `holds_below` says whether a tier below has a block hash."""
 
     def __init__(self, kv_cache_manager: KVCacheManager, groups: KVGroups, windows: WindowTables) -> None:
         self._manager = kv_cache_manager
         self._pool = kv_cache_manager.block_pool
         self._groups = groups
         self._windows = windows
+        self.holds_below: Callable[[bytes], bool] = _nothing_below
 
     def block(self, key: bytes, group: int) -> KVCacheBlock | None:
         """The cached block of a group with this chain hash or tail key."""
@@ -42,10 +43,10 @@ class CacheView:
         return block_pool.num_cached_tokens(self._manager, self._groups, request)
 
     def has_any(self, source: ServedSequence, start: int, end: int) -> bool:
-        """Whether any block of a source's tokens `[start, end)` is cached. Another thread may ask."""
+        """Whether any block of a source's tokens `[start, end)` is cached, or below. Another thread may ask."""
         size, group = self._groups.leading.block_size, self._groups.leading.index
         keys = source.block_keys(start // size, (end - 1) // size + 1, size)
-        return block_pool.is_any_cached(self._pool, keys, group)
+        return block_pool.is_any_cached(self._pool, keys, group) or any(map(self.holds_below, keys))
 
     def count_growth(self, running: Iterable[Request]) -> int:
         """Blocks that running requests may still ask for."""
@@ -85,3 +86,7 @@ class CacheView:
         """The block of every recurrent group with the state of a running request behind `position` tokens."""
         tables = self._manager.get_blocks(request_id).blocks
         return [tables[group.index][(position - 1) // group.block_size] for group in self._groups.recurrent]
+
+
+def _nothing_below(_key: bytes) -> bool:
+    return False

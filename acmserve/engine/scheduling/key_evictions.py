@@ -38,7 +38,7 @@ class KeyEvictions:
     def __init__(self, pool: BlockPool, num_groups: int, on_gone: Callable[[Sequence[bytes]], object]) -> None:
         self._pool = pool
         self._num_groups = num_groups
-        self._on_gone = on_gone
+        self._on_gone = [on_gone]
         self._keys: deque[bytes] = deque()
         self._num_added = 0
         self._num_done = 0
@@ -46,6 +46,10 @@ class KeyEvictions:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def tell(self, on_gone: Callable[[Sequence[bytes]], object]) -> None:
+        """Call `on_gone`, too, with the keys that go."""
+        self._on_gone.append(on_gone)
 
     def add(self, keys: Iterable[bytes]) -> int:
         """Take these keys out, now or in the next steps. Returns the ticket that `is_done` wants."""
@@ -73,6 +77,7 @@ class KeyEvictions:
     def _evict(self) -> None:
         keys = [self._keys.popleft() for _ in range(min(self._num_left, len(self._keys)))]
         block_pool.evict_keys(self._pool, keys, self._num_groups)
-        self._on_gone(keys)
+        for on_gone in self._on_gone:
+            on_gone(keys)
         self._num_left -= len(keys)
         self._num_done += len(keys)

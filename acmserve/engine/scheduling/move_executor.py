@@ -214,7 +214,9 @@ class MoveExecutor:
                 return 0
             num_computed, jump = self._shorten(request, jump, num_new)
         if jump is None:
-            return self.planner.cap_behind(session, request, num_computed, num_new, is_cut=False)
+            # A waiting request that a tier loaded up to here stands where its next jump begins, and leaps when it runs.
+            is_loaded = num_computed > 0 and block_pool.is_loaded(request)
+            return self.planner.cap_behind(session, request, num_computed, num_new, is_cut=is_loaded)
         num_in_holes = jump.num_in_holes
         return num_in_holes + self.planner.cap_behind(session, request, jump.end, num_new - num_in_holes, is_cut=True)
 

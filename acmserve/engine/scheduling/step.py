@@ -16,6 +16,7 @@ from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
+from acmserve.engine.scheduling.tier.reads import TierReads
 from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm.hooks import StepOutcome
 from acmserve.engine.worker.copies import StepCopy
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 class SchedulerStep:
     """See the module. `on_planned` takes the plans made beside the scheduler, `add_copies` the copies of a step.
-    `on_cache_reset` is called when the prefix cache was reset."""
+    `on_cache_reset` is called when the prefix cache was reset. `reads` bring sources back from a tier below."""
 
     def __init__(
         self,
@@ -51,16 +52,29 @@ class SchedulerStep:
         self._on_planned = on_planned
         self._add_copies = add_copies
         self._on_cache_reset = on_cache_reset
+        self.reads: TierReads | None = None
 
     @property
     def is_idle(self) -> bool:
-        """No session request is alive, no key waits to go, and no precomputed block waits for its place."""
-        return not (self._live or self._evictions or self._background.blocks.num_free)
+        """No session request or read is alive, no key waits to go, and no precomputed block for its place."""
+        return not (self._live or self._evictions or self._background.blocks.num_free or self.reads)
 
     def is_aside(self, request_id: str) -> bool:
-        """Whether a request waits for its plan, or for the keys of its redaction."""
+        """Whether a request waits for its plan, for the keys of its redaction, or for its sources."""
         session = self._live.get(request_id)
-        return session is not None and not (session.is_planned and self._evictions.is_done(session.evictions_ticket))
+        if session is None:
+            return self.reads is not None and self.reads.is_over(request_id)
+        if not (session.is_planned and self._evictions.is_done(session.evictions_ticket)):
+            return True
+        return self.reads is not None and self.reads.is_awaited_by(request_id)
+
+    def begin_reads(self, waiting: Iterable[Request]) -> tuple[Sequence[str], Sequence[Request]]:
+        """Requests of ours to finish before this step, and to add."""
+        return ((), ()) if self.reads is None else self.reads.begin(waiting)
+
+    def is_through(self, request_id: str) -> bool:
+        """Whether a waiting request that vLLM may go on with has all that it is for."""
+        return self.reads is not None and self.reads.on_ready(request_id)
 
     @property
     def num_background(self) -> int:
@@ -100,6 +114,9 @@ class SchedulerStep:
     def on_preempted(self, request: Request) -> Sequence[int]:
         """Arm the plan of a preempted request again. Returns how many of its blocks hold KV, by group."""
         num_computed = self._moves.on_preempted(request)
+        session = self._live.get(request.request_id)
+        if self.reads is not None and session is not None:
+            self.reads.add(session)
         return [num_computed // group.block_size for group in self._moves.groups.groups]
 
     def on_freed(self, block_ids: Sequence[int]) -> None:

@@ -63,6 +63,13 @@ def rehash(request: Request, first_block: int) -> None:
     request.update_block_hashes()
 
 
+def is_loaded(request: Request) -> bool:
+    """Whether the request stands in a waiting queue with KV: a load between steps brought it."""
+    from vllm.v1.request import RequestStatus
+
+    return request.num_computed_tokens > 0 and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+
+
 def is_waiting(request: Request) -> bool:
     """Whether the request stands in a waiting queue with nothing computed: new, or preempted."""
     from vllm.v1.request import RequestStatus

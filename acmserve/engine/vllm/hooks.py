@@ -49,6 +49,12 @@ class StepHooks(Protocol):
     def is_aside(self, request_id: str) -> bool:
         """Whether this step passes over a waiting request. It keeps its place in the queue."""
 
+    def begin_reads(self, waiting: Iterable[Request]) -> tuple[Sequence[str], Sequence[Request]]:
+        """Before a step: requests of the hooks' own to finish, and to add. `waiting` are those in the queues."""
+
+    def is_through(self, request_id: str) -> bool:
+        """Whether a request that vLLM may go on with was only to be loaded. It goes no further."""
+
     @property
     def num_background(self) -> int:
         """Background requests alive."""

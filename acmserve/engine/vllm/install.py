@@ -9,7 +9,7 @@
     GPUModelRunner._build_attention_metadata    each of them is a row of attention
     InputProcessor.process_inputs               a malformed session is refused in the front end, another gets its rank
     EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
-    VllmConfig._post_init_kv_transfer_config    a start that would replace our connector in silence is refused
+    VllmConfig._post_init_kv_transfer_config    KV is offloaded below our connector, not in its place
 
 Decision: the mixin is composed, not named with `--scheduler-cls`, because that flag silently turns async scheduling
 off.
@@ -18,7 +18,7 @@ off.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acmserve.engine.config import MOVE_REFUSAL_CALL
@@ -35,8 +35,11 @@ Raises where one of them is malformed.
 """
 
 
-def install(name: str, module: str, place_request: PlaceRequest) -> None:
-    """Put the seams in place for connector class `name` of `module`. Safe to call more than once."""
+def install(modules: Mapping[str, str], place_request: PlaceRequest) -> None:
+    """Put the seams in place for our connector classes and their modules. Safe to call more than once.
+
+    The first one is ours, the second one takes its place where vLLM is told to offload KV.
+    """
     from vllm.config import VllmConfig
     from vllm.config.scheduler import SchedulerConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -45,17 +48,18 @@ def install(name: str, module: str, place_request: PlaceRequest) -> None:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.gpu_worker import Worker
 
-    if name in KVConnectorFactory._registry:
+    if next(iter(modules)) in KVConnectorFactory._registry:
         return
-    KVConnectorFactory.register_connector(name, module, name)
-    _wrap(VllmConfig, "_post_init_kv_transfer_config", functools.partial(_keep_connector, name))
+    for name, module in modules.items():
+        KVConnectorFactory.register_connector(name, module, name)
+    _wrap(VllmConfig, "_post_init_kv_transfer_config", functools.partial(_keep_connector, tuple(modules)))
     _wrap(SchedulerConfig, "get_scheduler_cls", _choose_scheduler)
     _wrap(Worker, "get_kv_connector_handshake_metadata", _inspect_model)
     setattr(Worker, MOVE_REFUSAL_CALL, _move_refusal)
     _wrap(GPUModelRunner, "_prepare_inputs", hole_rows.prepare_inputs)
     _wrap(GPUModelRunner, "_build_attention_metadata", hole_rows.build_attention_metadata)
     _wrap(EngineCore, "add_lora", _note_adapter)
-    _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, name, place_request))
+    _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, tuple(modules), place_request))
 
 
 def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
@@ -68,14 +72,18 @@ def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, wrapper)
 
 
-def _keep_connector(connector: str, original: Callable[..., None], config: Any) -> None:
-    """vLLM gives the place of the connector to the one that it offloads with."""
-    transfer, num_gib = config.kv_transfer_config, config.cache_config.kv_offloading_size
-    if transfer is not None and transfer.kv_connector == connector and num_gib is not None:
+def _keep_connector(connectors: Sequence[str], original: Callable[..., None], config: Any) -> None:
+    """vLLM gives the place of the connector to the one that it offloads with. Ours owns that one as a child."""
+    transfer, cache = config.kv_transfer_config, config.cache_config
+    if transfer is None or transfer.kv_connector not in connectors or cache.kv_offloading_size is None:
+        original(config)
+        return
+    if cache.kv_offloading_backend != "native":
         raise EngineMismatch(
-            f"--kv-offloading-size {num_gib:g} would replace {connector}; leave one of the two out of the start"
+            f"--kv-offloading-backend {cache.kv_offloading_backend} stores KV under its token ids, so an exact request "
+            "would get KV that was moved; leave the flag out, for vLLM's own tier"
         )
-    original(config)
+    transfer.kv_connector = connectors[-1]
 
 
 def _choose_scheduler(original: Callable[..., type], config: Any) -> type:
@@ -112,7 +120,7 @@ def _note_adapter(original: Callable[..., bool], core: Any, lora_request: Any) -
 
 
 def _place_session(
-    connector: str,
+    connectors: Sequence[str],
     place_request: PlaceRequest,
     original: Callable[..., Any],
     processor: Any,
@@ -123,7 +131,7 @@ def _place_session(
     **kwargs: Any,
 ) -> Any:
     transfer = processor.vllm_config.kv_transfer_config
-    if transfer is not None and transfer.kv_connector == connector:
+    if transfer is not None and transfer.kv_connector in connectors:
         rank = place_request(params, kwargs.get("session_id"), _num_ranks(processor.vllm_config.parallel_config))
         if rank is not None and kwargs.get("data_parallel_rank", _NOT_ASKED) is None:
             kwargs["data_parallel_rank"] = rank

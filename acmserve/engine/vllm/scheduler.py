@@ -59,6 +59,7 @@ class MoveSchedulerMixin(_Base):
         hooks = self._hooks
         if hooks is None or hooks.is_idle:
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
+        self._begin_reads(hooks)
         held = self._hold_background(hooks) if hooks.num_background else ()
         waiting = itertools.chain(self.kv_holding_waiting, self.waiting)
         if hooks.begin_step(self.running, waiting, len(held)):
@@ -72,6 +73,16 @@ class MoveSchedulerMixin(_Base):
             for request in held:
                 self.waiting.add_request(request)
 
+    def _begin_reads(self, hooks: StepHooks) -> None:
+        """Requests that bring KV back from a tier: finish those that are through, and let vLLM load the new ones."""
+        from vllm.v1.request import RequestStatus
+
+        ended, made = hooks.begin_reads(itertools.chain(self.kv_holding_waiting, self.waiting))
+        if ended:
+            self.finish_requests(ended, RequestStatus.FINISHED_ABORTED)
+        for request in made:
+            self.add_request(request)
+
     def _hold_background(self, hooks: StepHooks) -> Sequence[Request]:
         """Take background requests out of the way of everybody else. Returns those to put back after the step."""
         num_waiting = len(self.waiting) + len(self.kv_holding_waiting) - self.num_waiting_for_streaming_input
@@ -84,9 +95,12 @@ class MoveSchedulerMixin(_Base):
         return held
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        if self._hooks is not None and self._hooks.is_aside(request.request_id):
+        if self._hooks is None:
+            return bool(super()._handle_blocked_waiting_request(request))
+        if self._hooks.is_aside(request.request_id):
             return False
-        return bool(super()._handle_blocked_waiting_request(request))
+        is_ready = bool(super()._handle_blocked_waiting_request(request))
+        return is_ready and not self._hooks.is_through(request.request_id)
 
     def _cap_chunk(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         assert self._hooks is not None

@@ -26,7 +26,7 @@ KV_CACHE_GROUPS = Seam(
 SEAMS: tuple[Seam, ...] = (
     *methods("vllm.config.scheduler:SchedulerConfig", get_scheduler_cls="self"),
     *methods("vllm.config.vllm:VllmConfig", _post_init_kv_transfer_config="self"),
-    *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size kv_sharing_fast_prefill"),
+    *attributes("vllm.config.cache:CacheConfig", "kv_offloading_size kv_offloading_backend kv_sharing_fast_prefill"),
     *attributes(
         "vllm.config.model:ModelConfig",
         "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",

@@ -22,10 +22,14 @@ from acmserve.errors import IntegrityError
 
 
 class StepMetadata(KVConnectorMetadata):
-    """The step's copies on their way to the workers. `is_laid_out` is set there, once its passes are in the batch."""
+    """The step's copies on their way to the workers. `is_laid_out` is set there, once its passes are in the batch.
+
+    `below` is what the tier below the KV blocks does in the step. None without one.
+    """
 
     def __init__(self, step: StepCopies) -> None:
         self.step = step
+        self.below: KVConnectorMetadata | None = None
         self.is_laid_out = False
 
     @property

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from acmserve.engine.config import CONNECTOR_NAME, SERVER_SECTION
+from acmserve.engine.config import CONNECTOR_NAME, CONNECTOR_NAMES, SERVER_SECTION
 from acmserve.errors import AcmError
 from acmserve.seams import load
 from acmserve.server.app.access import listen_locally
@@ -231,13 +231,22 @@ def merge_kv_transfer_config(given: KVTransferConfig | None, ours: Namespace) ->
         return KVTransferConfig(kv_connector=CONNECTOR_NAME, kv_role="kv_both", kv_connector_extra_config=extra)
     if given.kv_connector is None:
         given.kv_connector, given.kv_role = CONNECTOR_NAME, "kv_both"
-    if given.kv_connector != CONNECTOR_NAME:
+    if given.kv_connector not in CONNECTOR_NAMES:
         raise AcmError(
             f"--kv-transfer-config names the connector {given.kv_connector!r}; acmserve needs {CONNECTOR_NAME} alone, "
-            "because another store would hand moved KV to exact requests. Leave the flag out, or start plain vLLM."
+            f"because {_why_not(given.kv_connector)}. Leave the flag out, or start plain vLLM."
         )
     given.kv_connector_extra_config.update(extra)
     return given
+
+
+def _why_not(connector: str) -> str:
+    """What keeps another connector from standing beside ours."""
+    if "lmcache" in connector.lower():
+        return "LMCache stores KV under its token ids, and would hand moved KV to exact requests"
+    if "nixl" in connector.lower():
+        return "NIXL hands KV to another engine, where nothing is known of what was moved"
+    return "another store would hand moved KV to exact requests"
 
 
 def _names(groups: Iterable[str]) -> list[str]:

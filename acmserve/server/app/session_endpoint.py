@@ -33,7 +33,7 @@ from vllm.engine.protocol import EngineClient
 from vllm.logger import init_logger
 
 from acmserve.context.transcript.tokenizer import count_tokens
-from acmserve.engine.config import CONNECTOR_NAME
+from acmserve.engine.config import CONNECTOR_NAME, CONNECTOR_NAMES
 from acmserve.errors import EngineMismatch
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
@@ -221,4 +221,4 @@ def _has_sessions(args: Namespace) -> bool:
 
 def _has_connector(args: Namespace) -> bool:
     config = args.kv_transfer_config
-    return config is not None and config.kv_connector == CONNECTOR_NAME
+    return config is not None and config.kv_connector in CONNECTOR_NAMES

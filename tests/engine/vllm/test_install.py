@@ -92,11 +92,22 @@ def _config(connector: str | None, offloading_gib: float | None) -> VllmConfig:
     return VllmConfig(cache_config=CacheConfig(kv_offloading_size=offloading_gib), kv_transfer_config=transfer)
 
 
-def test_offloading_does_not_replace_our_connector_in_silence() -> None:
-    """vLLM would put its own connector in the place of ours."""
+def test_offloading_does_not_replace_our_connector() -> None:
+    """vLLM would put its own connector in the place of ours. Ours has that one as a child."""
     plugin.register()
-    with pytest.raises(EngineMismatch, match=r"size 2 would replace AcmConnector; leave one of the two"):
-        _config("AcmConnector", 2)
+    transfer = _config("AcmConnector", 2).kv_transfer_config
+    assert transfer is not None
+    assert transfer.kv_connector == "TieredConnector"
+    assert "cpu_bytes_to_use" not in transfer.kv_connector_extra_config
+
+
+def test_a_tier_by_token_ids_is_refused_by_name() -> None:
+    """Before an engine starts, in one line."""
+    plugin.register()
+    transfer = KVTransferConfig(kv_connector="AcmConnector", kv_role="kv_both")
+    cache = CacheConfig(kv_offloading_size=2, kv_offloading_backend="lmcache")
+    with pytest.raises(EngineMismatch, match=r"^--kv-offloading-backend lmcache stores KV under its token ids, .*flag"):
+        VllmConfig(cache_config=cache, kv_transfer_config=transfer)
 
 
 @pytest.mark.parametrize(

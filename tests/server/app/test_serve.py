@@ -140,9 +140,17 @@ def test_users_settings_without_a_connector_are_for_ours() -> None:
     assert config.kv_connector_extra_config == {"max_source_mib": 5, "default_fidelity": "reuse"}
 
 
-def test_another_connector_is_refused_by_name() -> None:
-    given = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both")
-    with pytest.raises(AcmError, match="'OffloadingConnector'"):
+@pytest.mark.parametrize(
+    ("connector", "reason"),
+    [
+        ("OffloadingConnector", "another store would hand"),
+        ("LMCacheConnectorV1", "LMCache stores KV under its token ids"),
+        ("NixlConnector", "NIXL hands KV to another engine"),
+    ],
+)
+def test_another_connector_is_refused_by_name(connector: str, reason: str) -> None:
+    given = KVTransferConfig(kv_connector=connector, kv_role="kv_both")
+    with pytest.raises(AcmError, match=f"^--kv-transfer-config names the connector '{connector}'.*because {reason}"):
         merge_kv_transfer_config(
             given, Namespace(fidelity=None, max_sessions=None, min_move_tokens=None, calibration=None)
         )

@@ -46,6 +46,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from acmserve.engine.vllm.model.media_rule import MediaRule
 
 MAX_MODEL_LEN = 2048
+_CHUNK_BYTES = 4096  # blocks are smaller: vLLM aligns each chunk of the tier to so many
 
 SchedulerClass = type[Scheduler]
 BlockHasher = Callable[[Request], list[BlockHash]]
@@ -63,6 +64,7 @@ class Machine:
     Behind them stand `num_recurrent` groups of states, one for each block of full attention where it is kept. The last
     `num_convolutions` of them are of short convolutions, which are copied and not composed.
     Without `has_full` there are those groups alone. With `chunked` each window is one of local chunks of its size.
+    With `tier_chunks` so many blocks are kept in a tier below the pool.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
 
@@ -90,6 +92,7 @@ class Machine:
     num_recurrent: int = 0
     num_convolutions: int = 0
     retention: int | None = None
+    tier_chunks: int = 0
 
     @property
     def groups(self) -> tuple[tuple[int, int | None], ...]:
@@ -222,7 +225,11 @@ class Factory:
             drafts.method = machine.draft_method
         config = VllmConfig(
             model_config=self._model_config,
-            cache_config=CacheConfig(block_size=machine.block_size, enable_prefix_caching=True),
+            cache_config=CacheConfig(
+                block_size=machine.block_size,
+                enable_prefix_caching=True,
+                kv_offloading_size=machine.tier_chunks * _CHUNK_BYTES / 2**30 if machine.tier_chunks else None,
+            ),
             scheduler_config=SchedulerConfig(
                 max_num_seqs=machine.max_num_seqs,
                 max_num_batched_tokens=machine.max_num_batched_tokens,

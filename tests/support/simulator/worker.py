@@ -34,6 +34,7 @@ from tests.support.simulator.failure import ensure
 from tests.support.simulator.requests.media import fed
 from tests.support.simulator.runner import Runner
 from tests.support.simulator.slots import Reader, SlotMemory
+from tests.support.simulator.tier import SimulatedTier
 from tests.support.simulator.truth import MIXED, Owner, Record
 
 REJECTED: frozenset[Owner] = frozenset({("a rejected draft", None, 0)})
@@ -55,6 +56,7 @@ class Worker:
         self.runner = runner
         self.memory = memory
         self.memories = (memory, *others)
+        self.tier = SimulatedTier(memory)
         self.token_counts: dict[str, Ledger] = {}
         self.num_accepted = self.num_rejected = 0
         self._readers: dict[str, Reader] = {}
@@ -71,6 +73,9 @@ class Worker:
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
         """Run one step; `handed_out` are the block ids that the pool gave away since the last one."""
         blocks = tuple(handed_out)
+        below = getattr(output.kv_connector_metadata, "below", None)
+        if below is not None:
+            self.tier.begin(below)
         for memory in self.memories:
             memory.poison(blocks)
         self.runner.update(output)
@@ -89,11 +94,12 @@ class Worker:
         if not output.has_sync_kv_loads:
             self._apply(copies)
         request_ids = list(output.num_scheduled_tokens)
-        return ModelRunnerOutput(
+        answer = ModelRunnerOutput(
             req_ids=request_ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
             sampled_token_ids=[sampled.get(r, []) for r in request_ids],
         )
+        return answer if below is None else self.tier.end(below, answer)
 
     def _check_passes(self, scheduled: dict[str, int]) -> None:
         """A pass is the request's chunk: as many tokens, with the same end."""

@@ -1,0 +1,1 @@
+"""A tier of host memory below the KV blocks: vLLM's own OffloadingConnector, as a child of ours."""

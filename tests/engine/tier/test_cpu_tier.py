@@ -1,0 +1,112 @@
+"""The tier below the KV blocks, through the real engine: what left the pool comes back, and is moved as if it had not.
+
+One engine without `kv_offloading_size`, which is the control, and then one with it. One of them may live at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.engine.edits import cut, text
+from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from tests.support.engine.tiny_model import TINY_MODELS
+
+BLOCK, NUM_BLOCKS = 32, 64
+HISTORY = text(900, "tier")
+MARKER, NEW = text(11, "marker"), text(23, "new")
+FOLDED = [*cut(HISTORY, 200, 520, MARKER), *NEW]
+SUFFIX = len(HISTORY) - 520
+MAX_DIFFERENCE = 1e-3
+
+
+def _start(tmp_path_factory: pytest.TempPathFactory, **settings: Any) -> Any:
+    path = TINY_MODELS[0].write(tmp_path_factory.mktemp("models"))
+    settings = (
+        TINY_SETTINGS | {"num_gpu_blocks_override": NUM_BLOCKS, "block_size": BLOCK, "max_model_len": 1536} | settings
+    )
+    return start_engine(path, plugin={"min_move_tokens": 16}, own_process=False, **settings)
+
+
+def empty_pool(engine: Engine, name: str) -> None:
+    """Other people's prompts take every block of the pool, twice."""
+    for number in range(4):
+        engine.ask(text(32 * 32 - 1, f"{name}-{number}"), salt=f"flood-{name}-{number}")
+
+
+def fold_after_flood(engine: Engine, session: str) -> Answer:
+    """A session's history, then nothing of it in the pool, then the fold."""
+    engine.ask(HISTORY, session, "reuse", salt=session)
+    empty_pool(engine, session)
+    return engine.ask(FOLDED, session, "reuse", salt=session)
+
+
+def test_control_without_a_tier_nothing_moves(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with _start(tmp_path_factory) as engine:
+        folded = fold_after_flood(engine, "control")
+    assert folded.receipt is not None
+    assert folded.receipt["moved_tokens"] == folded.receipt["kept_tokens"] == 0
+    assert folded.receipt["fallback_reason"] == "source_evicted"
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with _start(tmp_path_factory, kv_offloading_size=0.25) as started:
+        yield started
+
+
+def test_a_fold_moves_what_left_the_pool(tiered: Engine) -> None:
+    folded = fold_after_flood(tiered, "fold")
+    exact = tiered.ask(FOLDED, "other", "exact", salt="fold")
+    assert folded.receipt is not None
+    assert exact.receipt is not None
+    assert folded.receipt["moved_tokens"] >= 0.9 * SUFFIX
+    assert folded.receipt["kept_tokens"] >= 192
+    assert folded.receipt["fallback_reason"] is None
+    assert folded.distance(exact) <= MAX_DIFFERENCE
+    assert exact.receipt["moved_tokens"] == 0
+    counts = ("kept_tokens", "moved_tokens", "computed_tokens")
+    assert sum(folded.receipt[count] for count in counts) == len(FOLDED)
+
+
+def test_an_exact_request_gets_no_moved_kv_from_the_tier(tiered: Engine) -> None:
+    """The folded prompt was stored, too. Its moved blocks have hashes that no exact request has."""
+    fold_after_flood(tiered, "exact")
+    empty_pool(tiered, "exact-again")
+    exact = tiered.ask(FOLDED, "stranger", "exact", salt="exact")
+    assert exact.receipt is not None
+    assert exact.receipt["moved_tokens"] == 0
+    assert 160 <= exact.receipt["kept_tokens"] <= 200
+    empty_pool(tiered, "exact-once-more")
+    own = tiered.ask([*FOLDED, *text(40, "more")], "exact", "reuse", salt="exact")
+    assert own.receipt is not None
+    assert own.receipt["kept_tokens"] >= len(FOLDED) - BLOCK, "the session's own folded prompt comes back as it was"
+
+
+def test_an_answer_in_the_middle_of_a_conversation_comes_back(tiered: Engine) -> None:
+    """A prefix that left the pool is loaded for an append, with a session and without."""
+    for session in ("append", None):
+        salt = f"append-{session}"
+        tiered.ask(HISTORY[:800], session, salt=salt)
+        empty_pool(tiered, salt)
+        grown = tiered.ask([*HISTORY[:800], *NEW], session, salt=salt)
+        fresh = tiered.ask([*HISTORY[:800], *NEW], salt="elsewhere")
+        assert grown.distance(fresh) <= MAX_DIFFERENCE
+        if grown.receipt is not None:
+            assert grown.receipt["kept_tokens"] == 800
+
+
+def test_redacted_text_is_not_in_the_tier(tiered: Engine) -> None:
+    """Nobody else sent it: after the redaction it is computed. Without one it comes back (the control)."""
+    clean = [*HISTORY[:200], *MARKER]
+    for forget in (False, True):
+        session = f"redact-{forget}"
+        tiered.ask(HISTORY, session, "reuse", salt=session)
+        tiered.ask(clean, session, "exact", salt=session, forget=forget)
+        empty_pool(tiered, session)
+        again = tiered.ask(HISTORY, "later", "exact", salt=session)
+        assert again.receipt is not None
+        assert (again.receipt["kept_tokens"] > 800) is not forget, again.receipt
+        assert again.receipt["kept_tokens"] >= 192
