@@ -12,16 +12,16 @@ answers, and neither sessions nor tenants.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 import httpcore
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from acmserve.server.siblings.sibling_client import Answered, SiblingClient, start_of, target_of
+from acmserve.server.siblings.sibling_client import Answered, SiblingClient, first_of, left, start_of, target_of
 
 _OK = 200
 _PAGE = 1_000
@@ -85,29 +85,22 @@ async def gather_events(clients: Sequence[SiblingClient], scope: Scope, receive:
             answered = Answered(refused.status, refused.headers, await refused.aread())
             await _as_it_came(answered)(scope, receive, send)
             return
-        headers = {
-            name.decode(): value.decode("latin-1") for name, value in start_of(_OK, streams[0].headers)["headers"]
-        }
-        await StreamingResponse(_merged(streams), headers=headers)(scope, receive, send)
+        await send(start_of(_OK, streams[0].headers))
+        came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        readers = [asyncio.ensure_future(_read(stream, came)) for stream in streams]
+        merging = asyncio.ensure_future(_merge(came, len(streams), send))
+        await first_of(merging, asyncio.ensure_future(left(receive)), *readers)
 
 
-async def _merged(streams: Sequence[httpcore.Response]) -> AsyncIterator[bytes]:
-    """Whole events of several streams. `None` in the queue is the end of one."""
-    came: asyncio.Queue[bytes | None] = asyncio.Queue()
-    readers = [asyncio.ensure_future(_read(stream, came)) for stream in streams]
-    num_opened = 0
-    try:
-        while (event := await came.get()) is not None:
-            num_opened += event.startswith(_OPENED)
-            if not event.startswith(_OPENED) or num_opened == len(streams):
-                yield event
-            if event.startswith(_DROPPED):
-                return
-    finally:
-        for reader in readers:
-            reader.cancel()
-            with suppress(asyncio.CancelledError, httpcore.NetworkError, httpcore.ProtocolError):
-                await reader
+async def _merge(came: asyncio.Queue[bytes | None], num_streams: int, send: Send) -> None:
+    """Send whole events of several streams. `None` in the queue is the end of one."""
+    num_opened, is_dropped = 0, False
+    while not is_dropped and (event := await came.get()) is not None:
+        num_opened += event.startswith(_OPENED)
+        is_dropped = event.startswith(_DROPPED)
+        if not event.startswith(_OPENED) or num_opened == num_streams:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _read(stream: httpcore.Response, came: asyncio.Queue[bytes | None]) -> None:

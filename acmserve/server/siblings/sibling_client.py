@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -64,16 +64,7 @@ class SiblingClient:
     async def forward(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Have the sibling answer a request whose body was read. Ends when the answer or its reader has."""
         relaying = asyncio.ensure_future(self._relay(scope, body, send))
-        leaving = asyncio.ensure_future(_left(receive))
-        try:
-            await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if relaying.done():
-                relaying.result()
-        finally:
-            for task in (leaving, relaying):
-                task.cancel()
-                with suppress(asyncio.CancelledError, httpcore.NetworkError, httpcore.ProtocolError):
-                    await task
+        await first_of(relaying, asyncio.ensure_future(left(receive)))
 
     async def get(self, scope: Scope, target: bytes) -> Answered:
         """What the sibling answers to the sender of a request at another path. Raises `Unavailable`."""
@@ -138,7 +129,21 @@ def start_of(status: int, headers: list[tuple[bytes, bytes]]) -> Message:
     return {"type": "http.response.start", "status": status, "headers": kept}
 
 
-async def _left(receive: Receive) -> None:
+async def first_of(work: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
+    """Wait until the work is done, or the first of the others. Then all end. Raises what the work has raised."""
+    try:
+        ended = {work, others[0]}
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        for task in (work, *others):
+            task.cancel()
+        await asyncio.gather(work, *others, return_exceptions=True)
+
+
+async def left(receive: Receive) -> None:
+    """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
