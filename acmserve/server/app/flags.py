@@ -101,8 +101,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--data-dir",
             str,
             "DIR",
-            "keep sessions in DIR/sessions.sqlite3, across restarts; several API servers have a folder each in DIR "
-            "(default: in memory only)",
+            "keep sessions in DIR across restarts, with a folder for each of several API servers (default: in memory)",
         ),
         ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
         ("--max-session-mib", _positive, "N", f"bound of transcripts in memory (default {default.max_session_mib})"),

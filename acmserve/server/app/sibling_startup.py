@@ -22,7 +22,7 @@ from acmserve.server.options.config import ContextConfig
 from acmserve.server.sessions.storage import set_gauges
 from acmserve.server.siblings.addressing import Addressing
 from acmserve.server.siblings.ownership import Ownership
-from acmserve.server.siblings.siblings import Known, SiblingMiddleware, Siblings
+from acmserve.server.siblings.siblings import SiblingAnswers, SiblingMiddleware, Siblings
 from acmserve.server.vllm.taps import before_serving, on_shutdown
 
 
@@ -61,5 +61,5 @@ def settle_siblings(state: Any, args: Namespace, config: ContextConfig, tenants:
     addressing = Addressing(
         tenants, parse_sources(config.session_from), ownership_of(args, config), args.root_path or ""
     )
-    known = Known(server.identifier.responses.of, lambda: set_gauges(server.store))
+    known = SiblingAnswers(server.identifier.responses.of, lambda: set_gauges(server.store))
     siblings.settle(index, addressing, known)

@@ -51,7 +51,7 @@ _STOPPING = "The server is about to stop. Send the request again once it is up."
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SiblingAnswers:
     """What a sibling may ask of this process: the session of an answer, and that its gauges be set."""
 
     session_of: Callable[[str, str], str | None]
@@ -68,11 +68,11 @@ class Siblings:
         self._num_servers = num_servers
         self._secret = read_secret(folder)
         self._addressing: Addressing | None = None
-        self._known: Known | None = None
+        self._known: SiblingAnswers | None = None
         self._server: SiblingServer | None = None
         self._clients: list[SiblingClient] = []
 
-    def settle(self, index: int, addressing: Addressing, known: Known) -> None:
+    def settle(self, index: int, addressing: Addressing, known: SiblingAnswers) -> None:
         """Say which of the servers this is, and how requests are read."""
         self.index, self._addressing, self._known = index, addressing, known
 

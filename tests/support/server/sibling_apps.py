@@ -25,7 +25,7 @@ from acmserve.server.sessions.storage import set_gauges
 from acmserve.server.siblings.addressing import Addressing
 from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.siblings.run_folder import make_run_folder
-from acmserve.server.siblings.siblings import Known, SiblingMiddleware, Siblings
+from acmserve.server.siblings.siblings import SiblingAnswers, SiblingMiddleware, Siblings
 from tests.support.routes.vendor_app import Handler, _vendor_app, make_editor
 from tests.support.server.acm_app import FirstSentence, make_server
 
@@ -62,7 +62,9 @@ def _make_app(ownership: Ownership, index: int, folder: Path, handler: Handler, 
         server.store.names = SharedNames(lambda tenant, name: ownership.owner_of(tenant, name) == index)
         app.user_middleware = [Middleware(SiblingMiddleware, siblings=siblings), *app.user_middleware]
         addressing = Addressing(Tenants(has_api_keys=False), SOURCES, ownership)
-        siblings.settle(index, addressing, Known(server.identifier.responses.of, lambda: set_gauges(server.store)))
+        siblings.settle(
+            index, addressing, SiblingAnswers(server.identifier.responses.of, lambda: set_gauges(server.store))
+        )
     app.middleware_stack = app.build_middleware_stack()
     return app
 
