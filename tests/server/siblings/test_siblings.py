@@ -26,7 +26,7 @@ def user(text: str) -> dict[str, Any]:
 
 async def turns(servers: list[ApiServer], name: str, num_turns: int) -> list[Any]:
     """Turns of a session that arrive at each server in turn, with the views behind each."""
-    messages, seen = [user(f"{name} begins.")], []
+    messages, seen = [user(f"{name} begins. {'The harbour log. ' * 60}")], []
     for number in range(num_turns):
         client = servers[number % len(servers)].client
         body = {"model": "m", "session_id": name, "messages": messages}
@@ -34,7 +34,7 @@ async def turns(servers: list[ApiServer], name: str, num_turns: int) -> list[Any
         assert answer.status_code == 200, answer.text
         messages = [*messages, answer.json()["choices"][0]["message"], user(f"Go on {number}.")]
         if number == 1:
-            fold = {"op": "fold", "messages": {"start": 0, "end": 1}, "description": "the beginning"}
+            fold = {"op": "fold", "messages": {"start": 0, "end": 1}}
             edited = await servers[0].client.post(f"{SESSIONS}/{name}/edits", json={"edits": [fold]})
             seen.append((edited.status_code, edited.json().get("error")))
         context = await servers[-1].client.get(f"{SESSIONS}/{name}/context")
@@ -48,7 +48,7 @@ async def _turns_of(num_servers: int, *, hands_over: bool = True) -> dict[str, l
         found = {name: await turns(servers, name, 4) for name in NAMES}
         if hands_over and num_servers > 1:
             assert all(len(each.sessions) > 0 for each in servers), "the control: sessions have several owners"
-            assert num_kept(servers) == len(NAMES)
+            assert sum(len(each.sessions) for each in servers) == len(NAMES)
             assert all(seen[2] == (200, None) for seen in found.values()), "the control: folds took effect"
         return found
 

@@ -59,11 +59,9 @@ def _play(url: str, name: str) -> list[Any]:
         seen.append((text, pieces, [receipt.get(count) for count in COUNTS]))
         messages = [*messages, {"role": "assistant", "content": text}, user(f"{number}: {'Go on, please. ' * 12}")]
         if number in (2, 5):
-            edit: dict[str, Any] = {"op": "fold", "messages": {"start": number - 2, "end": number - 1}}
-            edit = (
-                {**edit, "description": "old"} if number == 2 else {"op": "redact", "messages": {"start": 2, "end": 3}}
-            )
-            seen.append(http.post(f"{session}/edits", json={"edits": [edit]}).raise_for_status().status_code)
+            edit = {"op": "fold" if number == 2 else "redact", "messages": {"start": number - 2, "end": number - 1}}
+            edited = http.post(f"{session}/edits", json={"edits": [edit]})
+            assert edited.status_code == 200, edited.text
         if number == 7:
             http.put(f"{session}/budget", json={"max_tokens": 500}).raise_for_status()
     seen.append([row["message"] for row in http.get(f"{session}/context").json()["messages"]])
