@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 from acmserve.errors import Conflict
 
+_MAX_DRAWS = 4096
+
 
 class SessionNames:
     """Those of a store that holds every id."""
@@ -41,9 +43,10 @@ class SharedNames(SessionNames):
 
     def draw(self, tenant: str) -> str:
         """A new id that this store holds. One of a few draws is."""
-        while not self._owns(tenant, drawn := super().draw(tenant)):
-            pass
-        return drawn
+        for _ in range(_MAX_DRAWS):
+            if self._owns(tenant, drawn := super().draw(tenant)):
+                return drawn
+        raise Conflict("session_id", "none could be drawn: this API server owns no session of yours.", "Send one.")
 
     def check(self, tenant: str, session_id: str) -> None:
         """Raise `Conflict` for an id of another store."""

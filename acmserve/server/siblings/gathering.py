@@ -25,7 +25,8 @@ from acmserve.server.siblings.sibling_client import Answered, SiblingClient, fir
 
 _OK = 200
 _PAGE = 1_000
-_DEFAULT_LIMIT = 20
+LIST_LIMIT, USAGE_LIMIT = 20, 200
+"""What the two routes take where a request names no limit."""
 _OPENED = b"event: opened\n"
 _DROPPED = b"event: dropped\n"
 _END = b"\n\n"
@@ -49,7 +50,7 @@ async def gather_sessions(clients: Sequence[SiblingClient], scope: Scope) -> Res
     if after is not None and after not in ids:
         return _as_it_came(judged)
     first = 0 if after is None else ids.index(after) + 1
-    limit = int(query.get("limit", [_DEFAULT_LIMIT])[-1])
+    limit = int(query.get("limit", [LIST_LIMIT])[-1])
     page = found[first : first + limit]
     named = {"first_id": page[0]["session_id"] if page else None, "last_id": page[-1]["session_id"] if page else None}
     return JSONResponse({"object": "list", "data": page, **named, "has_more": first + limit < len(found)})
@@ -63,11 +64,10 @@ async def gather_usage(clients: Sequence[SiblingClient], scope: Scope) -> Respon
         return _as_it_came(refusal)
     values = [part.value() for part in parts]
     data = sorted((each for value in values for each in value["data"]), key=lambda each: -float(each["used_at"]))
-    limit = max(len(value["data"]) for value in values) if any(value["has_more"] for value in values) else len(data)
-    wanted = int(parse_qs(scope["query_string"].decode("latin-1")).get("limit", [limit])[-1])
-    has_more = len(data) > wanted or any(value["has_more"] for value in values)
+    limit = int(parse_qs(scope["query_string"].decode("latin-1")).get("limit", [USAGE_LIMIT])[-1])
+    has_more = len(data) > limit or any(value["has_more"] for value in values)
     total = sum(value["num_sessions"] for value in values)
-    return JSONResponse({"object": "list", "data": data[:wanted], "has_more": has_more, "num_sessions": total})
+    return JSONResponse({"object": "list", "data": data[:limit], "has_more": has_more, "num_sessions": total})
 
 
 async def gather_health(clients: Sequence[SiblingClient], scope: Scope) -> Response:

@@ -142,7 +142,7 @@ class Siblings:
             return addressing.owner_by_path(scope)
         given = read_object(body)
         if given is None:
-            return None
+            return addressing.owner_by_path(scope)
         names: dict[str, str] = {}
         responses = addressing.responses_in(scope, given)
         if responses:

@@ -9,8 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from acmserve.errors import IntegrityError
+from acmserve.server.routes.router import router
+from acmserve.server.siblings.gathering import LIST_LIMIT, USAGE_LIMIT
 from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.siblings.run_folder import make_run_folder, socket_path
 from acmserve.server.siblings.siblings import Siblings
@@ -83,6 +86,12 @@ def test_lists_are_those_of_one_server() -> None:
             health = (await clients[0].get("/health")).status_code
             return [pages, used, usage["has_more"], usage["num_sessions"], refused, health]
 
+    limits = {
+        route.path: next(param.field_info.default for param in route.dependant.query_params if param.name == "limit")
+        for route in router().routes
+        if isinstance(route, APIRoute) and route.path in (SESSIONS, "/v1/acm/usage") and "GET" in route.methods
+    }
+    assert limits == {SESSIONS: LIST_LIMIT, "/v1/acm/usage": USAGE_LIMIT}
     one = asyncio.run(listed(1))
     assert len(one[0]) == 3
     assert asyncio.run(listed(3)) == one
