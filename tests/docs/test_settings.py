@@ -28,7 +28,8 @@ def test_every_counter_is_told() -> None:
     from acmserve.server.siblings.siblings import REQUESTS
 
     keys = (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks", "storage_failures")
-    names = {f"acmserve:{key}_total" for key in keys} | {f"{one.describe()[0].name}_total" for one in (*COUNTERS, REQUESTS)}
+    counters = (*COUNTERS, REQUESTS)
+    names = {f"acmserve:{key}_total" for key in keys} | {f"{one.describe()[0].name}_total" for one in counters}
     assert set(re.findall(r"acmserve:\w+_total", read_page("docs/api/metrics.md"))) == names
 
 
