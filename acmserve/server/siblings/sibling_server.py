@@ -28,11 +28,23 @@ import uvicorn
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from acmserve.server.siblings.sibling_client import ASK_PATH, KEPT_SECONDS, SCOPE_HEADER, SECRET_HEADER
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _POLL_SECONDS = 0.01
+
+
+class _Quiet(H11Protocol):
+    """Writes no access log: the server in front has a line for each request.
+
+    `access_log=False` of uvicorn would silence that one, too, for both have one logger.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.access_log = False
 
 
 class _Uvicorn(uvicorn.Server):
@@ -59,7 +71,7 @@ class SiblingServer:
             self.answer,
             interface="asgi3",
             log_config=None,
-            access_log=False,
+            http=_Quiet,
             lifespan="off",
             ws="none",
             proxy_headers=False,

@@ -50,7 +50,10 @@ def _asked(url: str, body: dict[str, Any]) -> tuple[str, dict[str, Any], int]:
 
 
 def _play(url: str, name: str) -> list[Any]:
-    """Turns of one session, every other one streamed, with a fold, a budget and a redaction between them."""
+    """Turns of one session, every other one streamed, with a fold, a budget and a redaction between them.
+
+    The watermark is given, since that of `auto` is weighed with what the clock of one process has seen.
+    """
     session, seen = f"{url}/v1/acm/sessions/{name}", []
     messages = [user(f"{name}: {'The harbour log. ' * 60}")]
     for number in range(NUM_TURNS):
@@ -63,7 +66,7 @@ def _play(url: str, name: str) -> list[Any]:
             edited = http.post(f"{session}/edits", json={"edits": [edit]})
             assert edited.status_code == 200, edited.text
         if number == 7:
-            http.put(f"{session}/budget", json={"max_tokens": 500}).raise_for_status()
+            http.put(f"{session}/budget", json={"max_tokens": 500, "low_watermark": 300}).raise_for_status()
     seen.append([row["message"] for row in http.get(f"{session}/context").json()["messages"]])
     totals = http.get(f"{session}/totals").json()
     seen.append({name: value for name, value in totals.items() if name != "saved" and type(value) is int})
