@@ -28,7 +28,7 @@ FLAGS = (
     *("--max-model-len", "4096", "--block-size", "32", "--served-model-name", "m", "--fidelity", "reuse"),
     *("--chat-template", str(TEMPLATE)),
 )
-COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens", "mode")
+COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens")
 
 
 def user(text: str) -> dict[str, Any]:
@@ -57,7 +57,14 @@ def _play(url: str, name: str) -> list[Any]:
     session, seen = f"{url}/v1/acm/sessions/{name}", []
     messages = [user(f"{name}: {'The harbour log. ' * 60}")]
     for number in range(NUM_TURNS):
-        body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 6, "temperature": 0}
+        body = {
+            "model": "m",
+            "session_id": name,
+            "messages": messages,
+            "max_tokens": 6,
+            "temperature": 1,
+            "seed": number,
+        }
         text, receipt, pieces = (_streamed if number % 2 else _asked)(url, body)
         seen.append((text, pieces, [receipt.get(count) for count in COUNTS]))
         messages = [*messages, {"role": "assistant", "content": text}, user(f"{number}: {'Go on, please. ' * 12}")]
@@ -117,6 +124,7 @@ def test_two_are_as_one(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     flags = ["--api-server-count", "2", "--data-dir", str(folder)]
     two, reached, gauges = _served(tmp_path / "two", model, *flags, then=_beside)
+    assert len({turn[0] for name in NAMES for turn in one[name] if isinstance(turn, tuple)}) > NUM_TURNS, "texts differ"
     assert min(reached.values()) > 10, "both processes were reached, and handed over"
     assert {key: two[key] for key in one if two[key] != one[key]} == {}
     assert gauges["acmserve:sessions"] == alone["acmserve:sessions"] == len(NAMES) + 1
