@@ -41,6 +41,7 @@ from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
 from acmserve.server.app.launch.api_servers import check_api_servers
 from acmserve.server.app.launch.banner import tell_start
+from acmserve.server.app.launch.sibling_layer import attach_siblings, has_sessions, settle_siblings
 from acmserve.server.app.openapi import document_requests, documented
 from acmserve.server.app.paths import (
     CHAT_PATH,
@@ -51,7 +52,6 @@ from acmserve.server.app.paths import (
     REQUIRED_PATHS,
     RESPONSES_PATH,
 )
-from acmserve.server.app.sibling_startup import attach_siblings, has_sessions, settle_siblings
 from acmserve.server.app.signatures import extended_signature
 from acmserve.server.app.startup import open_identifier, open_server
 from acmserve.server.chat.turn import answer_chat_call

@@ -21,8 +21,8 @@ from acmserve.context.storage.sqlite import Archive
 from acmserve.context.tools.suites import load_suites
 from acmserve.engine.config import EngineConfig
 from acmserve.server.app.access import has_api_keys
+from acmserve.server.app.launch.sibling_layer import ownership_of
 from acmserve.server.app.map_startup import open_maps
-from acmserve.server.app.sibling_startup import ownership_of
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts

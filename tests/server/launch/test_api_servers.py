@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
 from acmserve.server.app.launch.api_servers import FOLDER, api_servers_folder, check_api_servers, settle_api_servers
+from acmserve.server.app.launch.sibling_layer import has_sessions
 from acmserve.server.app.serve import main, parse_vllm_flags
-from acmserve.server.app.sibling_startup import has_sessions
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.routes.router import router_without_sessions
 from tests.support import http
