@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ KEPT_SECONDS = 60.0
 ASK_PATH = "/siblings"
 _OF_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"})
 _NOT_SENT = _OF_CONNECTION | {b"proxy-connection", b"content-length", b"expect", SECRET_HEADER, SCOPE_HEADER}
+_NOT_IN_TARGET = re.compile(rb"[^\x21-\x7e]")
 _NO_SIBLING = "The server is about to stop. Send the request again once it is up."
 
 
@@ -107,7 +109,7 @@ class SiblingClient:
         await send({"type": "http.response.body", "body": b""})
 
     def _headers(self, scope: Scope, body: bytes) -> list[tuple[bytes, bytes]]:
-        kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _NOT_SENT]
+        kept = [(name, value.strip(b" \t")) for name, value in scope["headers"] if name.lower() not in _NOT_SENT]
         if all(name.lower() != b"host" for name, _ in kept):
             kept.append((b"host", b"sibling"))
         if body or scope["method"] in ("POST", "PUT", "PATCH"):
@@ -117,10 +119,10 @@ class SiblingClient:
 
 
 def target_of(scope: Scope) -> bytes:
-    """Path and query of a request as they were sent."""
+    """Path and query of a request as they were sent. A byte that HTTP does not allow there is percent-encoded."""
     path: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
-    return path + b"?" + query if query else path
+    return _NOT_IN_TARGET.sub(lambda found: b"%%%02X" % found[0][0], path + b"?" + query if query else path)
 
 
 def start_of(status: int, headers: list[tuple[bytes, bytes]]) -> Message:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from acmserve.server.routes.router import router
 from acmserve.server.siblings.gathering import LIST_LIMIT, USAGE_LIMIT
 from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.siblings.run_folder import make_run_folder, socket_path
+from acmserve.server.siblings.sibling_client import target_of
 from acmserve.server.siblings.siblings import Siblings
 from tests.support.server.sibling_apps import ApiServer, sibling_apps
 
@@ -112,6 +114,23 @@ def test_a_drawn_id_is_the_servers_own() -> None:
                 assert (await each.client.get(f"{SESSIONS}/{branch}")).status_code == 200
 
     asyncio.run(drawn())
+
+
+@pytest.mark.parametrize("name", ["a/b", "agent 7?#&", "caf\u00e9~x", "%2F"])
+def test_every_id_finds_its_owner_by_path(name: str) -> None:
+    async def asked() -> list[str]:
+        async with sibling_apps(3) as servers:
+            made = await servers[0].client.post(SESSIONS, json={"session_id": name})
+            assert made.status_code == 201
+            found = [await each.client.get(f"{SESSIONS}/{quote(name, safe='')}") for each in servers]
+            return [each.json()["session_id"] for each in found]
+
+    assert asyncio.run(asked()) == [name] * 3
+
+
+def test_bytes_that_http_does_not_allow_are_encoded() -> None:
+    scope = {"raw_path": "/v1/acm/sessions/caf\u00e9".encode(), "query_string": b"a=%20&b= "}
+    assert target_of(scope) == b"/v1/acm/sessions/caf%C3%A9?a=%20&b=%20"
 
 
 def test_an_id_of_another_server_is_refused() -> None:
