@@ -19,7 +19,7 @@ from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.siblings.run_folder import make_run_folder, socket_path
 from acmserve.server.siblings.sibling_client import target_of
 from acmserve.server.siblings.siblings import Siblings
-from tests.support.server.sibling_apps import ApiServer, sibling_apps
+from tests.support.siblings.api_servers import ApiServer, sibling_apps
 
 CHAT, SESSIONS = "/v1/chat/completions", "/v1/acm/sessions"
 NAMES = [f"agent-{number}" for number in range(8)]
