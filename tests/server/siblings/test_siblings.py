@@ -54,7 +54,7 @@ async def _turns_of(num_servers: int, *, hands_over: bool = True) -> dict[str, l
         if hands_over and num_servers > 1:
             assert all(len(each.sessions) > 0 for each in servers), "the control: sessions have several owners"
             assert sum(len(each.sessions) for each in servers) == len(NAMES)
-            assert all(seen[2] == (200, None) for seen in found.values()), "the control: folds took effect"
+            assert all(seen[1] == (200, None) for seen in found.values()), "the control: folds took effect"
         return found
 
 
