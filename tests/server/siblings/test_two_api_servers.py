@@ -118,6 +118,11 @@ def _beside(running: Running) -> tuple[dict[str, Any], dict[str, float], dict[st
     return found, _reached(running.url), {line.split()[0]: float(line.split()[1]) for line in gauges if "{" not in line}
 
 
+def _first_difference(key: str, one: list[Any], two: list[Any]) -> str:
+    index = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return f"{key}[{index}]: one {one[index:][:1]}, two {two[index:][:1]}"
+
+
 def test_two_are_as_one(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", 4096)
     one, _, alone = _served(tmp_path / "one", model, then=_beside)
@@ -126,7 +131,7 @@ def test_two_are_as_one(tmp_path: Path) -> None:
     two, reached, gauges = _served(tmp_path / "two", model, *flags, then=_beside)
     assert len({turn[0] for name in NAMES for turn in one[name] if isinstance(turn, tuple)}) > NUM_TURNS, "texts differ"
     assert min(reached.values()) > 10, "both processes were reached, and handed over"
-    assert {key: two[key] for key in one if two[key] != one[key]} == {}
+    assert [_first_difference(key, one[key], two[key]) for key in one if two[key] != one[key]] == []
     assert gauges["acmserve:sessions"] == alone["acmserve:sessions"] == len(NAMES) + 1
 
     def restarted(running: Running) -> list[int]:
