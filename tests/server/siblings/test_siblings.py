@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import stat
 from typing import Any
 from urllib.parse import quote
@@ -272,6 +273,7 @@ def test_previous_response_finds_its_session_anywhere() -> None:
 def test_integrity() -> None:
     folder = make_run_folder()
     siblings = Siblings(folder, 2)
+    shutil.rmtree(folder)
     siblings.check_integrity()
     siblings.index = 2
     with pytest.raises(IntegrityError, match="server 2 of 2"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import shutil
 import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
@@ -104,3 +105,4 @@ async def sibling_apps(
             await task
         for each in made:
             await each.siblings.stop(each.app)
+        shutil.rmtree(folder)
