@@ -48,7 +48,8 @@ $(FRAMEWORKS)/packages.stamp: requirements/frameworks.lock | $(PACKAGES)
 fleet: export OMP_WAIT_POLICY ?= passive
 fleet: setup ## test two workers, two pipeline stages, two and four engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
-		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py $(ARGS)
+		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py \
+		tests/server/siblings/test_two_api_servers.py $(ARGS)
 
 servers: export ACMSERVE_SERVERS ?= 1
 servers: export OMP_WAIT_POLICY ?= passive

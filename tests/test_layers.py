@@ -46,6 +46,7 @@ LAYERS = (
     "server.chat server.routes",
     "server.messages",
     "server.responses",
+    "server.siblings",
     "server.app",
     "training",
     "client",

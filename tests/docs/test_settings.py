@@ -25,9 +25,11 @@ def test_settings_stand_with_their_defaults(heading: str, config: type[Any]) -> 
 def test_every_counter_is_told() -> None:
     from acmserve.engine.plugin.metrics import PRECOMPUTE_KEYS, TOKEN_KEYS
     from acmserve.server.sessions.turn_counters import COUNTERS
+    from acmserve.server.siblings.siblings import REQUESTS
 
     keys = (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks", "storage_failures")
-    names = {f"acmserve:{key}_total" for key in keys} | {f"{one.describe()[0].name}_total" for one in COUNTERS}
+    counters = (*COUNTERS, REQUESTS)
+    names = {f"acmserve:{key}_total" for key in keys} | {f"{one.describe()[0].name}_total" for one in counters}
     assert set(re.findall(r"acmserve:\w+_total", read_page("docs/api/metrics.md"))) == names
 
 

@@ -12,13 +12,11 @@ session is written whole with its next save, or beside that of another. `on_gone
 
 Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
 more. A stream that nobody ever reads has no other end.
-
 It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
@@ -33,6 +31,7 @@ from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
 from acmserve.context.storage.session import Key, Session, SessionLimits, SessionUse, ignore
+from acmserve.context.storage.session_names import SessionNames
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.stored_sessions import StoredSessions
 from acmserve.errors import Conflict, NotFound, StorageFailed
@@ -55,6 +54,7 @@ class SessionStore:
         self.on_leave: Callable[[Key], None] = ignore
         self.on_failure: Callable[[StorageFailed], None] = ignore
         self.on_saved: Callable[[Session], None] | None = None
+        self.names = SessionNames()
         self._clock = forward(clock)
         self._sessions: OrderedDict[Key, Session] = OrderedDict()
         self.num_bytes = 0
@@ -106,7 +106,7 @@ class SessionStore:
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
         """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
-        session_id = f"acm-{secrets.token_hex(12)}" if session_id is None else session_id
+        session_id = self.names.settle(tenant, session_id)
         if self.has(tenant, session_id):
             raise taken(session_id)
         now = self._clock()

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.context.eviction.budget_json import parse_budget
-from acmserve.context.storage.session_store import SessionStore
-from acmserve.context.storage.sqlite import Archive
+from acmserve.context.storage.shared_folder import check_data_dir
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
@@ -51,7 +50,10 @@ DEFAULT_PORT = 8000
 _ANY_WINDOW = 2**40
 """Tokens. A budget that is too large for the model is refused when its window is known."""
 _TLS_FILES = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
-_READ = ("model", "host", "port", "uds", "dtype", "max_model_len", "kv_cache_memory_bytes", *_TLS_FILES)
+_READ = (
+    *("model", "host", "port", "uds", "dtype", "max_model_len", "kv_cache_memory_bytes", "api_server_count"),
+    *_TLS_FILES,
+)
 _HARMLESS = frozenset(
     {
         *(f"--{name.replace('_', '-')}" for name in _READ),
@@ -66,8 +68,9 @@ _HARMLESS = frozenset(
 def check_command_line(ours: Namespace, rest: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
     """Refuse what cannot work. `ours` are our flags, `rest` is what vLLM will read. Raises `AcmError`."""
     check_flag_names(rest, [f"--{name.replace('_', '-')}" for name in vars(ours)])
-    check_settings(ContextConfig.parse({SERVER_SECTION: context_flags(ours)}))
     plain = _read_plain(rest)
+    given = whole_number(plain.api_server_count)
+    check_settings(ContextConfig.parse({SERVER_SECTION: context_flags(ours)}), None if plain.config else given or 1)
     _check_values(plain)
     if plain.model not in (None, BUNDLED_MODEL):
         check_model_folder(plain.model)
@@ -140,8 +143,11 @@ def context_flags(ours: Namespace) -> dict[str, Any]:
     return {f.name: value for f in fields(ContextConfig) if (value := vars(ours).get(f.name)) is not None}
 
 
-def check_settings(config: ContextConfig) -> None:
-    """Read every setting once, and open the sessions' file once. Raises `AcmError`."""
+def check_settings(config: ContextConfig, num_servers: int | None = 1) -> None:
+    """Read every setting once, and open the sessions' files once. Raises `AcmError`.
+
+    `num_servers` is how many API servers there will be. None: not known yet, so no file is opened.
+    """
     budget = flag_value(config.budget, "--budget") if config.budget else None
     load_policies(config.eviction_policy, budget)
     if budget is not None:
@@ -151,8 +157,8 @@ def check_settings(config: ContextConfig) -> None:
         from acmserve.server.models.embedder import parse_embedder
 
         parse_embedder(config.embedder)
-    if config.data_dir:
-        SessionStore(config.session_limits, Archive(Path(config.data_dir))).close()
+    if config.data_dir and num_servers is not None:
+        check_data_dir(Path(config.data_dir), num_servers, config.session_limits)
 
 
 def check_model_folder(model: str) -> None:

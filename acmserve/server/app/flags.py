@@ -22,7 +22,8 @@ Start vLLM's OpenAI-compatible server with sessions: a client that names its ses
 header `X-Session-ID`, or what Codex, Claude Code and opencode send anyway) and edits its own history gets the KV cache
 of the kept text moved instead of computed again. With --infer-sessions it need not name it. The server keeps the
 transcript of a session: people and models fold, summarize, restore and search it (/v1/acm, and "acm": {"tools":
-"sculptor"} in a chat request). Requests without a session id are served as by plain vLLM."""
+"sculptor"} in a chat request). Requests without a session id are served as by plain vLLM.
+With vLLM's --api-server-count N each session has one of N API servers as its owner, and the others hand over."""
 
 EPILOG = """\
 MODEL is a Hugging Face name, a folder, or `smollm2`, the small model that comes with acmserve (prepared on first use).
@@ -96,7 +97,12 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of the context layer. Each is a field of `ContextConfig`."""
     default = ContextConfig()
     flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
-        ("--data-dir", str, "DIR", "keep sessions in DIR/sessions.sqlite3, across restarts (default: in memory only)"),
+        (
+            "--data-dir",
+            str,
+            "DIR",
+            "keep sessions in DIR across restarts, with a folder for each of several API servers (default: in memory)",
+        ),
         ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
         ("--max-session-mib", _positive, "N", f"bound of transcripts in memory (default {default.max_session_mib})"),
         (

@@ -33,7 +33,7 @@ from acmserve.server.app.early_checks import (
     context_flags,
 )
 from acmserve.server.app.flags import build_parser
-from acmserve.server.app.launch.api_servers import settle_api_servers
+from acmserve.server.app.launch.api_servers import api_servers_folder, settle_api_servers
 from acmserve.server.app.launch.flag_names import OneLineParser, one_line, reason_of
 from acmserve.server.app.launch.model_size import default_cpu_kv_gib
 from acmserve.server.options.config import ContextConfig
@@ -71,11 +71,12 @@ def main(argv: Sequence[str]) -> int:
     listen_locally(args, _say)
     config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
     settle_api_servers(args, config, _say)
-    check_settings(config)
+    check_settings(config, args.api_server_count or 1)
     if args.uds is None and not args.headless:
         check_port(args.host, args.port)
     configure_logging_from_args(args)
-    run_command(ServeSubcommand(), args)
+    with api_servers_folder(args):
+        run_command(ServeSubcommand(), args)
     if not ENGINE_DEATH.has_died:
         return 0
     kept = " The sessions in --data-dir are kept." if ours.data_dir else ""

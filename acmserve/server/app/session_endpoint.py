@@ -14,9 +14,9 @@ each body a second time.
     /v1/completions                                     `with_session`                    vLLM's own function
 
 The sessions held here have one layer, the turn of a chat (`chat/turn.py`). A route converts to it and back. Where
-several API servers run, only the engine knows sessions. On vLLM's other routes (batches, token-in-token-out) a session
-counts as well, validated in `exchange.py`. Its receipt is in `kv_transfer_params` there. `context_management` counts
-without a session, too, see `context_editor.py`.
+plain vLLM starts several API servers, only the engine knows sessions. On vLLM's other routes (batches,
+token-in-token-out) a session counts as well, validated in `exchange.py`. Its receipt is in `kv_transfer_params` there.
+`context_management` counts without a session, too, see `context_editor.py`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
 from acmserve.server.app.launch.api_servers import check_api_servers
 from acmserve.server.app.launch.banner import tell_start
+from acmserve.server.app.launch.sibling_layer import attach_siblings, has_sessions, settle_siblings
 from acmserve.server.app.openapi import document_requests, documented
 from acmserve.server.app.paths import (
     CHAT_PATH,
@@ -72,6 +73,7 @@ from acmserve.server.responses.compact import compact_route
 from acmserve.server.responses.route import answer_responses
 from acmserve.server.routes.health import HEALTH_PATH, health_route
 from acmserve.server.routes.router import router, router_without_sessions
+from acmserve.server.vllm.api_processes import api_process_rank
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
 from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
@@ -113,7 +115,7 @@ class SessionEndpoint:
         chat_core = next(route.endpoint for route in routes if route.path == CHAT_PATH)
         app.add_middleware(CallerMiddleware)
         on_shutdown(app, ENGINE_DEATH.look)
-        if _has_sessions(app.state.args):
+        if has_sessions(app.state.args):
             app.include_router(router())
             app.include_router(inspector_router())
             _replace_health(app)
@@ -135,6 +137,7 @@ class SessionEndpoint:
                 description=route.description,
                 tags=route.tags,
             )
+        attach_siblings(app)
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
         """Tap the engine client, which vLLM's handlers share, and open the sessions."""
@@ -156,8 +159,9 @@ class SessionEndpoint:
         probe = open_probe(tokenizer, lambda text: count_tokens(counting, text), args.chat_template)
         state.acm_message_roles = open_roles(tokenizer, args.chat_template)
         state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
-        if _has_sessions(args):
+        if has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)
+            settle_siblings(state, args, config, tenants, api_process_rank(engine_client.vllm_config))
         else:
             check_api_servers(args.api_server_count, config)
             state.acm_identifier = open_identifier(config)
@@ -212,11 +216,6 @@ async def _close(app: FastAPI) -> None:
     if server is not None:
         await server.maps.close()
         server.store.close()
-
-
-def _has_sessions(args: Namespace) -> bool:
-    """Transcripts live in one process: with several API servers only the engine knows sessions."""
-    return (getattr(args, "api_server_count", None) or 1) == 1
 
 
 def _has_connector(args: Namespace) -> bool:

@@ -14,11 +14,14 @@ from starlette.datastructures import State
 from vllm.engine.protocol import EngineClient
 
 from acmserve.context.storage.session import Bound
+from acmserve.context.storage.session_names import SharedNames
 from acmserve.context.storage.session_store import SessionStore
+from acmserve.context.storage.shared_folder import share_of
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.tools.suites import load_suites
 from acmserve.engine.config import EngineConfig
 from acmserve.server.app.access import has_api_keys
+from acmserve.server.app.launch.sibling_layer import ownership_of
 from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
@@ -34,6 +37,7 @@ from acmserve.server.options.config import ContextConfig, flag_value
 from acmserve.server.options.session_from import parse_sources
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
+from acmserve.server.vllm.api_processes import api_process_rank
 from acmserve.server.vllm.call_marks import call_marks
 from acmserve.server.vllm.model_names import served_names
 
@@ -48,8 +52,12 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
     served = ServedContexts(tokenizer, Bound(limits.file.max_sessions, limits.max_bytes))
     counting = ServedTokenizer(tokenizer)
     budgets = _open_budgets(config, counting, engine_client.model_config.max_model_len, probe)
-    archive = Archive(Path(config.data_dir)) if config.data_dir else None
+    index, ownership = api_process_rank(engine_client.vllm_config), ownership_of(args, config)
+    share = share_of(Path(config.data_dir), index, ownership.num_servers)
+    archive = Archive(share) if config.data_dir else None
     store = SessionStore(config.session_limits, archive)
+    if ownership.num_servers > 1:
+        store.names = SharedNames(lambda tenant, session_id: ownership.owner_of(tenant, session_id) == index)
     table = None if archive is None else archive.maps
     window = engine_client.model_config.max_model_len
     return ContextServer(
@@ -73,6 +81,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         prices=config.token_prices,
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
         identity=_open_identity(engine_client, args, tokenizer),
+        shares_maps=ownership.num_servers == 1 or ownership.by_tenant,
     )
 
 

@@ -27,7 +27,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
-from acmserve.server.options.map_options import MapOptions, parse_map_options
+from acmserve.server.options.map_options import NO_MAPS, NO_MAPS_REMEDY, MapOptions, parse_map_options
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.sessions.rollout import begin_rollout
 from acmserve.server.vllm.handlers import ChatCompletionRequest
@@ -173,13 +173,21 @@ def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
         chat,
         loop=parse_loop_options(acm, server.max_tool_calls),
         budget=None if budget is None else server.budgets.parse(budget, "acm.budget"),
-        map=parse_map_options(acm.get("map")),
+        map=_map_options(server, acm.get("map")),
         edits=edits,
         precompute=None if precompute is None else parse_precompute(precompute, "acm.precompute"),
         observations=None if observations is None else parse_observations(observations, "acm.observations"),
         query_finished=None if finished is None else check_boolean(finished, "acm.query_finished"),
         rollout=server.rollout if rollout is None else check_boolean(rollout, "acm.rollout"),
     )
+
+
+def _map_options(server: ContextServer, given: object) -> MapOptions | None:
+    """The map that a request asks for. Raises `InvalidRequest`, also where its sessions live in several processes."""
+    options = parse_map_options(given)
+    if options is not None and not server.shares_maps:
+        raise InvalidRequest("acm.map", NO_MAPS, NO_MAPS_REMEDY)
+    return options
 
 
 def _check_no_pause(edits: Sequence[VendorEdit]) -> None:

@@ -114,6 +114,7 @@ def plan_import(
     plan = ImportPlan(copies, tuple(session.key for session in replaced))
     for copy in copies:
         key = (tenant, copy.session_id)
+        server.store.names.check(*key)
         if key not in plan.replaced and server.store.has(*key):
             raise taken(copy.session_id) if copy is not copies[0] else _exists(copy.session_id)
     most = server.store.limits.max_sessions

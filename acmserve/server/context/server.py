@@ -78,6 +78,7 @@ class ContextServer:
         call_marks: Sequence[str] = (),
         prices: TokenPrices | None = None,
         identity: ModelIdentity | None = None,
+        shares_maps: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -85,6 +86,7 @@ class ContextServer:
         self.observations, self.rollout, self.call_marks = observations, rollout, call_marks
         self.prices = prices or TokenPrices()
         self.identity = identity or ModelIdentity()
+        self.shares_maps = shares_maps
         self.store = store
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)

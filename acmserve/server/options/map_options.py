@@ -63,6 +63,10 @@ class MapOptions:
     sections: tuple[str, ...] | None = None
 
 
+NO_MAPS = "needs one owner for all sessions of a map, and here each session has its own among several API servers."
+NO_MAPS_REMEDY = "Start the server without --api-server-count, or with --infer-sessions."
+
+
 def parse_map_options(value: object) -> MapOptions | None:
     """Read `acm.map`. None for None. Raises InvalidRequest whose field is a dotted path, `acm.map.budget`."""
     if value is None:

@@ -16,9 +16,10 @@ from fastapi import Depends, Header, Path
 from starlette.requests import Request
 
 from acmserve.context.storage.session import Session
-from acmserve.errors import Forbidden
+from acmserve.errors import Forbidden, NotFound
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.context.server import ContextServer
+from acmserve.server.options.map_options import NO_MAPS, NO_MAPS_REMEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,13 @@ def _is_local(request: Request) -> bool:
         return request.client is None or not request.client.host or ip_address(request.client.host).is_loopback
     except ValueError:
         return False
+
+
+def check_has_maps(request: Request) -> None:
+    """Raise `NotFound` where the sessions of one map would live in several processes."""
+    server: ContextServer = request.app.state.acm_server
+    if not server.shares_maps:
+        raise NotFound("external_context_id", NO_MAPS, NO_MAPS_REMEDY)
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Depends, Path
 from starlette.responses import PlainTextResponse, Response
 
 from acmserve.context.maps.text import render_map
@@ -16,7 +16,7 @@ from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.maps.maps import Maps
-from acmserve.server.routes.dependencies import Caller, CallerDep
+from acmserve.server.routes.dependencies import Caller, CallerDep, check_has_maps
 from acmserve.server.routes.schemas.maps import (
     MapChangeView,
     MapHistory,
@@ -28,7 +28,7 @@ from acmserve.server.routes.schemas.maps import (
 )
 from acmserve.server.routes.views.storage import still_held
 
-maps_router = APIRouter(route_class=AcmRoute, tags=["acm: context maps"])
+maps_router = APIRouter(route_class=AcmRoute, tags=["acm: context maps"], dependencies=[Depends(check_has_maps)])
 
 MapId = Annotated[
     str,

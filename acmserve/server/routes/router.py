@@ -88,7 +88,7 @@ def router_without_sessions(num_servers: int) -> APIRouter:
     found = APIRouter(prefix=PREFIX, route_class=AcmRoute)
 
     async def absent(request: Request) -> Response:
-        remedy = "Start it without --api-server-count, or one server for each replica behind a session router."
+        remedy = "Start it with `acmserve serve`, also with --api-server-count, or leave --api-server-count out."
         said = f"path: {num_servers} API servers keep no transcripts, so there is nothing below {PREFIX}."
         return problem(HTTPStatus.NOT_FOUND, said, "path", remedy)
 

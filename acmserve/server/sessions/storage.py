@@ -26,8 +26,8 @@ LOCK_WAIT = Histogram(
     "Seconds that a request waited for another one of its session.",
     buckets=(0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0),
 )
-SESSIONS = Gauge("acmserve:sessions", "Sessions in memory.")
-SESSION_BYTES = Gauge("acmserve:session_bytes", "Bytes of the transcripts in memory.")
+SESSIONS = Gauge("acmserve:sessions", "Sessions in memory.", multiprocess_mode="livesum")
+SESSION_BYTES = Gauge("acmserve:session_bytes", "Bytes of the transcripts in memory.", multiprocess_mode="livesum")
 
 # An alarm sees the first failure only where its series was there before, at 0.
 for _reason in StorageFailed.REASONS:
@@ -54,6 +54,12 @@ def watch_store(store: SessionStore) -> None:
     """Show on /metrics how many sessions a store holds, and their bytes."""
     SESSIONS.set_function(lambda: len(store))
     SESSION_BYTES.set_function(lambda: store.num_bytes)
+
+
+def set_gauges(store: SessionStore) -> None:
+    """Write what `/metrics` of another process adds up. Functions of a gauge stay in their own process."""
+    SESSIONS.set(len(store))
+    SESSION_BYTES.set(store.num_bytes)
 
 
 def storage_fields(session: Session) -> dict[str, Any]:

@@ -126,7 +126,8 @@ SEAMS: tuple[Seam, ...] = (
     Seam("vllm.sampling_params:RequestOutputKind"),
     Seam("vllm.sampling_params:SamplingParams"),
     *attributes(
-        "vllm.config.parallel:ParallelConfig", "data_parallel_size data_parallel_size_local local_engines_only"
+        "vllm.config.parallel:ParallelConfig",
+        "data_parallel_size data_parallel_size_local local_engines_only _api_process_rank",
     ),
     Seam("vllm.v1.engine.exceptions:EngineDeadError"),
     Seam("vllm.exceptions:VLLMError"),

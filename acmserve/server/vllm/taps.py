@@ -70,6 +70,19 @@ def on_startup(app: FastAPI, tell: Callable[[FastAPI], Awaitable[None]]) -> None
     app.router.lifespan_context = telling
 
 
+def before_serving(app: FastAPI, start: Callable[[FastAPI], Awaitable[None]]) -> None:
+    """Wait for `start` in the app's own lifespan, before any client is served."""
+    lifespan = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def starting(app: FastAPI) -> AsyncIterator[Any]:
+        async with lifespan(app) as given:
+            await start(app)
+            yield given
+
+    app.router.lifespan_context = starting
+
+
 def on_shutdown(app: FastAPI, close: Callable[[FastAPI], Awaitable[None]]) -> None:
     """Call `close` when the app's own lifespan is about to end."""
     lifespan = app.router.lifespan_context

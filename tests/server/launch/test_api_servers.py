@@ -1,10 +1,12 @@
-"""One API server keeps the transcripts. Several keep none, say so, and refuse what would need them."""
+"""One API server keeps the transcripts, or several that hand requests over. Those of plain vLLM keep none."""
 
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from starlette.testclient import TestClient
 
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
-from acmserve.server.app.launch.api_servers import settle_api_servers
+from acmserve.server.app.launch.api_servers import FOLDER, api_servers_folder, check_api_servers, settle_api_servers
+from acmserve.server.app.launch.sibling_layer import has_sessions
 from acmserve.server.app.serve import main, parse_vllm_flags
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.routes.router import router_without_sessions
@@ -45,30 +48,58 @@ def test_one_server_stands_in_front_of_several_engines() -> None:
     assert args.api_server_count is None, "it starts none"
 
 
-def test_several_servers_refuse_every_setting_that_they_would_pass_over() -> None:
+def _each_setting(check: Callable[[ContextConfig], object]) -> tuple[set[str], dict[str, str]]:
+    """The flags that a check lets pass, and what it says of the others."""
     free, refused = set(), {}
     for each in fields(ContextConfig):
-        config = ContextConfig(**{each.name: OTHERS[type(each.default)]})
         flag = f"--{each.name.replace('_', '-')}"
-        assert settled(config, "--api-server-count", "1")[1] == []
         try:
-            _, said = settled(config, "--api-server-count", "2")
+            check(ContextConfig(**{each.name: OTHERS[type(each.default)]}))
         except AcmError as error:
             refused[flag] = str(error)
         else:
             free.add(flag)
-            assert "2 API servers keep no transcripts" in said[0]
+    return free, refused
+
+
+def test_several_servers_refuse_context_maps_alone() -> None:
+    _, refused = _each_setting(lambda config: settled(config, "--api-server-count", "2"))
+    assert set(refused) == {"--map-model", "--map-url", "--max-map-tokens"}
+    assert all("add --infer-sessions" in error for error in refused.values())
+    assert _each_setting(lambda config: settled(config, "--api-server-count", "1"))[1] == {}
+    config = ContextConfig(infer_sessions=True, map_model="m")
+    (said,) = settled(config, "--api-server-count", "2")[1]
+    assert "the sessions of an API key have one owner" in said
+
+
+def test_servers_of_plain_vllm_refuse_every_setting_that_they_would_pass_over() -> None:
+    free, refused = _each_setting(lambda config: check_api_servers(2, config))
     for flag, error in refused.items():
-        assert error.startswith(f"{flag} needs transcripts, and 2 API servers keep none. Leave out")
+        assert error.startswith(f"{flag} needs transcripts, and 2 API servers of plain vLLM keep none.")
     prefixes = {"--share-prefixes", "--session-from", "--log-format", "--max-sessions"}
     assert free == prefixes | {"--summary-model", "--summary-url", "--max-summary-tokens"}
 
 
 def test_the_start_is_refused_in_one_line(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    flags = ["--port", "0", "--dtype", "float32", "--api-server-count", "2", "--budget", "80k"]
-    with pytest.raises(AcmError, match="--budget needs transcripts"):
+    flags = ["--port", "0", "--dtype", "float32", "--api-server-count", "2", "--map-model", "m"]
+    with pytest.raises(AcmError, match="--map-model is for context maps"):
         main([str(tmp_path), *flags])
+
+
+def test_the_folder_of_the_sockets_lives_as_long_as_the_servers() -> None:
+    args, _ = settled(None, "--api-server-count", "2")
+    with api_servers_folder(args):
+        folder = Path(getattr(args, FOLDER))
+        assert has_sessions(args)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+    assert not folder.exists()
+    one, _ = settled()
+    with api_servers_folder(one):
+        assert not hasattr(one, FOLDER)
+    plain = parse_vllm_flags(["/models/m", "--api-server-count", "2"])
+    assert not has_sessions(plain), "plain vLLM makes no folder"
 
 
 def test_a_route_that_is_off_says_why() -> None:

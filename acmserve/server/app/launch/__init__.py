@@ -1,1 +1,1 @@
-"""What happens before vLLM is imported, and what is said once the server listens."""
+"""What happens before vLLM is imported, how API servers find their siblings, and what is said once a server listens."""

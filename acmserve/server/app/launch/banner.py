@@ -28,6 +28,7 @@ from acmserve.plan.calibration import read_calibration
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.inspector.page import PREFIX
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.siblings.siblings import Siblings
 from acmserve.server.vllm.model_names import served_names
 
 MAX_LINES = 10
@@ -41,12 +42,18 @@ _POLL_SECONDS = 0.05
 
 
 async def tell_start(app: FastAPI) -> None:
-    """Print the banner when the server listens. Nothing where no sessions are held here."""
+    """Print the banner when the server listens. Nothing where no sessions are held here.
+
+    Of several API servers the first one says it.
+    """
     server = getattr(app.state, "server", None)
     if server is None or getattr(app.state, "acm_server", None) is None:
         return
     while not server.started:
         await asyncio.sleep(_POLL_SECONDS)
+    siblings: Siblings | None = getattr(app.state, "acm_siblings", None)
+    if siblings is not None and siblings.index != 0:
+        return
     client, args = app.state.engine_client, app.state.args
     try:
         refusals = await client.collective_rpc(MOVE_REFUSAL_CALL)
