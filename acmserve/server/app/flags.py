@@ -144,6 +144,13 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
         ),
         (
+            "--harm",
+            str,
+            "MODE",
+            "whether idle time measures what moved KV did to answers, where contexts are precomputed: off, or measure "
+            "(default)",
+        ),
+        (
             "--session-from",
             str,
             "LIST",

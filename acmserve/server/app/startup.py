@@ -32,6 +32,7 @@ from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
+from acmserve.server.options.harm import HarmMode, parse_harm
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
 from acmserve.server.vllm.call_marks import call_marks
@@ -73,7 +74,14 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         prices=config.token_prices,
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
         identity=_open_identity(engine_client, args, tokenizer),
+        harm=_harm_mode(config, engine_client),
     )
+
+
+def _harm_mode(config: ContextConfig, engine_client: EngineClient) -> HarmMode:
+    """Log probabilities of another kind are not those of a prompt, so nothing can be compared."""
+    is_raw = engine_client.model_config.logprobs_mode == "raw_logprobs"
+    return parse_harm(config.harm) if is_raw else HarmMode.OFF
 
 
 def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:

@@ -40,8 +40,11 @@ from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.model_identity import ModelIdentity
 from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.options.harm import HarmMode
 from acmserve.server.options.prices import TokenPrices
 from acmserve.server.precompute.background_request import Background
+from acmserve.server.precompute.harm.estimates import HarmEstimates
+from acmserve.server.precompute.harm.probe import HarmProbe
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
@@ -78,6 +81,7 @@ class ContextServer:
         call_marks: Sequence[str] = (),
         prices: TokenPrices | None = None,
         identity: ModelIdentity | None = None,
+        harm: HarmMode = HarmMode.MEASURE,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -98,7 +102,12 @@ class ContextServer:
             rules=self.rules,
         )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
-        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens)
+        self.harm = HarmEstimates(self.identity.names[0])
+        probe = None
+        if background is not None and harm is not HarmMode.OFF:
+            probe = HarmProbe(self.sessions, self.harm, self._will_heal, self.budgets.window)
+            self.sessions.scores = probe.scores
+        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens, probe)
         self.editor = SessionEditor(
             self.sessions,
             self.budgets,
@@ -127,6 +136,9 @@ class ContextServer:
         made = self.precompute.prepare(session, planned.state, planned.num_computed, cache_salt)
         self.precompute.preparations(session).keep(planned.summaries)
         return made
+
+    def _will_heal(self, session: Session) -> bool:
+        return self.precompute.options(session.state).mode != "off"
 
     def renderer(self, body: Mapping[str, Any], place: Placing) -> PromptRenderer | None:
         """Writes the prompts of a request: `place` makes its messages of those of the session. None: nobody can."""
@@ -201,6 +213,7 @@ class ContextServer:
     def _redacted(self, session: Session, before: SessionState) -> None:
         self.identifier.catch_up(session.key, before)
         self.precompute.forget(session.key)
+        self.harm.forget(session.key)
         self.sessions.forget(session)
         if self.identifier.threads is not None:
             self.identifier.threads.drop_forks(session)
@@ -210,6 +223,7 @@ class ContextServer:
         self.events.publish(key, "deleted")
         self.served.drop(*key)
         self.identifier.forget(key)
+        self.harm.forget(key)
         self._left(key)
 
     def _left(self, key: Key) -> None:

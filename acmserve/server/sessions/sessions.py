@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
 from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
@@ -48,7 +49,10 @@ MAX_PENDING = 4096
 
 
 class Sessions:
-    """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost."""
+    """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost.
+
+    `scores` says whether the answer of a request of that fidelity is judged later, and is nobody's at first.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Sessions:
         self.turns = TurnRecorder(store, rates=rates)
         self._rates = rates
         self._rules = rules
+        self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
@@ -143,9 +148,11 @@ class Sessions:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
         served = partial(self._served_of, session)
         ended = self.turns.begin(session, origin or TurnOrigin(), enforced).ended
-        return Exchange(
+        exchange = Exchange(
             engine_params, session.session_id, served, messages, take, fields, slot, on_send=send, on_end=ended
         )
+        exchange.scores = self.scores(session, params.fidelity)
+        return exchange
 
     def _served_of(self, session: Session) -> ServedContext:
         """What was served to a session. One that is gone leaves nothing to another of its id."""
@@ -153,13 +160,20 @@ class Sessions:
             return self.served.of(*session.key)
         return self.served.detached()
 
-    def background_exchange(self, session: Session, messages: Sequence[Message], num_cut: int) -> Exchange:
-        """The exchange of a request that precomputes `messages` for this session, but for the last `num_cut` tokens."""
+    def background_exchange(
+        self, session: Session, messages: Sequence[Message], num_cut: int, scores: TokenScores | None = None
+    ) -> Exchange:
+        """The exchange of a request that precomputes `messages` for this session, but for the last `num_cut` tokens.
+
+        With `scores` it is their prompt that is computed.
+        """
         account = account_of(session.tenant) if session.tenant else ""
         params = SessionParams(engine_name(session), "exact", precompute=True, account=account)
         served = partial(self.served.of, *session.key)
         ended = partial(self.turns.note_background, session)
-        return Exchange(params, session.session_id, served, messages, remembers=False, num_cut=num_cut, on_end=ended)
+        exchange = Exchange(params, session.session_id, served, messages, remembers=False, on_end=ended)
+        exchange.num_cut, exchange.scores = num_cut, scores
+        return exchange
 
     def describe_kv(self, session: Session, tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`).
