@@ -21,6 +21,8 @@ MAX_SESSION_ID_CHARS = 256
 MAX_FOLDABLE = 512
 """Pieces that one request may name: a boundary is planned for each, and every other request waits for that."""
 MAX_POSITION = 2**31 - 1
+SCORED_TOKENS = "acm_scored_tokens"
+"""Key of `SamplingParams.extra_args`: of how many tokens at a prompt's end the log probabilities are wanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--harm",
             str,
             "MODE",
-            "whether idle time measures what moved KV did to answers, where contexts are precomputed: off, or measure "
-            "(default)",
+            "what moved KV did to answers, judged when idle where contexts are precomputed: off, or measure (default)",
         ),
         (
             "--session-from",

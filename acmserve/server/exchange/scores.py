@@ -4,7 +4,8 @@
     PromptScores   prompt_logprobs=0   that of the last tokens of a prompt: an answer, put behind what it answered
 
 vLLM computes a whole prompt again where its log probabilities are asked for, so that it can tell all of them. Only the
-last are wanted here, so the prefix cache is read. Rows of tokens that were found there hold nothing.
+last are wanted here, so the prefix cache is read. Rows of tokens that were found there hold nothing. The scheduler lets
+only the wanted ones pass.
 
 A client sees nothing of it: what it did not ask for is taken out of the engine's outputs. It knows no sessions.
 """
@@ -15,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from acmserve.plan.request import SCORED_TOKENS
 from acmserve.server.exchange.sampled import find_logprob
 
 MAX_SCORED = 256
 """Tokens of an answer that are judged, its first ones. Later ones say less of the context, and cost as much."""
-SCORED_TOKENS = "acm_scored_tokens"
-"""Key of `SamplingParams.extra_args`: how many rows at the end of a prompt are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class PromptScores:
         """Have the engine tell them, and read the prefix cache all the same. No text is made of tokens."""
         sampling_params.detokenize = False
         if self.num_scored:
-            sampling_params.prompt_logprobs = 0
+            sampling_params.prompt_logprobs, sampling_params.flat_logprobs = 0, True
             sampling_params.skip_reading_prefix_cache = False
             sampling_params.extra_args = {**(sampling_params.extra_args or {}), SCORED_TOKENS: self.num_scored}
 
@@ -120,8 +120,8 @@ class PromptScores:
     def covered(self, receipt: Mapping[str, Any]) -> list[float]:
         """The log probabilities of the last tokens that were computed.
 
-            prompt     [ kept ........ ][ computed ..... ]     the row of a token is that of the one before it:
-            tokens                  [ not ][ covered .... ]    the first computed one tells of the second
+        prompt     [ kept ........ ][ computed ..... ]     the row of a token is that of the one before it:
+        tokens                  [ not ][ covered .... ]    the first computed one tells of the second
         """
         first = len(self.prompt) - self.num_scored
         return self.logprobs[max(0, receipt["kept_tokens"] + 1 - first) :]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
-
-import pytest
-from openai import OpenAI
 
 from tests.server.precompute.test_http import Chat
 from tests.support import http
-from tests.support.server.scripted_server import MODEL
-from tests.support.server.scripts import log_lines, new_session
+from tests.support.server.scripts import log_lines
 
 FOLD = {"edits": [{"op": "fold", "messages": {"start": 1, "end": 2}}]}
 KEYS = ("river", "stone", "cloud", "lamp", "chair", "paper", "glass", "metal")

@@ -69,7 +69,7 @@ class HarmEstimates:
         """Raise `IntegrityError` where an estimate is no sum of answers, or a session was judged and its model not."""
         for estimate in self._models.values():
             estimate.check_integrity()
-        judged = {fidelity: 0 for fidelity in MOVING}
+        judged = dict.fromkeys(MOVING, 0)
         for own in self._sessions.values():
             for fidelity, estimate in own.items():
                 estimate.check_integrity()

@@ -114,9 +114,7 @@ class HarmView(BaseModel):
     """What moved KV did to the session's answers under one fidelity, judged in idle time."""
 
     fidelity: Literal["reuse", "repair", "auto"] = Field(description="What the turns asked for.")
-    nats: float = Field(
-        description="Mean of log p(token | moved KV) - log p(token | exact KV) over sampled tokens. Old ones count less."
-    )
+    nats: float = Field(description="Mean of log p(token | moved KV) - log p(token | exact KV), over sampled ones.")
     upper: float | None = Field(
         description="It lies below this with 95 % confidence. Null where too few tokens were judged."
     )

@@ -1,0 +1,163 @@
+"""When an answer is judged, by which requests, and what is kept of it. An object stands for the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from vllm import SamplingParams
+from vllm.logprobs import Logprob
+
+from acmserve.context.session.precompute_options import PrecomputeOptions
+from acmserve.context.storage.session_store import SessionStore
+from acmserve.errors import IntegrityError, InvalidRequest
+from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.exchange import CURRENT
+from acmserve.server.exchange.scores import PromptScores, ScoredAnswer
+from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.harm import HarmMode, parse_harm
+from acmserve.server.precompute.harm import estimates as module
+from acmserve.server.precompute.harm.estimates import HarmEstimates
+from acmserve.server.precompute.precomputer import PAUSE_SECONDS
+from tests.server.precompute.test_precomputer import Client, Engine
+from tests.support.instant_loop import run_instantly
+from tests.support.server.acm_app import FirstSentence, Words, WordVectors
+
+ANSWER = ScoredAnswer((7, 8, 9), (-0.1, -0.2, -0.3))
+EXACT = -1.0
+
+
+class Judge(Engine):
+    """Has every token of a prompt at a log probability of -1. `kept` tokens of it are in the cache."""
+
+    kept = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[list[int] | None] = []
+
+    async def __call__(self, body: Mapping[str, Any]) -> None:
+        exchange = CURRENT.get()
+        assert exchange is not None
+        scores = exchange.scores
+        self.prompts.append(None if scores is None else list(scores.prompt or ()))
+        await super().__call__(body)
+        assert exchange.acm is not None
+        exchange.acm["receipt"] |= {"moved_tokens": 0, "kept_tokens": self.kept}
+        if isinstance(scores, PromptScores):
+            scores.ask(SamplingParams())
+            rows = [{token: Logprob(EXACT)} for token in scores.prompt]
+            scores.take(SimpleNamespace(prompt_logprobs=rows, outputs=[]), in_deltas=False)
+
+
+class Talker(Client):
+    """Its answers come with log probabilities."""
+
+    def _serve(self) -> None:
+        super()._serve()
+        exchange = CURRENT.get()
+        assert exchange is not None
+        assert exchange.served is not None
+        exchange.served().scored = ANSWER if exchange.scores is not None else None
+
+
+def make_server(engine: Judge, harm: HarmMode = HarmMode.MEASURE) -> ContextServer:
+    words: Any = Words()
+    precompute = PrecomputeOptions("heal", 0.2)
+    parts = (SessionStore(), words, FirstSentence(), WordVectors(), ServedContexts(words))
+    return ContextServer(*parts, background=engine, precompute=precompute, harm=harm, default_fidelity="reuse")
+
+
+def judged(engine: Judge, server: ContextServer, moves: list[dict[str, int]]) -> None:
+    async def scene() -> None:
+        client = Talker(server, cache_salt="salt", tools=[{"a": 1}])
+        client.moves = moves
+        await client.ask("one two three four")
+        await asyncio.sleep(10 * PAUSE_SECONDS)
+
+    run_instantly(scene())
+
+
+MOVED = [{"dst_start": 1, "num_tokens": 2}]
+
+
+def test_an_answer_under_moved_kv_is_judged_in_front_of_its_heal() -> None:
+    engine = Judge()
+    server = make_server(engine)
+    judged(engine, server, MOVED)
+    prompt = [0, 1, 2, 3]
+    assert engine.prompts == [prompt[:-1], [*prompt, *ANSWER.token_ids], None]
+    assert all(params.precompute and params.fidelity == "exact" for params in engine.params)
+    assert [body.get("cache_salt") for body in engine.bodies] == ["salt"] * 3
+    assert ["tools" in body for body in engine.bodies] == [False, False, True]
+    found = server.harm.of_session(("", "s"))["reuse"]
+    assert (found.num_tokens, found.num_answers) == (3, 1)
+    assert found.mean == pytest.approx(0.8, abs=1e-3)
+    assert server.harm.of_model("reuse", "m") == found
+    assert server.sessions.served.of("", "s").scored is None
+    server.harm.check_integrity()
+
+
+@pytest.mark.parametrize("why", ["off", "nothing moved", "not computed", "all found"])
+def test_what_is_not_judged(why: str) -> None:
+    engine = Judge()
+    server = make_server(engine, HarmMode.OFF if why == "off" else HarmMode.MEASURE)
+    engine.fallback_reason = "precompute_kv_cache_full" if why == "not computed" else None
+    engine.kept = 99 if why == "all found" else 0
+    judged(engine, server, [] if why == "nothing moved" else MOVED)
+    num_sent = {"off": 1, "nothing moved": 0, "not computed": 2, "all found": 3}[why]
+    assert len(engine.prompts) == num_sent
+    assert server.harm.of_session(("", "s")) == {}
+
+
+def test_of_an_answer_that_was_found_in_part_the_rest_is_judged() -> None:
+    engine = Judge()
+    engine.kept = 5
+    server = make_server(engine)
+    judged(engine, server, MOVED)
+    found = server.harm.of_session(("", "s"))["reuse"]
+    assert found.num_tokens == 1
+    assert found.mean == pytest.approx(ANSWER.logprobs[-1] - EXACT)
+
+
+def test_a_session_that_is_gone_leaves_no_estimate_of_its_own() -> None:
+    engine = Judge()
+    server = make_server(engine)
+    judged(engine, server, MOVED)
+    server.delete(server.store.get("", "s"))
+    assert server.harm.of_session(("", "s")) == {}
+    assert server.harm.of_model("reuse", "m").num_answers == 1
+
+
+def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SESSIONS", 2)
+    harm = HarmEstimates("served")
+
+    def value(name: str, model: str) -> float | None:
+        return REGISTRY.get_sample_value(f"acmserve:{name}", {"model_name": model, "fidelity": "auto"})
+
+    assert (value("harm_nats", "served"), value("harm_tokens_total", "served")) == (0, 0)
+    for name in ("a", "b", "c"):
+        harm.note(None, ("", name), "auto", [0.5, 0.5])
+    assert value("harm_nats", "served") == pytest.approx(0.5)
+    assert value("harm_tokens_total", "served") == 6
+    assert [bool(harm.of_session(("", name))) for name in ("a", "b", "c")] == [False, True, True]
+    harm.note("adapter", ("", "c"), "auto", [0.0])
+    assert value("harm_nats", "adapter") == 0
+    assert harm.of_model("auto").num_tokens == 6
+    harm.check_integrity()
+    harm._models.clear()
+    with pytest.raises(IntegrityError, match="5 tokens of sessions under auto, 0 of models"):
+        harm.check_integrity()
+
+
+def test_the_setting() -> None:
+    assert parse_harm("") is HarmMode.MEASURE
+    assert ContextConfig.parse({"context": {"harm": "off"}}).harm == "off"
+    with pytest.raises(InvalidRequest, match=r"--harm: 'none' is not known\..*off"):
+        ContextConfig.parse({"context": {"harm": "none"}})
