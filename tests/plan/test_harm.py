@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acmserve.errors import IntegrityError
 from acmserve.plan.harm.estimate import HALF_LIFE, LEAST_VARIANCE, MAX_LOG_RATIO, MIN_TOKENS, HarmEstimate
+from acmserve.plan.harm.level import BOLDER_TOKENS, AutoLevel, ladder_of
 
 ratios = st.lists(st.floats(-20, 20), max_size=40)
 answers = st.lists(ratios, max_size=8)
@@ -89,3 +90,74 @@ def test_integrity(wrong: dict[str, float]) -> None:
     found.check_integrity()
     with pytest.raises(IntegrityError, match="the sum of no answers"):
         replace(found, **wrong).check_integrity()  # type: ignore[arg-type]
+
+
+SAFE, HARM = [0.0] * 200, [0.2] * 200
+
+
+def stand(place: int = 2, floor: int = 0, boldest: str = "") -> AutoLevel:
+    return AutoLevel(ladder_of("default", boldest), place, floor)
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "boldest", "names", "start", "floor"),
+    [
+        ("default", "", ("exact", "careful", "default"), 2, 1),
+        ("default", "every", ("exact", "careful", "default", "bold", "every"), 2, 1),
+        ("default", "careful", ("exact", "careful", "default"), 2, 1),
+        ("exact", "", ("exact",), 0, 0),
+        ("careful", "default", ("exact", "careful", "default"), 1, 1),
+        ("of-later", "bold", ("exact", "careful", "of-later"), 2, 1),
+    ],
+)
+def test_the_ladder_ends_at_what_is_allowed(
+    calibrated: str, boldest: str, names: tuple[str, ...], start: int, floor: int
+) -> None:
+    ladder = ladder_of(calibrated, boldest)
+    assert (ladder.names, ladder.start, ladder.model_floor) == (names, start, floor)
+
+
+def test_harm_makes_careful_and_what_was_judged_before_counts_no_more() -> None:
+    once = stand().with_answer(HARM)
+    assert (once.name, once.estimate, once.num_falls) == ("careful", HarmEstimate(), 1)
+    assert once.with_answer(HARM).name == "exact"
+    assert stand(1, floor=1).with_answer(HARM).name == "careful"
+    assert stand().with_answer(HARM[: MIN_TOKENS - 1]).name == "default", "too little to conclude anything"
+
+
+def test_it_grows_bolder_after_enough_and_more_slowly_after_each_fall() -> None:
+    def num_answers(level: AutoLevel) -> int:
+        for number in range(1, 99):
+            later = level.with_answer(SAFE)
+            if later.place > level.place:
+                return number
+            level = later
+        return 0
+
+    assert num_answers(stand(1)) == -(-BOLDER_TOKENS // len(SAFE))
+    assert num_answers(replace(stand(1), num_falls=1)) == -(-2 * BOLDER_TOKENS // len(SAFE))
+    assert num_answers(stand(2)) == 0, "the calibrated level is the boldest"
+    assert num_answers(stand(2, boldest="bold")) > 0
+
+
+@given(st.lists(st.sampled_from([SAFE, HARM, [0.03] * 200, [-0.1] * 9]), max_size=30), st.integers(0, 1))
+def test_a_level_stays_on_its_ladder_and_moves_by_one(given_answers: list[list[float]], floor: int) -> None:
+    level = stand(2, floor, "bold")
+    for answer in given_answers:
+        later = level.with_answer(answer)
+        later.check_integrity()
+        assert abs(later.place - level.place) <= 1
+        level = later
+
+
+@given(ratios.filter(bool), st.floats(0, 3))
+def test_more_harm_is_never_bolder(answer: list[float], more: float) -> None:
+    worse = [min(one, 5.0) + more for one in answer]
+    before = stand(1, boldest="bold").with_answer([0.0] * 600)
+    assert before.with_answer(worse).place <= before.with_answer([min(one, 5.0) for one in answer]).place
+
+
+def test_a_level_off_its_ladder_is_found() -> None:
+    for wrong in (stand(3), stand(0, floor=1)):
+        with pytest.raises(IntegrityError, match="level"):
+            wrong.check_integrity()

@@ -147,8 +147,9 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--harm",
             str,
             "MODE",
-            "what moved KV did to answers, judged when idle where contexts are precomputed: off, or measure (default)",
+            "idle time judges what moved KV did to answers: off, measure, or follow, so that auto learns (default)",
         ),
+        ("--boldest", str, "LEVEL", "boldest level that auto may learn (default: the calibrated one)"),
         (
             "--session-from",
             str,

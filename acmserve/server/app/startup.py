@@ -18,6 +18,7 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.tools.suites import load_suites
 from acmserve.engine.config import EngineConfig
+from acmserve.plan.harm.level import ladder_of
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
@@ -75,6 +76,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
         identity=_open_identity(engine_client, args, tokenizer),
         harm=_harm_mode(config, engine_client),
+        ladder=ladder_of(EngineConfig.parse(extra).level, config.boldest),
     )
 
 

@@ -29,6 +29,8 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.batch import Edit
 from acmserve.context.transcript.observations import AUTO, ObservationRule
 from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.plan.calibration import DEFAULT
+from acmserve.plan.harm.level import LevelLadder, ladder_of
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
@@ -44,6 +46,7 @@ from acmserve.server.options.harm import HarmMode
 from acmserve.server.options.prices import TokenPrices
 from acmserve.server.precompute.background_request import Background
 from acmserve.server.precompute.harm.estimates import HarmEstimates
+from acmserve.server.precompute.harm.levels import AutoLevels
 from acmserve.server.precompute.harm.probe import HarmProbe
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
@@ -81,7 +84,8 @@ class ContextServer:
         call_marks: Sequence[str] = (),
         prices: TokenPrices | None = None,
         identity: ModelIdentity | None = None,
-        harm: HarmMode = HarmMode.MEASURE,
+        harm: HarmMode = HarmMode.FOLLOW,
+        ladder: LevelLadder | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -103,10 +107,12 @@ class ContextServer:
         )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
         self.harm = HarmEstimates(self.identity.names[0])
+        self.auto_levels = AutoLevels(ladder or ladder_of(DEFAULT), self.identity.names[0])
         probe = None
         if background is not None and harm is not HarmMode.OFF:
-            probe = HarmProbe(self.sessions, self.harm, self._will_heal, self.budgets.window)
-            self.sessions.scores = probe.scores
+            levels = self.auto_levels if harm is HarmMode.FOLLOW else None
+            probe = HarmProbe(self.sessions, self.harm, self._will_heal, self.budgets.window, levels)
+            self.sessions.scores, self.sessions.level = probe.scores, probe.level
         self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens, probe)
         self.editor = SessionEditor(
             self.sessions,
@@ -214,6 +220,7 @@ class ContextServer:
         self.identifier.catch_up(session.key, before)
         self.precompute.forget(session.key)
         self.harm.forget(session.key)
+        self.auto_levels.forget(session.key)
         self.sessions.forget(session)
         if self.identifier.threads is not None:
             self.identifier.threads.drop_forks(session)
@@ -224,6 +231,7 @@ class ContextServer:
         self.served.drop(*key)
         self.identifier.forget(key)
         self.harm.forget(key)
+        self.auto_levels.forget(key)
         self._left(key)
 
     def _left(self, key: Key) -> None:

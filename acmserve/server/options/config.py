@@ -20,7 +20,7 @@ from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.exchange.events import check_format
 from acmserve.server.identity.sources import parse_sources
-from acmserve.server.options.harm import parse_harm
+from acmserve.server.options.harm import check_boldest, parse_harm
 from acmserve.server.options.prices import TokenPrices, parse_prices
 from acmserve.validation import unknown_key
 
@@ -45,6 +45,7 @@ class ContextConfig:
     for training (`acm.rollout`). `log_format` is that of acmserve's own lines in the log. `suite` names files with
     tool suites of the deployment, with commas between them. `prices` is a JSON object, what tokens cost, for the
     estimate of what a session saved. "": the ratios of vendors. `harm` is a mode of `options.harm`, "" for the default.
+    `boldest` is the boldest level that `auto` may learn, "" the calibrated one.
     """
 
     data_dir: str = ""
@@ -73,6 +74,7 @@ class ContextConfig:
     log_format: str = "text"
     prices: str = ""
     harm: str = ""
+    boldest: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -97,6 +99,7 @@ class ContextConfig:
         parse_sources(config.session_from)
         check_format(config.log_format)
         parse_harm(config.harm)
+        check_boldest(config.boldest)
         return config
 
     @property

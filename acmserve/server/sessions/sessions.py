@@ -51,7 +51,7 @@ MAX_PENDING = 4096
 class Sessions:
     """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost.
 
-    `scores` says whether the answer of a request of that fidelity is judged later, and is nobody's at first.
+    `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Sessions:
         self._rates = rates
         self._rules = rules
         self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
+        self.level: Callable[[Session], str | None] = lambda session: None
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
@@ -129,7 +130,10 @@ class Sessions:
         key, num_seen = engine_key(session), self._removed.num_removals
         must_forget = params.forget or self.must_forget(session)
         account = account_of(session.tenant) if session.tenant else ""
-        engine_params = replace(params, session_id=engine_name(session), forget=must_forget, account=account)
+        level = self.level(session) if (params.fidelity or self._default_fidelity) == "auto" else None
+        engine_params = replace(
+            params, session_id=engine_name(session), forget=must_forget, account=account, level=level
+        )
 
         def send() -> None:
             if self._removed.num_removals > num_seen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from vllm.logprobs import Logprob
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import IntegrityError, InvalidRequest
+from acmserve.plan.harm.level import AutoLevel, ladder_of
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.scores import PromptScores, ScoredAnswer
@@ -23,6 +25,8 @@ from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.harm import HarmMode, parse_harm
 from acmserve.server.precompute.harm import estimates as module
 from acmserve.server.precompute.harm.estimates import HarmEstimates
+from acmserve.server.precompute.harm.levels import AutoLevels
+from acmserve.server.precompute.harm.probe import MAX_NAMES, HarmProbe
 from acmserve.server.precompute.precomputer import PAUSE_SECONDS
 from tests.server.precompute.test_precomputer import Client, Engine
 from tests.support.instant_loop import run_instantly
@@ -56,21 +60,31 @@ class Judge(Engine):
 
 
 class Talker(Client):
-    """Its answers come with log probabilities."""
+    """Its answers come with log probabilities. `levels` are those that its requests asked for."""
+
+    answer = ANSWER
+
+    def __init__(self, server: ContextServer, **body: Any) -> None:
+        super().__init__(server, **body)
+        self.levels: list[str | None] = []
 
     def _serve(self) -> None:
         super()._serve()
         exchange = CURRENT.get()
         assert exchange is not None
         assert exchange.served is not None
-        exchange.served().scored = ANSWER if exchange.scores is not None else None
+        served = exchange.served()
+        self.levels.append(exchange.params.level)
+        if self.server.default_fidelity == "auto" and served.last is not None:
+            served.last = replace(served.last, fidelity="auto")
+        served.scored = self.answer if exchange.scores is not None else None
 
 
-def make_server(engine: Judge, harm: HarmMode = HarmMode.MEASURE) -> ContextServer:
+def make_server(engine: Judge, harm: HarmMode = HarmMode.MEASURE, fidelity: str = "reuse") -> ContextServer:
     words: Any = Words()
     precompute = PrecomputeOptions("heal", 0.2)
     parts = (SessionStore(), words, FirstSentence(), WordVectors(), ServedContexts(words))
-    return ContextServer(*parts, background=engine, precompute=precompute, harm=harm, default_fidelity="reuse")
+    return ContextServer(*parts, background=engine, precompute=precompute, harm=harm, default_fidelity=fidelity)
 
 
 def judged(engine: Judge, server: ContextServer, moves: list[dict[str, int]]) -> None:
@@ -134,6 +148,53 @@ def test_a_session_that_is_gone_leaves_no_estimate_of_its_own() -> None:
     assert server.harm.of_model("reuse", "m").num_answers == 1
 
 
+@pytest.mark.parametrize(
+    ("harm", "fidelity", "levels"),
+    [
+        (HarmMode.FOLLOW, "auto", [None, "careful", "exact", "exact"]),
+        (HarmMode.MEASURE, "auto", [None] * 4),
+        (HarmMode.FOLLOW, "reuse", [None] * 4),
+    ],
+)
+def test_auto_follows_the_harm_of_its_own_answers(harm: HarmMode, fidelity: str, levels: list[str | None]) -> None:
+    """A session falls to `exact`, and its model no lower than `careful`: another session begins there."""
+    server = make_server(Judge(), harm, fidelity)
+    client = Talker(server)
+    client.moves, client.answer = MOVED, ScoredAnswer((7,) * 60, (-0.5,) * 60)
+
+    async def scene() -> None:
+        for _ in levels:
+            await client.ask("one two three four")
+            await asyncio.sleep(10 * PAUSE_SECONDS)
+
+    run_instantly(scene())
+    assert client.levels == levels
+    server.auto_levels.check_integrity()
+    follows = levels[-1] is not None
+    assert server.auto_levels.of(("", "s"), "m").name == (levels[-1] or "default")
+    assert server.auto_levels.of(("", "other"), "m").name == ("careful" if follows else "default")
+    assert server.auto_levels.asked_of(("", "other"), "another") is None
+    changes = {"model_name": "m", "scope": "session", "direction": "careful"}
+    assert (REGISTRY.get_sample_value("acmserve:auto_level_changes_total", changes) is not None) >= follows
+    server.delete(server.store.get("", "s"))
+    assert server.auto_levels.of(("", "s"), "m").name == ("careful" if follows else "default")
+
+
+def test_names_without_end_are_one() -> None:
+    server = make_server(Judge(), HarmMode.FOLLOW, "auto")
+    levels = AutoLevels(ladder_of("default"))
+    probe = HarmProbe(server.sessions, server.harm, lambda session: True, levels=levels)
+    assert [probe._name(f"m{number}") for number in range(MAX_NAMES)] == [f"m{number}" for number in range(MAX_NAMES)]
+    assert (probe._name("m3"), probe._name("one more"), probe._name(None)) == ("m3", None, None)
+
+
+def test_a_level_of_another_ladder_is_found() -> None:
+    levels = AutoLevels(ladder_of("default"))
+    levels._models["m"] = AutoLevel(ladder_of("exact"), 0)
+    with pytest.raises(IntegrityError, match="on the ladder"):
+        levels.check_integrity()
+
+
 def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SESSIONS", 2)
     harm = HarmEstimates("served")
@@ -157,7 +218,9 @@ def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_setting() -> None:
-    assert parse_harm("") is HarmMode.MEASURE
+    assert parse_harm("") is HarmMode.FOLLOW
     assert ContextConfig.parse({"context": {"harm": "off"}}).harm == "off"
+    with pytest.raises(InvalidRequest, match=r"--boldest: 'brave' is no level\."):
+        ContextConfig.parse({"context": {"boldest": "brave"}})
     with pytest.raises(InvalidRequest, match=r"--harm: 'none' is not known\..*off"):
         ContextConfig.parse({"context": {"harm": "none"}})

@@ -23,11 +23,15 @@ from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.scores import AnswerScores, PromptScores
 from acmserve.server.precompute.background_request import Background, RequestFrame
 from acmserve.server.precompute.harm.estimates import HarmEstimates
+from acmserve.server.precompute.harm.levels import AutoLevels
 from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.vllm.model_names import ASKED_NAME
+
+MAX_NAMES = 64
 
 
 class HarmProbe:
-    """`will_heal` says whether a session is healed after its turns. `window` bounds a prompt."""
+    """`will_heal` says whether a session is healed after its turns. `window` bounds a prompt, and `levels` may learn."""
 
     def __init__(
         self,
@@ -35,15 +39,28 @@ class HarmProbe:
         estimates: HarmEstimates,
         will_heal: Callable[[Session], bool],
         window: int | None = None,
+        levels: AutoLevels | None = None,
     ) -> None:
         self._sessions = sessions
         self._estimates = estimates
         self._will_heal = will_heal
         self._window = window
+        self._levels = levels
+        self._names: set[str] = set()
 
     def scores(self, session: Session, fidelity: str | None) -> AnswerScores | None:
         """What the next answer of a session takes down. None where nothing is moved, or nothing will heal."""
         return AnswerScores() if self._sessions.can_move(fidelity) and self._will_heal(session) else None
+
+    def level(self, session: Session) -> str | None:
+        """How bold `auto` is in the next request of a session. None: as the engine does by itself."""
+        return None if self._levels is None else self._levels.asked_of(session.key, self._name(ASKED_NAME.get()))
+
+    def _name(self, asked: str | None) -> str | None:
+        """The name of a model by which answers are kept apart. With an alias for every name there is no end of them."""
+        if asked and len(self._names) < MAX_NAMES:
+            self._names.add(asked)
+        return asked if asked in self._names else None
 
     async def judge(self, background: Background, session: Session, frame: RequestFrame) -> None:
         """Judge the last answer, once, where it was given under moved KV."""
@@ -66,7 +83,10 @@ class HarmProbe:
         if exact:
             moved = scored.logprobs[-len(exact) :]
             ratios = [given - told for given, told in zip(moved, exact, strict=True)]
-            self._estimates.note(frame.fields.get("model"), session.key, last.fidelity, ratios)
+            name = self._name(frame.fields.get("model"))
+            self._estimates.note(name, session.key, last.fidelity, ratios)
+            if self._levels is not None and last.fidelity == "auto":
+                self._levels.note(name, session.key, ratios)
 
     async def _compute(
         self, background: Background, session: Session, frame: RequestFrame, scores: PromptScores

@@ -57,7 +57,8 @@ async def get_totals(session_id: SessionId, caller: CallerDep) -> TurnTotalsView
     """
     session, server = caller.session(session_id), caller.server
     savings = estimate_savings(session.turns.totals, server.budgets.rates, server.prices)
-    return totals_view(session, savings, server.harm.of_session(session.key))
+    level = server.auto_levels.of(session.key).name
+    return totals_view(session, savings, server.harm.of_session(session.key), level)
 
 
 @turns_router.get(

@@ -150,6 +150,7 @@ class TurnTotalsView(_Sums):
     session_id: str = Field(description="The session.")
     saved: SavingsView = Field(description="What stock vLLM would have cost more.")
     harm: list[HarmView] = Field(description="Empty until an answer under moved KV was judged.")
+    auto_level: str = Field(description="How bold `auto` is in the next turn: a level of the calibration.")
 
 
 class SumsView(_Sums):

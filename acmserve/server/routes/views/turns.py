@@ -97,8 +97,10 @@ def harm_view(estimates: Mapping[str, HarmEstimate]) -> list[HarmView]:
     ]
 
 
-def totals_view(session: Session, savings: Savings, harm: Mapping[str, HarmEstimate]) -> TurnTotalsView:
-    """The totals of a session, what they saved, and what moved KV did."""
+def totals_view(
+    session: Session, savings: Savings, harm: Mapping[str, HarmEstimate], auto_level: str
+) -> TurnTotalsView:
+    """The totals of a session, what they saved, what moved KV did, and how bold `auto` is after that."""
     estimate = EstimateView(
         method=METHOD,
         prefill_rate=savings.prefill_rate,
@@ -115,4 +117,6 @@ def totals_view(session: Session, savings: Savings, harm: Mapping[str, HarmEstim
         estimate=estimate,
     )
     sums = session.turns.totals.as_dict()
-    return TurnTotalsView(session_id=session.session_id, **sums, saved=saved, harm=harm_view(harm))
+    return TurnTotalsView(
+        session_id=session.session_id, **sums, saved=saved, harm=harm_view(harm), auto_level=auto_level
+    )
