@@ -31,7 +31,7 @@ MAX_NAMES = 64
 
 
 class HarmProbe:
-    """`will_heal` says whether a session is healed after its turns. `window` bounds a prompt, and `levels` may learn."""
+    """`will_heal` says whether a session is healed after its turns. `window` bounds a prompt. `levels` may learn."""
 
     def __init__(
         self,
