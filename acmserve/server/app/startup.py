@@ -81,9 +81,10 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
 
 
 def _harm_mode(config: ContextConfig, engine_client: EngineClient) -> HarmMode:
-    """Log probabilities of another kind are not those of a prompt, so nothing can be compared."""
+    """Log probabilities of another kind are not those of a prompt. With fast prefill those of a prompt are wrong."""
     is_raw = engine_client.model_config.logprobs_mode == "raw_logprobs"
-    return parse_harm(config.harm) if is_raw else HarmMode.OFF
+    is_fast = engine_client.vllm_config.cache_config.kv_sharing_fast_prefill
+    return parse_harm(config.harm) if is_raw and not is_fast else HarmMode.OFF
 
 
 def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:
