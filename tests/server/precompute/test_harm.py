@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from vllm.logprobs import Logprob
 
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.storage.session_store import SessionStore
-from acmserve.errors import IntegrityError, InvalidRequest
+from acmserve.errors import IntegrityError, InvalidRequest, Unavailable
 from acmserve.plan.harm.level import AutoLevel, ladder_of
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
@@ -127,6 +128,27 @@ def test_what_is_not_judged(why: str) -> None:
     num_sent = {"off": 1, "nothing moved": 0, "not computed": 2, "all found": 3}[why]
     assert len(engine.prompts) == num_sent
     assert server.harm.of_session(("", "s")) == {}
+
+
+def test_where_an_engine_refuses_the_heal_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Refusing(Judge):
+        async def __call__(self, body: Mapping[str, Any]) -> None:
+            exchange = CURRENT.get()
+            if exchange is not None and exchange.scores is not None:
+                raise Unavailable("the template wants a system message")
+            await super().__call__(body)
+
+    engine = Refusing()
+    server = make_server(engine)
+    logging.getLogger("vllm").addHandler(caplog.handler)
+    try:
+        judged(engine, server, MOVED)
+    finally:
+        logging.getLogger("vllm").removeHandler(caplog.handler)
+    assert engine.prompts == [None]
+    assert server.harm.of_session(("", "s")) == {}
+    assert server.precompute.num_failed == 0
+    assert "is not judged: the template wants a system message" in caplog.text
 
 
 def test_of_an_answer_that_was_found_in_part_the_rest_is_judged() -> None:

@@ -10,15 +10,18 @@ most two KV blocks more. Decision: the prompt goes first, without log probabilit
 its vocabulary in each row. Its last token is left out: the row of `a1` is computed with it.
 
 The tokens are those that were served, not a rendering of them. So reasoning that a template drops later is judged, too.
-What was edited since is not judged: nobody needs its KV any more. It keeps no estimate.
+What was edited since is not judged: nobody needs its KV any more. Where the engine refuses, the heal goes on all the
+same. It keeps no estimate.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from acmserve.context.storage.session import Session
+from acmserve.errors import Unavailable
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.scores import AnswerScores, PromptScores
 from acmserve.server.precompute.background_request import Background, RequestFrame
@@ -28,6 +31,8 @@ from acmserve.server.sessions.sessions import Sessions
 from acmserve.server.vllm.model_names import ASKED_NAME
 
 MAX_NAMES = 64
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class HarmProbe:
@@ -47,6 +52,7 @@ class HarmProbe:
         self._window = window
         self._levels = levels
         self._names: set[str] = set()
+        self.num_failed = 0
 
     def scores(self, session: Session, fidelity: str | None) -> AnswerScores | None:
         """What the next answer of a session takes down. None where nothing is moved, or nothing will heal."""
@@ -94,7 +100,13 @@ class HarmProbe:
         """The receipt of a prompt that was computed exactly. None where it was not, or in part."""
         exchange = self._sessions.background_exchange(session, (), 0, scores)
         CURRENT.set(exchange)
-        await background(frame.body_of_tokens())
+        try:
+            await background(frame.body_of_tokens())
+        except (Unavailable, ValueError) as error:
+            self.num_failed += 1
+            if self.num_failed == 1:
+                logger.warning("acmserve: an answer is not judged: %s Later failures are only counted.", error)
+            return None
         receipt = None if exchange.acm is None else exchange.acm["receipt"]
         is_whole = receipt is not None and receipt["fallback_reason"] is None and not receipt["moved_tokens"]
         return receipt if is_whole else None
