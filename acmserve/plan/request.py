@@ -90,7 +90,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         "" if acm.get("account") is None else check_session_id(acm["account"], f"{field}.account"),
         _check_flag(acm.get("unrecorded"), f"{field}.unrecorded"),
         check_foldable(acm.get("foldable"), f"{field}.foldable"),
-        _check_level(acm.get("level"), f"{field}.level"),
+        level=_check_level(acm.get("level"), f"{field}.level"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):

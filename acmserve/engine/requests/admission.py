@@ -94,7 +94,7 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
         params.account,
         unrecorded,
         params.foldable,
-        params.level,
+        level=params.level,
     )
 
 

@@ -113,7 +113,7 @@ class SavingsView(BaseModel):
 class HarmView(BaseModel):
     """What moved KV did to the session's answers under one fidelity, judged in idle time."""
 
-    fidelity: Literal["reuse", "repair", "auto"] = Field(description="What the turns asked for.")
+    fidelity: str = Field(description="What the turns asked for: reuse, repair or auto.")
     nats: float = Field(description="Mean of log p(token | moved KV) - log p(token | exact KV), over sampled ones.")
     upper: float | None = Field(
         description="It lies below this with 95 % confidence. Null where too few tokens were judged."
