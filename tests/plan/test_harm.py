@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.errors import IntegrityError
-from acmserve.plan.harm.estimate import HALF_LIFE, LEAST_VARIANCE, MAX_LOG_RATIO, MIN_TOKENS, HarmEstimate
+from acmserve.plan.harm.estimate import HALF_LIFE, LEAST_VARIANCE, MAX_HARM, MIN_TOKENS, HarmEstimate
 from acmserve.plan.harm.level import BOLDER_TOKENS, AutoLevel, ladder_of
 
 ratios = st.lists(st.floats(-20, 20), max_size=40)
@@ -28,12 +28,12 @@ def estimate_of(given: list[list[float]], before: HarmEstimate | None = None) ->
 def test_it_is_bounded(given: list[list[float]]) -> None:
     found = estimate_of(given)
     found.check_integrity()
-    assert abs(found.mean) <= MAX_LOG_RATIO + 1e-9
+    assert 0 <= found.mean <= MAX_HARM + 1e-9
     assert (found.num_tokens, found.num_answers) == (sum(map(len, given)), sum(map(bool, given)))
     assert found.num_effective <= found.num_tokens + 1e-6
     assert (found.upper is not None) == (found.num_effective >= MIN_TOKENS)
     if found.upper is not None:
-        assert found.mean < found.upper <= MAX_LOG_RATIO * (1 + 2 / MIN_TOKENS**0.5)
+        assert found.mean < found.upper <= MAX_HARM * (1 + 2 / MIN_TOKENS**0.5)
 
 
 @given(answers.filter(any), st.data())
@@ -41,7 +41,8 @@ def test_more_harm_at_any_token_raises_the_mean(given: list[list[float]], data: 
     answer = data.draw(st.sampled_from([index for index, one in enumerate(given) if one]))
     place = data.draw(st.integers(0, len(given[answer]) - 1))
     worse = [list(one) for one in given]
-    worse[answer][place] += data.draw(st.floats(0, 5))
+    more = data.draw(st.floats(0, 5))
+    worse[answer][place] += more if worse[answer][place] >= 0 else -more
     assert estimate_of(worse).mean >= estimate_of(given).mean - 1e-9
 
 
@@ -65,11 +66,10 @@ def test_the_mean_is_the_divergence_where_tokens_are_drawn() -> None:
     """Two distributions over four tokens, and an answer drawn from the first one."""
     moved, exact = np.array([0.6, 0.2, 0.15, 0.05]), np.array([0.4, 0.3, 0.2, 0.1])
     drawn = np.random.default_rng(0).choice(4, size=40_000, p=moved)
-    long = replace(HarmEstimate().with_answer(np.log(moved / exact)[drawn[-HALF_LIFE:]].tolist()))
+    long = HarmEstimate().with_answer(np.log(moved / exact)[drawn].tolist())
     divergence = float((moved * np.log(moved / exact)).sum())
-    assert np.log(moved / exact)[drawn].mean() == pytest.approx(divergence, abs=0.01)
     assert long.upper is not None
-    assert abs(long.mean - divergence) < 2 * (long.upper - long.mean)
+    assert abs(long.mean - divergence) < 2 * (long.upper - long.mean) < 0.02
 
 
 def test_little_is_no_evidence_and_a_run_of_equal_tokens_is_not_certain() -> None:
@@ -79,12 +79,19 @@ def test_little_is_no_evidence_and_a_run_of_equal_tokens_is_not_certain() -> Non
     assert LEAST_VARIANCE < upper < 0.04
 
 
+def test_greedy_answers_do_not_cancel() -> None:
+    assert HarmEstimate().with_answer([-0.5, 0.5]).mean > 0.1
+    assert HarmEstimate().with_answer([0.0, 0.0]).mean == 0
+
+
 def test_what_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="not a number"):
         HarmEstimate().with_answer([float("nan")])
 
 
-@pytest.mark.parametrize("wrong", [{"total": 9.0}, {"squared_weight": 2.0}, {"num_answers": 2}, {"weight": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"total": 9.0}, {"total": -1.0}, {"squared_weight": 2.0}, {"num_answers": 2}, {"weight": -1.0}]
+)
 def test_integrity(wrong: dict[str, float]) -> None:
     found = HarmEstimate().with_answer([0.5])
     found.check_integrity()
@@ -92,7 +99,7 @@ def test_integrity(wrong: dict[str, float]) -> None:
         replace(found, **wrong).check_integrity()  # type: ignore[arg-type]
 
 
-SAFE, HARM = [0.0] * 200, [0.2] * 200
+SAFE, HARM = [0.0] * 200, [0.5] * 200
 
 
 def stand(place: int = 2, floor: int = 0, boldest: str = "") -> AutoLevel:
@@ -152,9 +159,9 @@ def test_a_level_stays_on_its_ladder_and_moves_by_one(given_answers: list[list[f
 
 @given(ratios.filter(bool), st.floats(0, 3))
 def test_more_harm_is_never_bolder(answer: list[float], more: float) -> None:
-    worse = [min(one, 5.0) + more for one in answer]
+    worse = [abs(one) + more for one in answer]
     before = stand(1, boldest="bold").with_answer([0.0] * 600)
-    assert before.with_answer(worse).place <= before.with_answer([min(one, 5.0) for one in answer]).place
+    assert before.with_answer(worse).place <= before.with_answer([abs(one) for one in answer]).place
 
 
 def test_a_level_off_its_ladder_is_found() -> None:

@@ -2,11 +2,13 @@
 
     sampled token     x1     x2     x3        log p(x | moved KV), as it was sampled
                                               log p(x | exact KV), of the same token behind the same tokens
-    log ratio         r1     r2     r3        their difference. Its mean estimates KL(moved || exact), in nats a token
+    log ratio         r1     r2     r3        their difference r
+    harm              exp(-r) - 1 + r         its mean estimates KL(moved || exact), in nats a token
 
-Unbiased where the tokens are drawn from the model's own distribution: temperature 1, without cuts. For greedy answers
-it is the log ratio at the likeliest tokens. A single log ratio may be negative. It is kept within `MAX_LOG_RATIO`,
-which bounds what one token can do.
+Unbiased where tokens are drawn from the model's own distribution, at temperature 1 and without cuts: exp(-r) has mean 1
+there. It is never negative and varies less than r itself. Decision: a greedy answer tells r of the likeliest tokens
+alone, whose mean may well be negative although KV is off, and would cancel. There the harm is no divergence, and still
+0 only where nothing differs. It is cut at `MAX_HARM`, which bounds what one token can do.
 
 Old tokens count less: half after `HALF_LIFE` more. The tokens of one answer hang together, and the bound takes them
 for independent. So it asks for `MIN_TOKENS` before anything is concluded, and knows no variance below `LEAST_VARIANCE`.
@@ -24,8 +26,9 @@ import numpy as np
 
 from acmserve.errors import IntegrityError
 
-MAX_LOG_RATIO = 8.0
+MAX_HARM = 8.0
 """Nats. A token that is this much likelier under moved KV is as good as impossible under exact KV."""
+_MAX_LOG_RATIO = 30.0
 HALF_LIFE = 512
 """Tokens: a few dozen short answers."""
 MIN_TOKENS = 48
@@ -50,7 +53,8 @@ class HarmEstimate:
         """The estimate with the log ratios of one more answer, in order. An answer without tokens changes nothing."""
         if not len(log_ratios):
             return self
-        ratios = np.clip(np.asarray(log_ratios, dtype=np.float64), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        ratios = np.clip(np.asarray(log_ratios, dtype=np.float64), -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        harm = np.minimum(np.expm1(-ratios) + ratios, MAX_HARM).clip(min=0)
         if np.isnan(ratios).any():
             raise ValueError("a log ratio is not a number")
         weights = 0.5 ** (np.arange(len(ratios) - 1, -1, -1) / HALF_LIFE)
@@ -60,8 +64,8 @@ class HarmEstimate:
             self.num_answers + 1,
             self.weight * kept + float(weights.sum()),
             self.squared_weight * kept**2 + float((weights**2).sum()),
-            self.total * kept + float((weights * ratios).sum()),
-            self.squares * kept + float((weights * ratios**2).sum()),
+            self.total * kept + float((weights * harm).sum()),
+            self.squares * kept + float((weights * harm**2).sum()),
         )
 
     @property
@@ -88,8 +92,8 @@ class HarmEstimate:
         return self.mean + CONFIDENCE_DEVIATIONS * math.sqrt(variance / self.num_effective)
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` where the sums cannot come from log ratios within their bounds."""
+        """Raise `IntegrityError` where the sums cannot come from tokens."""
         slack = 1e-9 * (1 + self.weight)
-        is_bounded = abs(self.total) <= MAX_LOG_RATIO * self.weight + slack
+        is_bounded = 0 <= self.total <= MAX_HARM * self.weight + slack
         if not is_bounded or not 0 <= self.squared_weight <= self.weight + slack or self.num_tokens < self.num_answers:
             raise IntegrityError(f"harm: {self} is the sum of no answers")

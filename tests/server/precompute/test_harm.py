@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -98,6 +99,10 @@ def judged(engine: Judge, server: ContextServer, moves: list[dict[str, int]]) ->
     run_instantly(scene())
 
 
+def harm_of(ratio: float) -> float:
+    return math.exp(-ratio) - 1 + ratio
+
+
 MOVED = [{"dst_start": 1, "num_tokens": 2}]
 
 
@@ -112,7 +117,7 @@ def test_an_answer_under_moved_kv_is_judged_in_front_of_its_heal() -> None:
     assert ["tools" in body for body in engine.bodies] == [False, False, True]
     found = server.harm.of_session(("", "s"))["reuse"]
     assert (found.num_tokens, found.num_answers) == (3, 1)
-    assert found.mean == pytest.approx(0.8, abs=1e-3)
+    assert found.mean == pytest.approx(sum(harm_of(told - EXACT) for told in ANSWER.logprobs) / 3, abs=1e-3)
     assert server.harm.of_model("reuse", "m") == found
     assert server.sessions.served.of("", "s").scored is None
     server.harm.check_integrity()
@@ -158,7 +163,7 @@ def test_of_an_answer_that_was_found_in_part_the_rest_is_judged() -> None:
     judged(engine, server, MOVED)
     found = server.harm.of_session(("", "s"))["reuse"]
     assert found.num_tokens == 1
-    assert found.mean == pytest.approx(ANSWER.logprobs[-1] - EXACT)
+    assert found.mean == pytest.approx(harm_of(ANSWER.logprobs[-1] - EXACT))
 
 
 def test_a_session_that_is_gone_leaves_no_estimate_of_its_own() -> None:
@@ -227,7 +232,7 @@ def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> N
     assert (value("harm_nats", "served"), value("harm_tokens_total", "served")) == (0, 0)
     for name in ("a", "b", "c"):
         harm.note(None, ("", name), "auto", [0.5, 0.5])
-    assert value("harm_nats", "served") == pytest.approx(0.5)
+    assert value("harm_nats", "served") == pytest.approx(harm_of(0.5))
     assert value("harm_tokens_total", "served") == 6
     assert [bool(harm.of_session(("", name))) for name in ("a", "b", "c")] == [False, True, True]
     harm.note("adapter", ("", "c"), "auto", [0.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.support import http
 from tests.support.server.running_server import running_server
 
 KEYS = ("river", "stone", "cloud", "lamp", "chair", "paper", "glass", "metal")
+NUM_RIDDLES = 4
 VALUES = ("red", "blue", "copper", "silver", "Paris", "Lima", "oak", "birch")
 
 
@@ -116,22 +118,23 @@ def test_superseded_values_are_harmed_more_than_prose(server: str) -> None:
 
 
 def test_auto_moves_less_after_harm(server: str) -> None:
-    """Without precompute nothing is judged, and the second turn moves as the first did."""
+    """Without precompute nothing is judged, and every turn moves."""
     moved: dict[str, list[int]] = {}
     for precompute in ("off", "heal"):
         talk = Talk(server, "auto", precompute)
         moved[precompute] = []
-        for number in range(2):
+        for number in range(NUM_RIDDLES):
             answer = talk.ask_behind_a_fold(*riddle(number), "Where is she now?", max_tokens=64, ignore_eos=True)
             moved[precompute].append(answer["acm"]["receipt"]["moved_tokens"])
         told = talk.totals
         print(precompute, moved, told["harm"], told["auto_level"])
     assert min(moved["off"]) > 30
     assert moved["heal"][0] > 30
-    assert moved["heal"][1] == 0
+    assert moved["heal"][-1] == 0
     (judged,) = told["harm"]
     assert judged["upper"] > LIMIT
-    assert told["auto_level"] == "bold"
+    assert told["auto_level"] in LEVELS
+    assert told["auto_level"] != EVERY
     metrics = http.get(f"{server}/metrics").text
-    change = 'acmserve:auto_level_changes_total{direction="careful",model_name="smollm2",scope="session"} 1.0'
-    assert change in metrics
+    change = 'acmserve:auto_level_changes_total{direction="careful",model_name="smollm2",scope="session"}'
+    assert re.search(f"^{re.escape(change)} [1-9]", metrics, re.MULTILINE)

@@ -114,7 +114,9 @@ class HarmView(BaseModel):
     """What moved KV did to the session's answers under one fidelity, judged in idle time."""
 
     fidelity: str = Field(description="What the turns asked for: reuse, repair or auto.")
-    nats: float = Field(description="Mean of log p(token | moved KV) - log p(token | exact KV), over sampled ones.")
+    nats: float = Field(
+        description="Mean of exp(-r) - 1 + r over sampled tokens, with r = log p(token | moved KV) - log p(token | exact)."
+    )
     upper: float | None = Field(
         description="It lies below this with 95 % confidence. Null where too few tokens were judged."
     )
