@@ -115,7 +115,7 @@ class HarmView(BaseModel):
 
     fidelity: str = Field(description="What the turns asked for: reuse, repair or auto.")
     nats: float = Field(
-        description="Mean of exp(-r) - 1 + r over sampled tokens, with r = log p(token | moved KV) - log p(token | exact)."
+        description="Mean of exp(-r) - 1 + r over sampled tokens, r = log p(token | moved KV) - log p(token | exact)."
     )
     upper: float | None = Field(
         description="It lies below this with 95 % confidence. Null where too few tokens were judged."
