@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 
 from acmserve.plan.calibration import EVERY, LEVELS, CalibratedShape, Calibration
+from acmserve.plan.harm.level import LIMIT
 from tests.support import http
 from tests.support.server.running_server import running_server
 
 KEYS = ("river", "stone", "cloud", "lamp", "chair", "paper", "glass", "metal")
+NUM_RIDDLES = 4
 VALUES = ("red", "blue", "copper", "silver", "Paris", "Lima", "oak", "birch")
 
 
@@ -85,6 +88,14 @@ def values(seed: int, num_rounds: int) -> str:
     return "\n".join(f"{key}: {rng.choice(VALUES)}" for _ in range(num_rounds) for key in KEYS)
 
 
+def riddle(number: int) -> tuple[str, str]:
+    """What names mean, and a text that is nothing without it and has no phrase of it."""
+    meaning = "'alpha' means 'Lisbon', 'beta' means 'Quito', 'gamma' means 'Cairo' and 'delta' means 'Oslo'."
+    first = f"In what follows, {meaning} Speak of banana {number}. " * 5
+    text = "She went from alpha to beta, then to gamma, and lived in delta. She is the boss of it. It rained at night."
+    return first, text
+
+
 def test_superseded_values_are_harmed_more_than_prose(server: str) -> None:
     """`reuse` of values whose older ones are gone, beside `reuse` of a text about something else."""
     harm = {}
@@ -104,3 +115,27 @@ def test_superseded_values_are_harmed_more_than_prose(server: str) -> None:
     print(harm)
     assert harm["values"] > 0.02
     assert harm["values"] > 2 * abs(harm["prose"])
+
+
+def test_auto_moves_less_after_harm(server: str) -> None:
+    """Without precompute nothing is judged, and every turn moves."""
+    moved: dict[str, list[int]] = {}
+    for precompute in ("off", "heal"):
+        talk = Talk(server, "auto", precompute)
+        talk.messages.append({"role": "system", "content": "Agent 7: be brief."})
+        moved[precompute] = []
+        for number in range(NUM_RIDDLES):
+            answer = talk.ask_behind_a_fold(*riddle(number), "Where is she now?", max_tokens=24, ignore_eos=True)
+            moved[precompute].append(answer["acm"]["receipt"]["moved_tokens"])
+        told = talk.totals
+        print(precompute, moved, told["harm"], told["auto_level"])
+    assert min(moved["off"]) > 30
+    assert moved["heal"][0] > 30
+    assert moved["heal"][-1] == 0
+    (judged,) = told["harm"]
+    assert judged["upper"] > LIMIT
+    assert told["auto_level"] in LEVELS
+    assert told["auto_level"] != EVERY
+    metrics = http.get(f"{server}/metrics").text
+    change = 'acmserve:auto_level_changes_total{direction="careful",model_name="smollm2",scope="session"}'
+    assert re.search(f"^{re.escape(change)} [1-9]", metrics, re.MULTILINE)
